@@ -63,7 +63,7 @@ def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
         assert (image.width, image.height) == (width, height)
         got = colours(image.pixels(box))[upper:lower, left:right]
         assert np.array_equal(got, want[upper:lower, left:right])
-        assert way is None or image.way == way
+        assert way is None or image.decoder == way
 
 
 # --- PNG: all colour types, depths, filters, interlaced or not -------------------------------
@@ -340,7 +340,7 @@ def test_webps_by_pillow_where_there_is_no_libwebp(monkeypatch: pytest.MonkeyPat
         cached.cache_clear()
     try:
         agrees(as_file(PIXELS, "WEBP"), "Pillow")
-        assert codecs.way_of("webp") == "Pillow"
+        assert codecs.decoder_of("webp") == "Pillow"
     finally:
         for cached in (webp._library, codecs._missing):
             cached.cache_clear()
@@ -376,9 +376,9 @@ def test_gifs_that_nobody_has_checked_are_pillows() -> None:
     # giflib takes damage in LZW data for pixels.
     data = as_file(PIXELS, "GIF")
     agrees(data)
-    assert Encoded(data).way == "Pillow"
+    assert Encoded(data).decoder == "Pillow"
     installed = codecs.CODECS["gif"].installed
-    assert Encoded(data, trusted=True).way == ("imagecodecs" if installed else "Pillow")
+    assert Encoded(data, trusted=True).decoder == ("imagecodecs" if installed else "Pillow")
 
 
 def test_a_bitmap_of_os_2() -> None:
@@ -405,7 +405,7 @@ def test_jpeg_xl() -> None:
     imagecodecs = pytest.importorskip("imagecodecs")
     for pixels in (PIXELS, PIXELS[..., 0]):
         image = Encoded(imagecodecs.jpegxl_encode(pixels, lossless=True), limits=Limits())
-        assert (image.kind, image.way) == ("jxl", "imagecodecs")
+        assert (image.kind, image.decoder) == ("jxl", "imagecodecs")
         assert np.array_equal(image.pixels(), pixels)
         assert np.array_equal(np.asarray(image.image()), colours(pixels))
     for width, height in [(1, 1), (8, 8), (256, 40), (300, 200), (520, 9)]:
@@ -450,7 +450,7 @@ def as_heic(pixels: Any) -> bytes:
 def test_heic() -> None:
     data = as_heic(PIXELS)
     image = Encoded(data, limits=Limits())
-    assert (image.kind, image.way) == ("heic", "pillow_heif")
+    assert (image.kind, image.decoder) == ("heic", "pillow_heif")
     theirs = pytest.importorskip("pillow_heif").read_heif(data).to_pillow()
     assert np.array_equal(image.pixels(), np.asarray(theirs.convert("RGB")))
     with pytest.raises(SampleError, match="61 x 45 pixels, more than max_pixels"):
@@ -489,7 +489,7 @@ def test_a_kind_without_its_library_names_the_extra(
             SampleError, match=rf"{name} image.*{words}\n.*fastdata-torch\[codecs\]"
         ):
             Encoded(start)
-        assert codecs.way_of("avif") == "Pillow"
+        assert codecs.decoder_of("avif") == "Pillow"
         tree = folder() / "tree"
         (tree / "a").mkdir(parents=True)
         (tree / "a" / "0.heic").write_bytes(start)
@@ -521,7 +521,7 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
     loader = DataLoader(data, batch_size=2, num_workers=2)
     with pytest.warns(FallbackWarning, match=r"3 \(a/3\)"):
         batches = list(loader)
-    webp = codecs.way_of("webp")
+    webp = codecs.decoder_of("webp")
     kinds = {"jpeg": {"native": 1, "Pillow": 1}, "png": {"native": 2}, "webp": {webp: 1}}
     shares = f"20% jpeg (native), 20% webp ({webp}), 20% jpeg (Pillow)"
     assert f"images: 40% png (native), {shares}\n" in loader.explain()
@@ -575,7 +575,7 @@ def files_of_all_kinds() -> dict[str, tuple[bytes, str]]:
     png = as_file(PIXELS, "PNG")
 
     def of(kind: str) -> str:
-        return codecs.CODECS[kind].way if codecs.CODECS[kind].installed else "Pillow"
+        return codecs.CODECS[kind].decoder if codecs.CODECS[kind].installed else "Pillow"
 
     return {
         **jpegs_of_all_kinds(),
@@ -678,7 +678,7 @@ def test_what_is_packed_says_its_kind() -> None:
     assert [data.row(n).encoding for n in range(4)] == kinds
     told = DataLoader(data, batch_size=4, num_workers=1).explain()
     for kind in kinds:
-        assert f"25% {kind} ({codecs.way_of(kind)})" in told
+        assert f"25% {kind} ({codecs.decoder_of(kind)})" in told
     assert verify(out, workers=1).problems == []
 
 

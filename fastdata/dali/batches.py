@@ -169,7 +169,7 @@ class DALIPipeline(Pipeline):
         return errors
 
     def _count(
-        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, way: str = NATIVE
+        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
         """See `Pipeline._count`."""
         assert isinstance(batch, DALIBatch)
@@ -180,7 +180,7 @@ class DALIPipeline(Pipeline):
             theirs[batch.run.slots] = True
             super()._count(batch, decoded & theirs, "DALI")
             decoded = decoded & ~theirs
-        super()._count(batch, decoded, way)
+        super()._count(batch, decoded, decoder)
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:

@@ -36,7 +36,7 @@ from fastdata.storage.encodings import NATIVE_JPEGS
 Box = tuple[int, int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
-#: Names of Pillow and the core in `Encoded.way`.
+#: Names of Pillow and the core in `Encoded.decoder`.
 PILLOW, NATIVE = "Pillow", "native"
 
 
@@ -61,7 +61,7 @@ class Codec:
 
     Attributes:
         name: The kind, in words.
-        way: Name of the decoder, as in `Encoded.way`.
+        decoder: Name of the decoder, as in `Encoded.decoder`.
         open: Reads the header, given (bytes, whether a checksum vouches for them); raises
             `Declined` or anything else to leave the image to Pillow.
         module: The module that ``open`` needs, if any.
@@ -69,7 +69,7 @@ class Codec:
     """
 
     name: str
-    way: str
+    decoder: str
     open: Callable[[bytes, bool], Reader]
     module: str = ""
     format: str = ""
@@ -256,7 +256,7 @@ def kind_of(data: bytes) -> str:
     return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
 
 
-def way_of(kind: str) -> str:
+def decoder_of(kind: str) -> str:
     """Return the decoder of a kind of image on this machine; "" for none."""
     if kind in (*NATIVE_JPEGS, "raw"):
         return NATIVE
@@ -264,7 +264,7 @@ def way_of(kind: str) -> str:
     if codec is None:
         return PILLOW
     if codec.installed:
-        return codec.way
+        return codec.decoder
     return PILLOW if codec.pillow_opens else ""
 
 
@@ -273,12 +273,12 @@ class Foreseen(NamedTuple):
 
     Attributes:
         kind: Result of `kind_of`.
-        way: As `Encoded.way`; "" if nothing decodes it.
+        decoder: As `Encoded.decoder`; "" if nothing decodes it.
         sure: Whether the header confirms it; a library may leave some images of a kind to Pillow.
     """
 
     kind: str
-    way: str
+    decoder: str
     sure: bool = True
 
 
@@ -298,9 +298,9 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
             return Foreseen(kind, NATIVE, sure=False)
         return Foreseen(kind, NATIVE if code == "ok" else PILLOW)
     if not whole:
-        return Foreseen(kind, way_of(kind), sure=False)
+        return Foreseen(kind, decoder_of(kind), sure=False)
     try:
-        return Foreseen(kind, Encoded(data, limits=limits, trusted=trusted).way)
+        return Foreseen(kind, Encoded(data, limits=limits, trusted=trusted).decoder)
     except SampleError:
         return Foreseen(kind, "")
 
@@ -343,7 +343,7 @@ class Encoded:
 
     Attributes:
         kind: Result of `kind_of`, or ``raw``.
-        way: Its decoder: ``native``, a library's name, or ``Pillow``.
+        decoder: Its decoder: ``native``, a library's name, or ``Pillow``.
         width: Columns, in pixels.
         height: Rows, in pixels.
 
@@ -380,7 +380,11 @@ class Encoded:
             self._open_by_pillow()
             return
         assert self._codec is not None
-        self.way, self.width, self.height = self._codec.way, self._reader.width, self._reader.height
+        self.decoder, self.width, self.height = (
+            self._codec.decoder,
+            self._reader.width,
+            self._reader.height,
+        )
         if limits is not None:
             limits.check_size(self.width, self.height)
 
@@ -389,7 +393,7 @@ class Encoded:
         codec = self._codec
         if codec is not None and not codec.pillow_opens:
             raise SampleError(
-                f"cannot be decoded: {codec.way} does not decode this {codec.name} image: "
+                f"cannot be decoded: {codec.decoder} does not decode this {codec.name} image: "
                 f"{str(error).strip()}"
             ) from None
 
@@ -397,12 +401,12 @@ class Encoded:
         codec = self._codec
         if codec is not None and not codec.installed and not codec.pillow_opens:
             raise SampleError(
-                f"is a {codec.name} image, which {codec.way} decodes, and that {codec.missing}",
+                f"is a {codec.name} image, which {codec.decoder} decodes, and that {codec.missing}",
                 f"{EXTRA}",
             )
         self._image = by_pillow.open_image(self._data, self._info, self._limits, _AS_STORED)
         self.width, self.height = self._image.size
-        self.way = PILLOW
+        self.decoder = PILLOW
 
     def pixels(self, box: Box | None = None) -> Pixels:
         """Return its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.

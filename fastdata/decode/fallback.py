@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
         verdict: Why the core declined it.
         error: Why it could not be decoded; None where it was.
         kind: The image's kind, where it was found out.
-        decoder: What decoded it, as `fastdata.decode.codecs.Encoded.way` says.
+        decoder: What decoded it, as `fastdata.decode.codecs.Encoded.decoder` says.
         without_table: Whether the core decoded it once its seek points were left out.
     """
 
@@ -142,4 +142,4 @@ def decode_alone(
         return Outcome(verdict, sample.error(verdict) if verdict.is_damage else error)
     except FastdataError as error:
         return Outcome(verdict, error)
-    return Outcome(verdict, None, image.kind, image.way)
+    return Outcome(verdict, None, image.kind, image.decoder)

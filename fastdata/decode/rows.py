@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from PIL import Image
 
-from fastdata.decode.codecs import NATIVE, Encoded, Foreseen, foresee, open_image, way_of
+from fastdata.decode.codecs import NATIVE, Encoded, Foreseen, decoder_of, foresee, open_image
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.errors import FastdataError, SampleError
@@ -85,7 +85,7 @@ def describe_kinds(source: Source, limits: Limits, rows: Rows | None = None) -> 
                 found[_foresee(source, images, slot, row, limits)] += 1
     return ", ".join(
         f"{human_share(count / found.total())} {seen.kind} "
-        f"({seen.way or 'which nothing here decodes'}"
+        f"({seen.decoder or 'which nothing here decodes'}"
         + ("" if seen.sure else ", by its kind alone")
         + ")"
         for seen, count in found.most_common()
@@ -99,7 +99,7 @@ def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Li
     if kind == "raw" or (kind and extents.seekable[slot]):
         return Foreseen(kind, NATIVE)
     if not source.capabilities.local:
-        return Foreseen(kind, way_of(kind), sure=False)
+        return Foreseen(kind, decoder_of(kind), sure=False)
     if path := extents.path(slot):
         with open_file(path) as file:
             size = int(extents.lengths[slot])

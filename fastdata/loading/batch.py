@@ -150,7 +150,7 @@ class OneOfBatch(Alone):
         for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
             out = view.memory.array[self._one]
             if cut["needs_padding"][0]:
-                image.way = PILLOW  # it crops and resizes, too
+                image.decoder = PILLOW  # it crops and resizes, too
                 found = render(image.image(), cut[0])
                 _decode_one(program, rendered(cut), found, out)
             else:

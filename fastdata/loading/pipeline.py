@@ -275,7 +275,7 @@ class Pipeline:
         return dict(sorted(batch.failed.items()))
 
     def _count(
-        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, way: str = NATIVE
+        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
         """Count samples that the core has decoded, all if None; `_finish` counts ``slow``."""
         codes = batch.gathered.encodings
@@ -284,7 +284,7 @@ class Pipeline:
         found = codes.tobytes()  # counts in less time than an array
         for code in set(found):
             kind = ENCODINGS[code] if code < len(ENCODINGS) else "jpeg"  # -1: not known
-            self._counters.count(kind, way, found.count(code))
+            self._counters.count(kind, decoder, found.count(code))
 
     def _tell_fallback(self, batch: Batch, slot: int, found: Outcome) -> None:
         """Warn of the first sample that Pillow decoded; say why the core did not."""

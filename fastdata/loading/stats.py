@@ -26,7 +26,7 @@ class Stats(NamedTuple):
         by_pillow: Samples that Pillow decoded, because neither the core nor a codec does.
         kinds: Samples decoded, by kind and then by decoder: ``{"jpeg": {"native": 900},
             "webp": {"libwebp": 100}}``. Kinds have the index's names, decoders those of
-            `fastdata.decode.codecs.Encoded.way`.
+            `fastdata.decode.codecs.Encoded.decoder`.
         bad_seek_points: Samples decoded without their seek points, which belong to another image.
         with_seek_points: Samples that had seek points.
         seek_points_built: Seek tables built for unpacked files.

@@ -109,10 +109,7 @@ class IndexedSource(Source):
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
         encodings = extents.encodings
-        pillow = np.zeros(len(extents), np.bool_)
-        # Usually every row is a JPEG with seek points, and one look is enough.
-        if np.count_nonzero(extents.seekable) < len(extents):
-            pillow[:] = ~_NATIVE[encodings]
+        pillow = ~_NATIVE[encodings]
         images = BlobColumn(extents, extents.widths, extents.heights, pillow, encodings)
         return Gathered({"image": images}, {"label": extents.labels.copy()})
 
