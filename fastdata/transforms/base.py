@@ -23,7 +23,6 @@ from fastdata.transforms.reading import (
     RETURNED,
     Fixed,
     Libraries,
-    NoLibraries,
     Reading,
     Step,
     flat,
@@ -53,7 +52,7 @@ class Transform(Step):
             UsageError: It is not a PIL image, or too small for a crop that may not pad; or the
                 transforms cannot be composed.
         """
-        return call(self, image, *read(self, None, NoLibraries()))
+        return call(self, image, *read(self, None, Libraries()))
 
 
 class ByChance(Transform):

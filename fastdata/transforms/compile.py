@@ -42,10 +42,18 @@ from fastdata.transforms import (
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.forms import Form, Stack, count, in_form
 from fastdata.transforms.geometry import Cuts
-from fastdata.transforms.originals import override, settled
+from fastdata.transforms.originals import composed, override, settled
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output
 from fastdata.transforms.output import Normalize
-from fastdata.transforms.reading import Chain, Reading, Several, Step, is_ours, tensor_image
+from fastdata.transforms.reading import (
+    Chain,
+    Libraries,
+    Reading,
+    Several,
+    Step,
+    is_ours,
+    tensor_image,
+)
 from fastdata.transforms.schedule import Schedule
 from fastdata.transforms.symbols import name_of, package
 from fastdata.transforms.tree import native_program
@@ -209,7 +217,7 @@ class Recipe:
         return self.describe()
 
 
-class _Libraries:
+class _Libraries(Libraries):
     """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`."""
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
@@ -220,7 +228,7 @@ class _Libraries:
             )
         if override(transform):
             return None
-        found = torchvision.parts(transform)
+        found = composed(transform)
         return users.parts(transform) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
@@ -244,7 +252,7 @@ class _Libraries:
         return users.follow(transform, form)
 
     def name_of(self, transform: Any) -> str:
-        return transform.title if isinstance(transform, Step) else name_of(transform)
+        return super().name_of(transform) if isinstance(transform, Step) else name_of(transform)
 
     def knows(self, transform: Any) -> bool:
         """Whether there is something in these files for a transform of this type."""

@@ -1,4 +1,4 @@
-"""Steps that policies of other libraries and scripts are made of, and the base of containers."""
+"""Steps that have no public class: parts of policies and scripts, and containers of steps."""
 
 from __future__ import annotations
 
@@ -237,7 +237,8 @@ class OnTensors(Step):
         return self.transform.size_after(size)
 
     def channels_after(self, channels: int) -> int | None:
-        return self.transform.channels_after(channels)
+        kept = self.version == 1 and channels == 1  # see `Builder.grayscale`
+        return 1 if kept else self.transform.channels_after(channels)
 
     def works_on_floats(self, normalised: bool) -> bool:
         return not normalised

@@ -12,12 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from fastdata.transforms.forms import Form
-from fastdata.transforms.outcomes import HAS_TENSOR, NOT_KNOWN, Conversion, Declined, Output, Values
+from fastdata.transforms.outcomes import (
+    HAS_TENSOR,
+    NOT_KNOWN,
+    Conversion,
+    Declined,
+    Found,
+    Output,
+    Values,
+)
 from fastdata.transforms.tree import Builder, tree_of
 
 #: (width, height) of all images; None: it depends on the image, or on draws.
@@ -253,42 +261,44 @@ class Several(Step):
     form: Form
 
 
-class Libraries(Protocol):
-    """Transforms of other libraries."""
+class Libraries:
+    """Transforms of other libraries; here there is none, as a single step needs no other."""
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
         """Return the transforms that one calls one after the other; None: it is no such thing."""
+        return None
 
-    def views(self, transform: Any) -> Step | None:
+    def views(self, transform: Any) -> Several | None:
         """Return a transform that makes several views; None for others."""
-
-    def translate(self, transform: Any, kind: str, dtype: str) -> Any:
-        """Return a `Step`, a `Conversion`, a tuple of these, or `Declined`."""
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        """Return what a transform does to each of several views, and the form of its result."""
-
-    def name_of(self, transform: Any) -> str:
-        """Return a transform's name for a message."""
-
-
-class NoLibraries:
-    """Libraries of which there is none: a single step needs no other."""
-
-    def parts(self, transform: Any) -> Sequence[Any] | None:
         return None
 
-    def views(self, transform: Any) -> Step | None:
-        return None
+    def translate(self, transform: Any, kind: str, dtype: str) -> Found:
+        """Translate a transform.
 
-    def translate(self, transform: Any, kind: str, dtype: str) -> Any:
+        Args:
+            transform: Anything but a Compose.
+            kind: Its argument: ``pil``, ``tensor``, ``image``, ``array``, or ``own``, which serves
+                as any.
+            dtype: Dtype of its argument, as ``Output.dtype``.
+        """
         return NOT_KNOWN
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+        """Translate a transform that takes several views, each by itself.
+
+        Args:
+            transform: Anything.
+            form: Form of its argument.
+
+        Returns:
+            For each view of the result, the view it is made of, and its steps; and the result's
+            form. None: that is not known.
+        """
         return None
 
     def name_of(self, transform: Any) -> str:
-        return type(transform).__name__
+        """Return a transform's name for a message."""
+        return transform.title if isinstance(transform, Step) else type(transform).__name__
 
 
 def is_ours(transform: Any) -> bool:

@@ -21,7 +21,7 @@ from fastdata.errors import UsageError
 from fastdata.transforms import colours, crops, output, policies, resizes, warps
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
-from fastdata.transforms.originals import composed, kind_of, name_in
+from fastdata.transforms.originals import kind_of, name_in
 from fastdata.transforms.outcomes import (
     BEFORE_FLOATS,
     FLOATS,
@@ -81,11 +81,6 @@ _VERSIONS = {
     "torchvision.transforms.v2": 2,
     "torchvision.transforms._presets": 2,
 }
-
-
-def parts(transform: Any) -> Sequence[Any] | None:
-    """Return the transforms in a Compose, or in a ``torch.nn.Sequential``; None for others."""
-    return composed(transform)
 
 
 def views(transform: Any) -> FiveCrop | TenCrop | None:

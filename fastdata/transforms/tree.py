@@ -114,6 +114,8 @@ class Builder:
 
     def grayscale(self, channels: int | None = None) -> None:
         """Add a leaf that makes the image grey; without a number, its channels stay as many."""
+        if self._tensors == 1 and self._channels == 1:
+            return  # v1 leaves tensors of one channel as they are
         self._channels = channels or self._channels
         self.call("grayscale", self._channels)
 
