@@ -128,7 +128,10 @@ def diagnose(
 
     progress("copies")
     image_bytes = sum(
-        program.size[0] * program.size[1] * 3 * decoding.output_dtype(program).itemsize
+        program.size[0]
+        * program.size[1]
+        * program.output.channels
+        * decoding.output_dtype(program).itemsize
         for program in recipe.programs
     )
     to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
