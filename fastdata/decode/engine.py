@@ -355,7 +355,8 @@ class PendingBatch:
         return self._out
 
     def _wait(self, timeout: float | None) -> None:
-        if not self._job.wait(timeout):
+        # Asking first saves giving the GIL away.
+        if not self._job.done() and not self._job.wait(timeout):
             raise TimeoutError(f"the batch was not done after {timeout} s")
 
     def _sample(self, index: int) -> Any:
