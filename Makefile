@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-main campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check experiment fuzz site wheel wheels test-wheels clean
+.PHONY: help setup run test test-main campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check fuzz site wheel wheels test-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,8 +124,8 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find fastdata/native fuzz tests experiments -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata converters benchmarks examples experiments tests
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata converters benchmarks examples tests
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
@@ -138,7 +138,7 @@ lint: setup  ## check style, types and imports
 format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	find fastdata/native fuzz tests experiments -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format -i
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format -i
 
 bench: setup  ## measure packing against tar (ARGS), loading (DATASET)
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)
@@ -169,10 +169,6 @@ gpu-check: setup  ## on a machine with a GPU: its tests, a step fed from DATASET
 	$(BIN)/python -m fastdata.benchmarks.training $(or $(DATASET),$(error give DATASET=folder)) \
 	    --out docs/results/training.json $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.pages training docs/results > docs/feeding.md
-
-# It shares the tests' images and fixtures.
-experiment: setup  ## build and test the kernel of design note 0016: simulated, and on a GPU where there is one
-	PYTHONPATH=tests $(BIN)/python -m pytest -n 0 -rs -p conftest experiments/0016 $(ARGS)
 
 fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
