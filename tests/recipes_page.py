@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from containers import pack_tree
-from fastdata.benchmarks.recipes import known, ratio, thrift
-from fastdata.benchmarks.recipes._published import small
+from fastdata.benchmarks.recipes import ratio, thrift
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
+from recipe_makers import recipes, small
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -46,9 +46,9 @@ most. Of the others, `make test-recipes` compares the distribution of what is dr
 of each operation, and for each row the distributions of colours, contrast, edges and places in the
 images that the original makes with those that the loader makes, view by view.
 
-Scripts' classes are as their authors call Pillow and torchvision, and draw
-(`benchmarks/recipes/_scripts.py`): the compiler knows these by what their code does, not by their
-names. CIFAR's recipes are for images of 32 x 32 pixels.
+Scripts' classes are as their authors call Pillow and torchvision, and draw (`tests/published.py`):
+the compiler knows these by what their code does, not by their names. CIFAR's recipes are for images
+of 32 x 32 pixels.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
 the original transform, where that was [measured](results/recipes-originals.json)
@@ -177,7 +177,7 @@ def page() -> str:
     rows = ["| recipe | | levels | times |", "|---|---|---|---|"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rows += [row(name, make(), timed) for name, make in known().items()]
+        rows += [row(name, make(), timed) for name, make in recipes().items()]
     head = _HEAD.format(samples=SAMPLES, about=timed["about"], **versions)
     return head + "\n" + "\n".join(rows) + "\n" + _TAIL
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastdata.benchmarks import recipes
-from fastdata.benchmarks.recipes._published import small
 from recipe_draws import differences, native, originals
+from recipe_makers import recipes, small
 from recipe_packages import need
 from recipes_page import compiled, levels, page
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 
-RECIPES = recipes.known()
+RECIPES = recipes()
 
 
 def test_the_page_is_what_the_code_says() -> None:

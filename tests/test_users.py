@@ -31,6 +31,7 @@ pytestmark = [
 ]
 
 SIZE = (40, 48)
+NORMALIZE = tv.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CROP, BYTES = tv.CenterCrop(SIZE), tv.PILToTensor()
 
 
@@ -116,17 +117,17 @@ def never_turned(img: Any, strength: float = 0.0) -> Any:
 
 
 FIXED: dict[str, Callable[[], Any]] = {
-    "RGB": lambda: p.clips_rgb,
+    "RGB": lambda: p._convert_image_to_rgb,
     "RGB, in a Lambda": lambda: tv.Lambda(lambda im: im.convert("RGB")),
     "grey": lambda: lambda im: im.convert("L").convert("RGB"),
-    "MoCo, blur": lambda: p.MoCoBlur((1.3, 1.3)),
-    "MoCo, solarize": lambda: p.MoCoSolarize(),
-    "DINO, blur": lambda: p.DINOBlur(1.0, 0.7, 0.7),
-    "SwAV, blur": lambda: p.SwAVBlur(1.0, 1.9, 1.9),
-    "SwAV, no blur": lambda: p.SwAVBlur(0.0),
-    "Barlow Twins, no blur": lambda: p.BarlowBlur(0.0),
-    "Barlow Twins, solarize": lambda: p.Solarization(1.0),
-    "DeiT, grey": lambda: p.DeiTGray(1.0),
+    "MoCo, blur": lambda: p.SigmaBlur((1.3, 1.3)),
+    "MoCo, solarize": lambda: p.Solarize(),
+    "DINO, blur": lambda: p.RadiusBlur(1.0, 0.7, 0.7),
+    "SwAV, blur": lambda: p.NumpyBlur(1.0, 1.9, 1.9),
+    "SwAV, no blur": lambda: p.NumpyBlur(0.0),
+    "Barlow Twins, no blur": lambda: p.MaybeBlur(0.0),
+    "Barlow Twins, solarize": lambda: p.MaybeSolarize(1.0),
+    "DeiT, grey": lambda: p.MaybeGray(1.0),
     "DeiT, flip": lambda: p.DeiTFlip(1.0),
     "torch": lambda: p.TorchSolarize(1.0),
     "torch, never": lambda: p.TorchSolarize(0.0),
@@ -149,7 +150,7 @@ def test_pixels_of_what_is_fixed_are_the_originals(name: str) -> None:
 
 
 def test_images_of_every_kind_are_rgb_where_a_function_converts_them() -> None:
-    check_pixels(after_crop(p.clips_rgb), 50)
+    check_pixels(after_crop(p._convert_image_to_rgb), 50)
 
 
 class Filtered:
@@ -178,10 +179,10 @@ def early_or_late(img: Any) -> Any:
 @pytest.mark.parametrize(
     "original",
     [
-        p.MoCoBlur(),
-        p.DINOBlur(0.3),
-        p.SwAVBlur(0.6, 0.2, 1.0),
-        p.BarlowBlur(0.8),
+        p.SigmaBlur(),
+        p.RadiusBlur(0.3),
+        p.NumpyBlur(0.6, 0.2, 1.0),
+        p.MaybeBlur(0.8),
         lambda img: img.filter(ImageFilter.GaussianBlur(np.random.uniform(0.5, 1.5) / 2)),
         lambda img: img.filter(ImageFilter.GaussianBlur(max(random.random() * 2, 0.5))),
         early_or_late,
@@ -205,7 +206,7 @@ def test_radii_and_how_often_they_are_drawn_are_the_originals(original: Any) -> 
 
 
 def test_a_choice_of_several_is_a_choice() -> None:
-    parts = [p.DeiTGray(1.0), p.Solarization(1.0), p.DINOBlur(1.0)]
+    parts = [p.MaybeGray(1.0), p.MaybeSolarize(1.0), p.RadiusBlur(1.0)]
     three = recipe_of(after_crop(tv.RandomChoice(parts))).programs[0]
     chosen = recipe_of(after_crop(lambda img: random.choice(parts)(img))).programs[0]
     for program in (three, chosen):
@@ -217,27 +218,29 @@ def test_a_choice_of_several_is_a_choice() -> None:
 
 # --- several views ----------------------------------------------------------------------------
 
-WHOLE, PART = after_crop(p.MoCoSolarize()), tv.Compose([tv.CenterCrop(9), BYTES])
-GREY = after_crop(p.DeiTGray(1.0))
+WHOLE, PART = after_crop(p.Solarize()), tv.Compose([tv.CenterCrop(9), BYTES])
+GREY = after_crop(p.MaybeGray(1.0))
 
 
 @pytest.mark.parametrize(
     "transform",
     [
-        p.MoCoTwice(WHOLE),
-        p.MoCoV3Pair(WHOLE, GREY),
-        p.SimCLRViews(WHOLE, 3),
-        p.SupContrastTwice(WHOLE),
-        p.DINOCrops(WHOLE, GREY, PART, 4),
+        p.TwoCropsTransform(WHOLE),
+        p.TwoTransforms(WHOLE, GREY),
+        p.ContrastiveLearningViewGenerator(WHOLE, 3),
+        p.TwoCropTransform(WHOLE),
+        p.MultiCrop(WHOLE, GREY, PART, 4),
         p.IBOTCrops(WHOLE, GREY, PART, 2),
-        p.SwAVCrops(WHOLE, WHOLE, PART, PART, PART),
-        p.BarlowPair(WHOLE, PART),
-        p.VICRegPair(WHOLE, GREY),
-        p.FixMatchPair(tv.CenterCrop(20), tv.Compose([CROP, p.MoCoSolarize()]), BYTES),
+        p.ManyCrops([WHOLE, WHOLE, PART, PART, PART]),
+        p.Pair(WHOLE, PART),
+        p.Pair(WHOLE, GREY),
+        p.FixMatchPair(tv.CenterCrop(20), tv.Compose([CROP, p.Solarize()]), BYTES),
         p.NamedCrops(WHOLE, PART),
-        tv.Compose([p.MoCoTwice(CROP), tv.Lambda(lambda pair: [BYTES(view) for view in pair])]),
-        p.BarlowPair(p.MoCoTwice(WHOLE), PART),
-        tv.Compose([p.clips_rgb, p.MoCoV3Pair(WHOLE, PART)]),
+        tv.Compose(
+            [p.TwoCropsTransform(CROP), tv.Lambda(lambda pair: [BYTES(view) for view in pair])]
+        ),
+        p.Pair(p.TwoCropsTransform(WHOLE), PART),
+        tv.Compose([p._convert_image_to_rgb, p.TwoTransforms(WHOLE, PART)]),
         lambda x: {"image": WHOLE(x), "crops": (PART(x), [GREY(x)])},
         lambda x: [WHOLE(x)],
     ],
@@ -247,23 +250,23 @@ def test_views_are_the_originals(transform: Any) -> None:
 
 
 def test_views_are_drawn_apart() -> None:
-    base = tv.Compose([tv.RandomResizedCrop(16), p.DINOBlur(), BYTES])
-    loader = DataLoader(images(p.MoCoTwice(base)), 10, require_native=True)
-    assert recipe_of(p.MoCoTwice(base)).programs == recipe_of(Views(base, count=2)).programs
+    base = tv.Compose([tv.RandomResizedCrop(16), p.RadiusBlur(), BYTES])
+    loader = DataLoader(images(p.TwoCropsTransform(base)), 10, require_native=True)
+    assert recipe_of(p.TwoCropsTransform(base)).programs == recipe_of(Views(base, count=2)).programs
     (first, second), _ = next(iter(loader))
     # One image has two pixels.
     assert sum(torch.equal(a, b) for a, b in zip(first, second, strict=True)) <= 1
 
 
 def test_a_tuple_of_views_is_one_for_who_collates_samples() -> None:
-    pair = p.BarlowPair(WHOLE, PART)
+    pair = p.Pair(WHOLE, PART)
     loader = DataLoader(images(pair), 4, collate_fn=lambda samples: [image for image, _ in samples])
     assert all(isinstance(image, tuple) for image in next(iter(loader)))
     (first, second), _ = next(iter(DataLoader(images(pair), batch_size=None)))
     assert first.shape == (3, *SIZE) and second.shape == (3, 9, 9)
 
 
-SOLARIZE, FLOATS = p.MoCoSolarize(), tv.ConvertImageDtype(torch.float32)
+SOLARIZE, FLOATS = p.Solarize(), tv.ConvertImageDtype(torch.float32)
 STACK = tv.Lambda(lambda crops: torch.stack([tv.ToTensor()(crop) for crop in crops]))
 
 
@@ -271,15 +274,15 @@ STACK = tv.Lambda(lambda crops: torch.stack([tv.ToTensor()(crop) for crop in cro
     "steps",
     [
         [tv.TenCrop(16), STACK],
-        [tv.FiveCrop((9, 12)), STACK, p.NORMALIZE],
+        [tv.FiveCrop((9, 12)), STACK, NORMALIZE],
         [
             tv.FiveCrop(9),
             STACK,
-            tv.Lambda(lambda crops: torch.stack([p.NORMALIZE(t) for t in crops])),
+            tv.Lambda(lambda crops: torch.stack([NORMALIZE(t) for t in crops])),
         ],
         [tv.FiveCrop(9), lambda crops: [BYTES(crop) for crop in crops], torch.stack],
         [tv.FiveCrop(9), lambda crops: {"first": BYTES(crops[0]), "mirrored": [BYTES(crops[-1])]}],
-        [tv.TenCrop(9), lambda crops: torch.stack([p.NORMALIZE(FLOATS(BYTES(c))) for c in crops])],
+        [tv.TenCrop(9), lambda crops: torch.stack([NORMALIZE(FLOATS(BYTES(c))) for c in crops])],
         [
             tv.FiveCrop(9),
             lambda crops: tuple(SOLARIZE(crop) for crop in crops),
@@ -319,10 +322,12 @@ def test_a_lambda_of_v2_takes_each_of_several_images(transform: Any) -> None:
 
 
 def test_what_has_nothing_to_do_with_the_image_is_called_for_each_sample() -> None:
-    transform = p.SimMIMPair(CROP, BYTES)
+    convert = tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img)
+    masks = p.MaskGenerator(24, 4, 0.6)
+    transform = p.SimMIMTransform(tv.Compose([convert, CROP, BYTES]), masks)
     dataset = images(transform)
     loader = DataLoader(dataset, 10)
-    assert loader.explain().startswith("workers") and "SimMIMPair" in loader.explain()
+    assert loader.explain().startswith("workers") and "SimMIMTransform" in loader.explain()
     (batch, masks), _ = next(iter(loader))
     assert masks.shape == (10, 6, 6) and masks.sum((1, 2)).tolist() == [21] * 10
     assert len({mask.numpy().tobytes() for mask in masks}) == 10
@@ -335,18 +340,21 @@ def upside_down(image: Any) -> Any:
     return Image.fromarray(np.asarray(image)[::-1].copy())
 
 
-TURNED = tv.Compose([CROP, upside_down, p.MoCoSolarize(), BYTES])
+TURNED = tv.Compose([CROP, upside_down, p.Solarize(), BYTES])
 
 
 @pytest.mark.parametrize(
     "transform",
     [
         p.FixMatchPair(tv.CenterCrop(20), tv.Compose([CROP, upside_down]), BYTES),
-        p.SimCLRViews(TURNED, 2),
+        p.ContrastiveLearningViewGenerator(TURNED, 2),
         Views(first=WHOLE, second=(TURNED, 2)),
-        p.DINOCrops(WHOLE, TURNED, tv.Compose([PART, lambda image: image.flip(-1)]), 2),
+        p.MultiCrop(WHOLE, TURNED, tv.Compose([PART, lambda image: image.flip(-1)]), 2),
         tv.Compose(
-            [p.MoCoTwice(TURNED), lambda pair: {"first": pair[0].float(), "second": pair[1]}]
+            [
+                p.TwoCropsTransform(TURNED),
+                lambda pair: {"first": pair[0].float(), "second": pair[1]},
+            ]
         ),
     ],
 )
@@ -362,7 +370,7 @@ def test_what_one_view_alone_needs_is_called_after_all_are_decoded(transform: An
 
 
 def test_a_view_of_many_sizes_is_no_view_for_the_core() -> None:
-    found = compile_recipe(p.BarlowPair(WHOLE, tv.Compose([upside_down, CROP, BYTES])))
+    found = compile_recipe(p.Pair(WHOLE, tv.Compose([upside_down, CROP, BYTES])))
     assert isinstance(found, Refusal)
     assert found.reason.startswith("View 1: upside_down comes before the images have one size: ")
 
@@ -640,7 +648,7 @@ def test_what_is_known_of_pil_images_is_not_done_to_tensors() -> None:
 
 
 def test_attributes_are_read_again_before_an_epoch() -> None:
-    blur = p.MoCoBlur((1.0, 1.0))
+    blur = p.SigmaBlur((1.0, 1.0))
     transform = after_crop(blur)
     dataset = images(transform)
     loader = DataLoader(dataset, 10, require_native=True)

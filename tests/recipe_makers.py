@@ -1,17 +1,20 @@
-"""Recipes of well-known training scripts, as their authors have them.
+"""Recipes of libraries and of well-known training scripts: the rows of docs/recipes.md.
 
-``recipes(tv)`` has for each name what makes the transform; `small` says which are for images of
-32 x 32 pixels, as CIFAR's.
+``python -m fastdata.benchmarks.recipes`` measures what `recipes` returns. `small` says which of
+them are for images of 32 x 32 pixels, as CIFAR's.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import published
 import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
-from fastdata.benchmarks.recipes import _scripts
+from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from recipe_libraries import libraries
 
 Makers = dict[str, Callable[[], Any]]
 
@@ -25,14 +28,12 @@ def small(name: str) -> bool:
     return name.startswith("CIFAR")
 
 
-def recipes(tv: Any) -> Makers:
-    """Return the maker of each recipe.
-
-    Args:
-        tv: ``torchvision.transforms``, which has ``v2``.
-    """
+def recipes() -> Makers:
+    """Return the maker of each recipe; one whose library is missing raises ImportError."""
+    tv = import_torchvision().transforms
+    importlib.import_module("torchvision.transforms.v2")
     s = _Script(tv)
-    found: Makers = {}
+    found = libraries()
     for part in (_torchvision, _examples, _ends, _masked, _supervised, _cifar, _views, _preset):
         found |= part(s)
     return found
@@ -90,7 +91,7 @@ def _torchvision(s: _Script) -> Makers:
         def make() -> Any:
             last = [tv.RandomErasing(0.1)] if erasing else []
             steps = [*start, *crop(tv, mode), *end, *floats, tv.Normalize(MEAN, STD)]
-            return _scripts.Preset(tv.Compose([*steps, *last, *pure]))
+            return published.Preset(tv.Compose([*steps, *last, *pure]))
 
         return make
 
@@ -216,7 +217,7 @@ def _examples(s: _Script) -> Makers:
         ),
         "five crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.FiveCrop(224), stacked]),
         "open_clip, by a function that converts": lambda: s.view(
-            s.crop(224, (0.9, 1.0), "bicubic"), _scripts._convert_image_to_rgb, values=_OPENAI
+            s.crop(224, (0.9, 1.0), "bicubic"), published._convert_image_to_rgb, values=_OPENAI
         ),
     }
 
@@ -228,7 +229,7 @@ def _ends(s: _Script) -> Makers:
         "OpenAI's CLIP": lambda: s.view(
             tv.Resize(224, interpolation=s.bicubic),
             tv.CenterCrop(224),
-            _scripts._convert_image_to_rgb,
+            published._convert_image_to_rgb,
             values=_OPENAI,
         ),
         "OpenAI's CLIP, converted by a lambda": lambda: s.view(
@@ -251,13 +252,13 @@ def _ends(s: _Script) -> Makers:
 def _masked(s: _Script) -> Makers:
     """Masked images, and what follows their training."""
     tv = s.tv
-    masks = _scripts.MaskGenerator(192, 32, 0.6)
+    masks = published.MaskGenerator(192, 32, 0.6)
     mapped = tv.Lambda(lambda x: (1 - 2 * 0.1) * x + 0.1)
     return {
         "MAE, linear probing": lambda: s.view(
-            _scripts.LinearProbeCrop(224, interpolation=3), s.flip()
+            published.LinearProbeCrop(224, interpolation=3), s.flip()
         ),
-        "SimMIM": lambda: _scripts.SimMIMTransform(
+        "SimMIM": lambda: published.SimMIMTransform(
             s.view(
                 tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
                 tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
@@ -265,11 +266,11 @@ def _masked(s: _Script) -> Makers:
             ),
             masks,
         ),
-        "BEiT, pretraining": lambda: _scripts.BEiTTransform(
-            tv.Compose([tv.ColorJitter(0.4, 0.4, 0.4), s.flip(), _scripts.TwoPictures(224, 112)]),
+        "BEiT, pretraining": lambda: published.BEiTTransform(
+            tv.Compose([tv.ColorJitter(0.4, 0.4, 0.4), s.flip(), published.TwoPictures(224, 112)]),
             s.view(),
             tv.Compose([tv.ToTensor(), mapped]),
-            _scripts.MaskGenerator(224, 16, 0.4),
+            published.MaskGenerator(224, 16, 0.4),
         ),
     }
 
@@ -277,8 +278,8 @@ def _masked(s: _Script) -> Makers:
 def _supervised(s: _Script) -> Makers:
     """Training with labels."""
     tv = s.tv
-    three = [_scripts.MaybeGray(1.0), _scripts.MaybeSolarize(1.0), _scripts.RadiusBlur(1.0)]
-    lighting = _scripts.Lighting(0.1, *_scripts.IMAGENET_PCA)
+    three = [published.MaybeGray(1.0), published.MaybeSolarize(1.0), published.RadiusBlur(1.0)]
+    lighting = published.Lighting(0.1, *published.IMAGENET_PCA)
     return {
         "DeiT III, 3-Augment": lambda: s.view(
             tv.RandomResizedCrop(224, scale=(0.08, 1.0), interpolation=3),
@@ -344,22 +345,22 @@ def _cifar(s: _Script) -> Makers:
 
     def fixmatch() -> Any:
         weak = [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect")]
-        return _scripts.Pair(
+        return published.Pair(
             tv.Compose([*weak, *last]),
-            tv.Compose([*weak, _scripts.RandAugmentMC(n=2, m=10), *last]),
+            tv.Compose([*weak, published.RandAugmentMC(n=2, m=10), *last]),
         )
 
     return {
         "CIFAR, training": lambda: tv.Compose([crop, s.flip(), *last]),
         "CIFAR, evaluation": lambda: tv.Compose(last),
-        "CIFAR, Cutout": lambda: tv.Compose([crop, s.flip(), *last, _scripts.Cutout(1, 16)]),
+        "CIFAR, Cutout": lambda: tv.Compose([crop, s.flip(), *last, published.Cutout(1, 16)]),
         "CIFAR, AutoAugment and Cutout": lambda: tv.Compose(
             [
                 crop,
                 s.flip(),
                 tv.AutoAugment(tv.AutoAugmentPolicy.CIFAR10),
                 *last,
-                _scripts.Cutout(1, 16),
+                published.Cutout(1, 16),
             ]
         ),
         "CIFAR, TrivialAugment and RandomErasing": lambda: tv.Compose(
@@ -369,7 +370,7 @@ def _cifar(s: _Script) -> Makers:
             [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect"), *last]
         ),
         "CIFAR, FixMatch, 2 views": fixmatch,
-        "CIFAR, SupContrast, 2 views": lambda: _scripts.TwoCropTransform(
+        "CIFAR, SupContrast, 2 views": lambda: published.TwoCropTransform(
             s.view(s.crop(32, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1), values=_CIFAR)
         ),
     }
@@ -382,8 +383,8 @@ def _two(s: _Script, filtered: str) -> list[Any]:
             s.crop(224, filtered=filtered),
             s.flip(),
             *s.colours(0.4, 0.4, 0.2, 0.1),
-            _scripts.MaybeBlur(p=blurred),
-            _scripts.MaybeSolarize(p=solarised),
+            published.MaybeBlur(p=blurred),
+            published.MaybeSolarize(p=solarised),
         )
         for blurred, solarised in ((1.0, 0.0), (0.1, 0.2))
     )
@@ -395,22 +396,22 @@ def _multi(
 ) -> Callable[[], Any]:
     """Of DINO's ``DataAugmentationDINO``, and iBOT's."""
     colours = [s.flip(), *s.colours(0.4, 0.4, 0.2, 0.1)]
-    blur, solarise = _scripts.RadiusBlur, _scripts.MaybeSolarize
+    blur, solarise = published.RadiusBlur, published.MaybeSolarize
     first = s.view(s.crop(224, whole, "bicubic"), *colours, blur(1.0))
     second = s.view(s.crop(224, whole, "bicubic"), *colours, blur(0.1), solarise(0.2))
     local = s.view(s.crop(96, part, "bicubic"), *colours, blur(p=0.5))
-    return lambda: _scripts.MultiCrop(first, second, local, count)
+    return lambda: published.MultiCrop(first, second, local, count)
 
 
 def _many(s: _Script, crops: Sequence[tuple[int, tuple[float, float], int]]) -> Callable[[], Any]:
     """Of SwAV's ``MultiCropDataset``, and MSN's ``MultiViewTransform``."""
-    return lambda: _scripts.ManyCrops(
+    return lambda: published.ManyCrops(
         [
             s.view(
                 s.crop(size, scale),
                 s.flip(),
                 *s.colours(0.8, 0.8, 0.8, 0.2),
-                _scripts.NumpyBlur(p=0.5),
+                published.NumpyBlur(p=0.5),
             )
             for size, scale, count in crops
             for _ in range(count)
@@ -421,14 +422,14 @@ def _many(s: _Script, crops: Sequence[tuple[int, tuple[float, float], int]]) -> 
 def _views(s: _Script) -> Makers:
     """Several views of each image."""
     tv = s.tv
-    blur = tv.RandomApply([_scripts.SigmaBlur([0.1, 2.0])], p=0.5)
+    blur = tv.RandomApply([published.SigmaBlur([0.1, 2.0])], p=0.5)
     jitter = tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
     grey = tv.RandomGrayscale(p=0.2)
     second = s.view(s.crop(224, (0.2, 1.0)), jitter, grey, blur, s.flip())
     grainy = tv.RandomApply([tv.GaussianBlur(23, (0.1, 2.0))], p=0.5)
 
     def third(blurred: float, *more: Any) -> Any:
-        blur = tv.RandomApply([_scripts.SigmaBlur([0.1, 2.0])], p=blurred)
+        blur = tv.RandomApply([published.SigmaBlur([0.1, 2.0])], p=blurred)
         return s.view(
             s.crop(224, (0.08, 1.0)), *s.colours(0.4, 0.4, 0.2, 0.1), blur, *more, s.flip()
         )
@@ -438,21 +439,21 @@ def _views(s: _Script) -> Makers:
         "iBOT, 2 + 10 crops": _multi(s, (0.25, 1.0), (0.05, 0.25), 10),
         "SwAV, 2 + 6 crops": _many(s, [(224, (0.14, 1.0), 2), (96, (0.05, 0.14), 6)]),
         "MSN, 2 + 10 crops": _many(s, [(224, (0.3, 1.0), 2), (96, (0.05, 0.3), 10)]),
-        "SimCLR, 2 views": lambda: _scripts.ContrastiveLearningViewGenerator(
+        "SimCLR, 2 views": lambda: published.ContrastiveLearningViewGenerator(
             s.view(s.crop(224), s.flip(), *s.colours(0.8, 0.8, 0.8, 0.2), grainy)
         ),
-        "BYOL, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
-        "Barlow Twins, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
-        "VICReg, 2 views": lambda: _scripts.Pair(*_two(s, "bicubic")),
-        "MoCo v1, 2 views": lambda: _scripts.TwoCropsTransform(
+        "BYOL, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
+        "Barlow Twins, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
+        "VICReg, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
+        "MoCo v1, 2 views": lambda: published.TwoCropsTransform(
             s.view(s.crop(224, (0.2, 1.0)), grey, tv.ColorJitter(0.4, 0.4, 0.4, 0.4), s.flip())
         ),
-        "MoCo v2, 2 views": lambda: _scripts.TwoCropsTransform(second),
-        "MoCo v3, 2 views": lambda: _scripts.TwoTransforms(
-            third(1.0), third(0.1, tv.RandomApply([_scripts.Solarize()], p=0.2))
+        "MoCo v2, 2 views": lambda: published.TwoCropsTransform(second),
+        "MoCo v3, 2 views": lambda: published.TwoTransforms(
+            third(1.0), third(0.1, tv.RandomApply([published.Solarize()], p=0.2))
         ),
-        "SimSiam, 2 views": lambda: _scripts.TwoCropsTransform(second),
-        "SupContrast, 2 views": lambda: _scripts.TwoCropTransform(
+        "SimSiam, 2 views": lambda: published.TwoCropsTransform(second),
+        "SupContrast, 2 views": lambda: published.TwoCropTransform(
             s.view(s.crop(224, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1))
         ),
     }
@@ -469,7 +470,7 @@ def _preset(s: _Script) -> Makers:
 
     solarised = tv.RandomSolarize(threshold=128, p=0.2)
     return {
-        "DINOv2, 2 + 8 crops": lambda: _scripts.MultiCrop(
+        "DINOv2, 2 + 8 crops": lambda: published.MultiCrop(
             view(224, (0.32, 1.0), 0.0),
             view(224, (0.32, 1.0), 0.9, solarised),
             view(98, (0.05, 0.32), 0.5),

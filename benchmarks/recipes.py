@@ -1,13 +1,11 @@
-"""People's own recipes: `fastdata.DataLoader` beside torch's with the original transforms.
+"""Users' own transforms: `fastdata.DataLoader` beside torch's, each with the same objects.
 
     python -m fastdata.benchmarks.recipes imagenet-train-lmdb imagenet/train --out recipes.json
 
-DATASET was packed from TREE, whose images torch's workers decode and augment with the library's
-own transform on PIL images; fastdata is given the same objects, several views in
-`transforms.Views`. Contenders take turns within one run; images a second are of wall time, and the
-CPU time is that of all processes, which other work on the machine disturbs less. Before anything is
-timed, the means and spreads of each view's images are compared. A recipe that fails says why in its
-row, and the others go on.
+DATASET was packed from TREE, whose images torch's workers decode and transform as PIL images. The
+contenders take turns within one run. Images a second count wall time; CPU time, of all processes,
+depends less on other work of the machine. Before anything is timed, the means and spreads of each
+view's images are compared. A recipe that fails says why in its row, and the others continue.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,31 +25,41 @@ import click
 import torch
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine
-from fastdata.benchmarks.recipes._libraries import libraries
-from fastdata.benchmarks.recipes._published import recipes as published
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
 
-#: Standard errors by which images' means and spreads may be from torch's.
+#: In a checkout alone.
+_RECIPES = Path(__file__).resolve().parents[1] / "tests" / "recipe_makers.py"
+#: Most standard errors between images' means and spreads and torch's.
 _ERRORS = 4.5
-#: Parameters that are no settings.
+#: Arguments that are no settings.
 _PATHS = ("dataset", "tree")
-#: Of the processes' clocks, in seconds: all may have been done before a short turn.
+#: Resolution of processes' CPU clocks, in seconds: prefetching may have done all of a short turn.
 _TICK = 0.01
-#: CPU seconds that idle processes take in a fifth of a second, at most.
+#: Most CPU seconds that idle processes take in a fifth of a second.
 _IDLE = 0.02
 
 
-def known() -> dict[str, Callable[[], Any]]:
-    """Return the maker of each recipe; one whose library is missing raises ImportError."""
-    tv = import_torchvision().transforms
-    importlib.import_module("torchvision.transforms.v2")
-    return libraries() | published(tv)
+def makers_of(path: Path) -> dict[str, Callable[[], Any]]:
+    """Return what ``recipes()`` of a Python file returns: the maker of each recipe, by its name.
+
+    Raises:
+        UsageError: The file has no such function.
+    """
+    sys.path.insert(0, str(path.parent))  # for what it imports, here and in worker processes
+    module = importlib.import_module(path.stem)
+    if not callable(getattr(module, "recipes", None)):
+        raise UsageError(
+            f"{path}: has no function recipes()",
+            "Define it: it returns a dict of functions that make transforms, by name.",
+        )
+    makers: dict[str, Callable[[], Any]] = module.recipes()
+    return makers
 
 
 class _Turn(NamedTuple):
-    """What a contender did in one turn."""
+    """One turn of a contender."""
 
     images: int
     seconds: float
@@ -59,17 +67,17 @@ class _Turn(NamedTuple):
 
 
 class _FailedError(Exception):
-    """A contender that raised, and what."""
+    """A contender raised an exception."""
 
 
 class _Contender:
-    """A loader that goes on where its last turn has ended.
+    """Loader whose turns continue one endless stream of batches.
 
     Args:
-        name: Of the contender.
-        loader: Gives (views, labels), and can be iterated again and again.
-        batches: Of a turn.
-        ahead: How many it had prepared when the turn before ended.
+        name: The contender's name.
+        loader: Yields (views, labels); can be iterated repeatedly.
+        batches: Batches of a turn.
+        ahead: Batches that it prefetches, which belong to the time before the turn.
     """
 
     def __init__(self, name: str, loader: Any, batches: int, ahead: int) -> None:
@@ -81,20 +89,20 @@ class _Contender:
             yield from self._loader
 
     def take(self, batches: int) -> list[Any]:
-        """So many batches.
+        """Return the next batches.
 
         Raises:
-            _FailedError: The loader, or a transform in it, raised.
+            _FailedError: The loader, or a transform in it, raised an exception.
         """
         try:
             return list(islice(self._stream, batches))
         except Exception as error:
-            # Of a worker's error, the message is a whole traceback.
+            # The message of a worker's error is a whole traceback.
             last = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise _FailedError(f"{self._name} fails: {last}") from error
 
     def turn(self) -> _Turn:
-        """One turn, after what was prepared before it."""
+        """Skip the prefetched batches, and time a turn."""
         _settle()
         self.take(self._ahead)
         cpu, begun, images = cpu_seconds(), time.perf_counter(), 0
@@ -105,7 +113,7 @@ class _Contender:
 
 
 def _settle() -> None:
-    """Waits until the loader whose turn it was has prepared all that it does ahead."""
+    """Wait until the previous loader has finished prefetching."""
     before = -1.0
     while (now := cpu_seconds()) - before > _IDLE:
         before = now
@@ -113,10 +121,10 @@ def _settle() -> None:
 
 
 def _verify(ours: _Contender, theirs: _Contender, batches: int) -> str:
-    """Compares the images of each view, of so many batches: their means, and their spreads.
+    """Compare the means and spreads of each view's images.
 
     Returns:
-        How they differ by more than chance; "" if they do not.
+        A difference larger than chance, as text; "" without any.
     """
     both = []
     for contender in (ours, theirs):
@@ -140,7 +148,7 @@ def _as_views(images: Any) -> list[torch.Tensor]:
 
 
 class _Tensor:
-    """The tensor in what a processor of transformers makes of an image."""
+    """Image processor of transformers as a function from an image to a tensor."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
@@ -152,7 +160,7 @@ class _Tensor:
 def _compare(
     dataset: Path, tree: Path, transform: Any, threads: int, batch: int, batches: int, rounds: int
 ) -> dict[str, Any]:
-    """The turns of both loaders; or an "error", where nothing is timed."""
+    """Return the turns of both loaders; or an "error", and no turns."""
     original = _Tensor(transform) if hasattr(transform, "image_mean") else transform
     options: dict[str, Any] = {
         "batch_size": batch,
@@ -190,24 +198,23 @@ def _machine() -> dict[str, Any]:
 
 
 def measure(
-    names: Sequence[str],
+    makers: Mapping[str, Callable[[], Any]],
     dataset: Path,
     tree: Path,
     keep: Callable[[dict[str, Any]], object] = lambda result: None,
     done: dict[str, Any] | None = None,
     **settings: int,
 ) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values.
+    """Run the benchmark; return all figures as JSON values.
 
     Args:
-        names: Of recipes; all if empty, but those in ``done``.
-        dataset: Packed from ``tree``.
+        makers: Functions that return the transforms, by recipe; those in ``done`` are skipped.
+        dataset: The dataset, packed from ``tree``.
         tree: A folder of images by class.
-        keep: Called with what there is, after each recipe.
-        done: What an earlier run has measured, by recipe.
-        settings: As of the command line.
+        keep: Called with the results so far, after each recipe.
+        done: Results of an earlier run, by recipe.
+        settings: Options of the command line.
     """
-    makers = known()
     done = {} if done is None else done
     result = {
         "benchmark": "recipes",
@@ -216,7 +223,7 @@ def measure(
         "settings": settings,
         "recipes": done,
     }
-    for name in names or [name for name in makers if name not in done]:
+    for name in [name for name in makers if name not in done]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, on their own transforms
             try:
@@ -232,7 +239,7 @@ def measure(
 
 
 def ratio(result: dict[str, Any], name: str, value: Callable[[_Turn], float]) -> Spread | None:
-    """How many times the original's value fastdata has, round by round; None: not timed."""
+    """Return fastdata's value divided by the original's, by round; None if it was not timed."""
     turns = result["recipes"].get(name, {}).get("turns")
     if turns is None:
         return None
@@ -241,17 +248,17 @@ def ratio(result: dict[str, Any], name: str, value: Callable[[_Turn], float]) ->
 
 
 def speed(turn: _Turn) -> float:
-    """Images a second."""
+    """Return images a second of wall time."""
     return turn.images / turn.seconds
 
 
 def thrift(turn: _Turn) -> float:
-    """Images for each second of CPU time."""
+    """Return images a second of CPU time."""
     return turn.images / max(turn.cpu, _TICK)
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The results as people read them; ratios are taken round by round."""
+    """Return the table of results; ratios are computed per round."""
     rows = []
     for name, of in result["recipes"].items():
         if of["error"]:
@@ -272,22 +279,33 @@ def figures(result: dict[str, Any]) -> Figures:
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--recipes",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=_RECIPES,
+    help="A Python file whose function recipes() returns a dict of functions that make transforms. "
+    "[default: those of docs/recipes.md, in a checkout]",
+)
 @click.option("--recipe", "names", multiple=True, help="By name, or several; all by default.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--batch", default=32, show_default=True)
-@click.option("--batches", default=4, show_default=True, help="Of a turn of torch's.")
+@click.option("--batches", default=4, show_default=True, help="Batches of one of torch's turns.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--about", default="", help="What the page should say of how it was run.")
+@click.option("--about", default="", help="A sentence for the page: how this was run.")
 @click.option(
     "--out",
     "out_path",
     type=click.Path(path_type=Path),
-    help="Write the figures here; of a file that exists, measure the recipes that it lacks.",
+    help="Write the figures here; if the file exists, measure the recipes that it lacks.",
 )
-def main(names: tuple[str, ...], about: str, out_path: Path | None, **options: Any) -> None:
-    """Measure recipes, of the packed DATASET and the TREE that it was made of."""
-    if unknown := set(names) - set(known()):
-        raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {'; '.join(known())}")
+def main(
+    file: Path, names: tuple[str, ...], about: str, out_path: Path | None, **options: Any
+) -> None:
+    """Measure recipes on the packed DATASET and the TREE that it was made of."""
+    makers = makers_of(file)
+    if unknown := set(names) - set(makers):
+        raise click.UsageError(f"no recipe {unknown.pop()!r}; there are: {'; '.join(makers)}")
     torch.set_num_threads(1)  # so that no thread of torch's spins beside the loaders'
     done: dict[str, Any] = {}
     if out_path is not None and out_path.exists():
@@ -303,4 +321,11 @@ def main(names: tuple[str, ...], about: str, out_path: Path | None, **options: A
         if out_path is not None:
             out_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
 
-    figures(measure(names, done=done, keep=keep, **options)).show()
+    for name in names:
+        done.pop(name, None)
+    chosen = {name: makers[name] for name in names or makers}
+    figures(measure(chosen, done=done, keep=keep, **options)).show()
+
+
+if __name__ == "__main__":
+    main()
