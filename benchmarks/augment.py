@@ -16,7 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from fastdata.benchmarks.adapters._operations import CALLS, SIZE, Case, operations, timed
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.contenders import ADAPTERS, default_environments
-from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 from PIL import Image
 
 from fastdata import _native
@@ -140,10 +141,7 @@ def measure(pixels: Pixels, rounds: int) -> dict[str, Any]:
         verify(pixels, wanted, peer)
         times = _rounds(pixels, wanted, peer, rounds)
     _native.set_simd(before)
-    about = machine()
-    about["packages"] |= {"torch": torch.__version__}
-    about["packages"] |= {"torchvision": import_torchvision().__version__}
-    return {"benchmark": "augment", "machine": about, "size": SIZE, "microseconds": times}
+    return {"benchmark": "augment", "machine": machine(), "size": SIZE, "microseconds": times}
 
 
 def _rounds(
@@ -153,21 +151,25 @@ def _rounds(
 
     image = Image.fromarray(pixels)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+    def core(case: Case, level: str) -> float:
+        _native.set_simd(level)
+        seconds = _native.time_augment(pixels, case.operation, case.values, 4 * CALLS)
+        return statistics.median(seconds) * 1e6
+
+    contenders: dict[tuple[str, str], Callable[[], float]] = {}
+    for name, case in wanted.items():
+        for level in _native.simd_levels():
+            contenders[name, level] = partial(core, case, level)
+        if case.within is not None:
+            contenders[name, "Pillow"] = partial(timed, case.run, image)
+            if peer.there:
+                contenders[name, "pillow-simd"] = partial(peer.timed, name)
+        if case.tensors:
+            contenders[name, "tensor"] = partial(timed, case.run, tensor)
     times: dict[str, dict[str, list[float]]] = {name: {} for name in wanted}
-    for number in range(rounds):
-        for name, case in wanted.items():
-            found = times[name]
-            for level in _native.simd_levels():
-                _native.set_simd(level)
-                seconds = _native.time_augment(pixels, case.operation, case.values, 4 * CALLS)
-                found.setdefault(level, []).append(statistics.median(seconds) * 1e6)
-            if case.within is not None:
-                found.setdefault("Pillow", []).append(timed(case.run, image))
-                if peer.there:
-                    found.setdefault("pillow-simd", []).append(peer.timed(name))
-            if case.tensors:
-                found.setdefault("tensor", []).append(timed(case.run, tensor))
-        print(f"round {number + 1}/{rounds}", file=sys.stderr)
+    for (name, contender), found in interleave(contenders, rounds).items():
+        times[name][contender] = found
     return times
 
 

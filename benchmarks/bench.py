@@ -5,8 +5,8 @@
 
 Each contender runs in a fresh process each round, and rounds are interleaved (A B C A B C), so
 that a drift of the machine hits all. A contender's pixels and labels are checked first. A recipe
-of augmentation is measured beside the same crop without; as it is random, what is checked is how
-far it takes images from the plain ones on average: about as far as torchvision.
+of augmentation is measured beside the same crop without. Its pixels are random, so the check
+compares their mean distance from the plain pixels with torchvision's.
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ from fastdata.benchmarks.measure import machine
 from fastdata.benchmarks.prepare import listing, prepare, repeat_tree, small_tree
 from PIL import Image
 
-from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.staging.stage import stage, unstage
 from fastdata.text import human_count
 
-#: Images of the tree that is made to check contenders with, and of a tree itself.
+#: Images of the small tree and of a whole tree to check contenders with.
 _CHECKED = 48
-#: Images of a dataset, and of anything where augmentation is compared: the mean change of so many
-#: varies by some 10%.
+#: Images of a dataset, and wherever augmentation is compared: their mean change varies by some 10%.
 _AUGMENTED = 192
 _SIZE = 224
 
 
 class Case(NamedTuple):
-    """What is timed of each contender.
+    """Output that is timed.
 
     Attributes:
-        recipe: Of `RECIPES`; "" for the crop alone, in the dtype of the options.
+        recipe: A name in `RECIPES`; "" for the crop alone, in the dtype of the options.
         size: Side of the crop.
     """
 
     recipe: str = ""
     size: int = _SIZE
 
+    def __str__(self) -> str:
+        return f", {self.recipe} at {self.size}" if self.recipe else ""
+
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure.
+    """Options of a measurement.
 
     Attributes:
         threads: Numbers of threads or workers, each measured.
@@ -70,8 +71,9 @@ class Options:
         rounds: Fresh processes of each contender and number of threads.
         batch_size: Samples a batch.
         crop: "train" or "val".
-        recipes: Of `RECIPES`, each beside "none" at its size; none for the crop alone.
-        dtype: "uint8" or "float32", for contenders that do not say it themselves; recipes are
+        recipes: Names in `RECIPES`, each measured beside "none" at its size; none for the crop
+            alone.
+        dtype: "uint8" or "float32", for contenders without a dtype of their own; recipes are
             float32.
         order: "random" or "sequential".
         cold: Whether to drop the page cache before each process.
@@ -94,7 +96,7 @@ class Options:
 
     @property
     def cases(self) -> list[Case]:
-        """What is timed, ceilings first."""
+        """Cases to time, ceilings first."""
         if not self.recipes:
             return [Case()]
         wanted = [Case(name, RECIPES[name].size) for name in self.recipes]
@@ -103,13 +105,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Data:
-    """What there is to read.
+    """Data to read.
 
     Attributes:
-        work: Where prepared data lies.
-        dataset: A dataset of fastdata's; read by the contenders that ``dataset_readers`` names.
-        tree: An ImageFolder tree; read or converted for all others.
-        images: How many images the tree is repeated to; None for as many as it has.
+        work: Folder of prepared data.
+        dataset: A dataset of fastdata's, for the contender without a folder.
+        tree: An ImageFolder tree, read or converted for all others.
+        images: Number of images to repeat the tree to; None for its own number.
     """
 
     work: Path
@@ -119,20 +121,20 @@ class Data:
 
 
 def default_threads() -> tuple[int, ...]:
-    """1, 2, 4, … and the number of CPUs that this process may use."""
+    """Return 1, 2, 4, … and the number of CPUs that this process may use."""
     cpus = usable_cpus()
     doubled = (1 << bit for bit in range(cpus.bit_length()))
     return tuple(sorted({cpus, *(number for number in doubled if number <= cpus)}))
 
 
 def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
-    """The contender that reads a dataset: by its container, or as raw pixels."""
+    """Return the contender that reads a dataset: by its container, or as raw pixels."""
     manifest = ImageDataset(dataset, staged=False).manifest
     raw = manifest.options.get("encoding") == "raw"
     name = f"fastdata-{'raw' if raw else manifest.container}"
     found = next(contender for contender in among if contender.name == name)
-    # What was stored is what is compared with: the reference is decoded from the dataset itself.
-    return replace(found, max_side=None)
+    # The reference is decoded from the dataset itself, so its images keep their size.
+    return replace(found, max_side=None, folder="")
 
 
 def bench(
@@ -142,240 +144,215 @@ def bench(
     environments: Path,
     keep: Callable[[dict[str, Any]], object] = lambda result: None,
 ) -> dict[str, Any]:
-    """Checks and measures.
+    """Check and measure.
 
     Args:
-        contenders: Who takes part; the one that reads ``data.dataset`` has no folder ("").
-        data: What they read.
-        options: How to measure.
+        contenders: The contenders; the one that reads ``data.dataset`` has no folder ("").
+        data: The data that they read.
+        options: Options of the measurement.
         environments: Folder of the peers' environments.
-        keep: Called with what there is after each round, so that a long run that is stopped has
-            not been for nothing.
+        keep: Called with the results so far after each round, so that a stopped run keeps them.
 
     Returns:
-        What the JSON file holds: "machine", "options", and "contenders", each with its "runs",
-        or with the "error" for which it was left out. Of recipes, runs have "recipe" and "size",
-        contenders "changes" (mean absolute change of a pixel by each recipe, in levels of 255) and
-        "lacks" (why it has none of this recipe).
+        Contents of the JSON file: "machine", "options", and "contenders", each with its "runs",
+        or with the "error" for which it was left out. With recipes, runs have "recipe" and "size",
+        and contenders "changes": mean absolute change of a pixel by recipe, in levels of 255.
     """
     results: dict[str, dict[str, Any]] = {c.name: _about(c) for c in contenders}
     runs = options.rounds * len(options.threads) * len(options.cases) * len(contenders)
     _say(
         f"checking the pixels of {human_count(len(contenders), 'contender')}, then "
         f"{human_count(runs, 'process', 'processes')} of {options.warmup + options.seconds:g} s "
-        "and what it takes to start each"
+        "and the time to start each"
     )
     tree = data.tree
     if tree is not None and data.images:
         tree = repeat_tree(tree.absolute(), data.work / "tree", data.images)
-    known = cache(partial(_wanted, data, tree))
-
-    def wanted(contender: Contender, case: Case) -> tuple[pixels.Reference, float]:
-        return known(contender.folder == "", contender.max_side, contender.area, case)
-
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-bench-")))
+        data = replace(data, tree=tree)
+        wanted = cache(partial(_wanted, data))
+        this = _Bench(data, options, environments, scratch, stack, wanted)
         paths: dict[str, Path] = {}
         for contender in contenders:
             result = results[contender.name]
             try:
-                paths[contender.name] = _get_ready(
-                    contender, data, tree, options, environments, scratch, stack, result, wanted
-                )
+                paths[contender.name] = this.get_ready(contender, result)
                 worst, mean = result["difference"], result["mean_difference"]
                 _say(f"{contender.name}: pixels and labels are right ({mean:.2f}, {worst:.2f})")
             except (ContenderError, OSError, ValueError) as error:
                 _fail(result, error)
         whole = {
             "benchmark": "loader",
-            "machine": machine() | {"simd": _native.simd()},
+            "machine": machine(),
             "options": asdict(options) | {"images": data.images},
             "contenders": list(results.values()),
         }
         for number in range(options.rounds):
-            _measure(contenders, paths, options, environments, results, number)
+            for threads, case in product(options.threads, options.cases):
+                for contender in contenders:
+                    result = results[contender.name]
+                    if not result["error"]:
+                        this.measure(
+                            contender, paths[contender.name], result, threads, case, number
+                        )
             keep(whole)
     return whole
 
 
-def _measure(
-    contenders: Sequence[Contender],
-    paths: dict[str, Path],
-    options: Options,
-    environments: Path,
-    results: dict[str, dict[str, Any]],
-    number: int,
-) -> None:
-    """One round."""
-    for threads, case in product(options.threads, options.cases):
-        for contender in contenders:
-            result = results[contender.name]
-            if result["error"] or not _takes_part(result, options, case):
-                continue
-            path = paths[contender.name]
-            # What else the machine has to do, so that readers can tell a quiet one.
-            load = os.getloadavg()[0]
-            run: dict[str, Any] = {"threads": threads, "round": number, "load": load}
-            if case.recipe:
-                run |= case._asdict()
-            if options.cold:
-                run["dropped"] = warming.drop(path)
-                if not run["dropped"]:
-                    _say("the page cache could not be dropped: this is not a cold start")
-            else:
-                run["filled"] = warming.fill(path)
-                if not run["filled"]:
-                    _say("the data is larger than the free memory: this is not a warm start")
-            request = _request(contender, path, options, threads, case)
+@dataclass(frozen=True)
+class _Bench:
+    """One run of the benchmark.
+
+    Attributes:
+        data: The data, its tree repeated.
+        options: Options of the measurement.
+        environments: Folder of the peers' environments.
+        scratch: Temporary folder.
+        stack: Removes staged copies in the end.
+        wanted: Cached `_wanted`.
+    """
+
+    data: Data
+    options: Options
+    environments: Path
+    scratch: Path
+    stack: ExitStack
+    wanted: Callable[..., tuple[pixels.Reference, float]]
+
+    def get_ready(self, contender: Contender, result: dict[str, Any]) -> Path:
+        """Prepare a contender's data, and check the pixels that it makes of them."""
+        data, tree = self.data, self.data.tree
+        if contender.folder == "":
+            assert data.dataset is not None
+            path, samples = data.dataset, len(ImageDataset(data.dataset))
+        else:
+            assert tree is not None
+            # Few images of several classes: the first of the data may all have one label.
+            sample = data.work.absolute() / "check" / "tree"
+            small_tree(tree, sample, _CHECKED)
+            checked = self._prepare(contender, sample, sample.parent)
+            few = _of_tree(sample, None, contender.max_side, contender.area)
+            small = pixels.reference(few, _SIZE, area=contender.area)
+            with self._handed_over(contender, checked, small, Case()) as given:
+                pixels.check(given, small, contender.tolerance, contender.mean_tolerance)
+            path = self._prepare(contender, tree.absolute(), data.work.absolute())
+            samples = len(listing(tree))
+        for case in self.options.cases:
+            own = contender.folder == ""
+            reference, change = self.wanted(own, contender.max_side, contender.area, case)
             try:
-                run |= _flat(_run(contender, request, options, environments))
+                with self._handed_over(contender, path, reference, case) as given:
+                    if change:
+                        found = pixels.check_change(given, reference, change)
+                        result["changes"][case.recipe] = found
+                    else:
+                        result["difference"], result["mean_difference"] = pixels.check(
+                            given, reference, contender.tolerance, contender.mean_tolerance
+                        )
             except ContenderError as error:
-                _fail(result, ContenderError(f"{error} (threads={threads}{_named(case)})"))
-                continue
-            result["runs"].append(run)
-            rate = run["images"] / run["seconds"]
-            turn = f"round {number + 1}/{options.rounds}"
-            several = human_count(threads, "thread")
-            _say(f"{turn} {contender.name}, {several}{_named(case)}: {rate:,.0f} images/s")
+                raise ContenderError(f"{error}{case}") from None
+        result["data_bytes"] = warming.size(path)
+        result["samples"] = samples
+        return path
 
+    def _prepare(self, contender: Contender, tree: Path, work: Path) -> Path:
+        path = prepare(contender, tree, work, self.environments)
+        if contender.staged and not stage(path).reused:
+            self.stack.callback(unstage, path)
+        return path
 
-def _get_ready(
-    contender: Contender,
-    data: Data,
-    tree: Path | None,
-    options: Options,
-    environments: Path,
-    scratch: Path,
-    stack: ExitStack,
-    result: dict[str, Any],
-    wanted: Callable[[Contender, Case], tuple[pixels.Reference, float]],
-) -> Path:
-    """Prepares a contender's data and checks what it makes of it."""
-    if contender.folder == "":
-        assert data.dataset is not None
-        path = data.dataset
-    else:
-        assert tree is not None
-        # Few images of several classes: in the data itself, the first may all have one label.
-        sample = data.work.absolute() / "check" / "tree"
-        small_tree(tree, sample, _CHECKED)
-        checked = prepare(contender, sample, sample.parent, environments)
-        few = _of_tree(sample, None, contender.max_side, contender.area)
-        small = pixels.reference(few, _SIZE, area=contender.area)
-        if contender.staged:
-            _stage(checked, stack)
-        with _handed_over(
-            contender, checked, small, options, environments, scratch, Case()
-        ) as given:
-            pixels.check(given, small, contender.tolerance, contender.mean_tolerance)
-        path = prepare(contender, tree.absolute(), data.work.absolute(), environments)
-    if contender.staged:
-        _stage(path, stack)
-    # Ceilings last: what has nothing to be compared with its ceiling is not asked for it.
-    for case in reversed(options.cases):
-        if not _takes_part(result, options, case):
-            continue
-        reference, change = wanted(contender, case)
+    def measure(
+        self,
+        contender: Contender,
+        path: Path,
+        result: dict[str, Any],
+        threads: int,
+        case: Case,
+        number: int,
+    ) -> None:
+        """Add a run to a contender's result, or the error with which it failed."""
+        # Other work of the machine, for readers.
+        load = os.getloadavg()[0]
+        run: dict[str, Any] = {"threads": threads, "round": number, "load": load}
+        if case.recipe:
+            run |= case._asdict()
+        if self.options.cold:
+            run["dropped"] = warming.drop(path)
+            if not run["dropped"]:
+                _say("the page cache could not be dropped: this is not a cold start")
+        else:
+            run["filled"] = warming.fill(path)
+            if not run["filled"]:
+                _say("the data is larger than the free memory: this is not a warm start")
         try:
-            with _handed_over(
-                contender, path, reference, options, environments, scratch, case
-            ) as given:
-                if change:
-                    result["changes"][case.recipe] = pixels.check_change(given, reference, change)
-                else:
-                    result["difference"], result["mean_difference"] = pixels.check(
-                        given, reference, contender.tolerance, contender.mean_tolerance
-                    )
-        except _LackError as reason:
-            result["lacks"][case.recipe] = str(reason)
+            events = self._run(contender, self._request(contender, path, threads, case))
         except ContenderError as error:
-            raise ContenderError(f"{error}{_named(case)}") from None
-    if "difference" not in result:
-        raise ContenderError("it has none of the recipes")
-    samples = len(listing(tree)) if contender.folder and tree else len(ImageDataset(path))
-    result["data_bytes"] = warming.size(path)
-    result["samples"] = samples
-    return path
+            _fail(result, ContenderError(f"{error} (threads={threads}{case})"))
+            return
+        run |= {key: events["ready"].get(key) for key in ("import_s", "open_s", "versions")}
+        run |= {"first_s": events["first"]["seconds"], **events["round"]}
+        result["runs"].append(run)
+        rate = run["images"] / run["seconds"]
+        turn = f"round {number + 1}/{self.options.rounds}"
+        several = human_count(threads, "thread")
+        _say(f"{turn} {contender.name}, {several}{case}: {rate:,.0f} images/s")
 
+    @contextmanager
+    def _handed_over(
+        self, contender: Contender, path: Path, wanted: pixels.Reference, case: Case
+    ) -> Iterator[pixels.Given]:
+        """Yield the first samples as the contender loads them."""
+        out = self.scratch / f"{contender.name}.npz"
+        count = len(wanted.labels)
+        request = replace(
+            self._request(contender, path, threads=1, case=case),
+            crop="val",
+            order="sequential",
+            check=count,
+            batch_size=min(self.options.batch_size, count),
+            out=str(out),
+        )
+        self._run(contender, request)
+        try:
+            yield pixels.Given(out, request.dtype, normalised=bool(case.recipe))
+        finally:
+            out.unlink()
 
-def _takes_part(result: dict[str, Any], options: Options, case: Case) -> bool:
-    """Whether a contender has a recipe; of a ceiling, whether it has any recipe of that size."""
-    if case.recipe not in ("", "none"):
-        return case.recipe not in result["lacks"]
-    beside = [name for name in options.recipes if RECIPES[name].size == case.size]
-    return not beside or any(name not in result["lacks"] for name in beside)
+    def _request(self, contender: Contender, path: Path, threads: int, case: Case) -> Request:
+        options = self.options
+        return Request(
+            data=str(path.absolute()),
+            variant=contender.variant,
+            batch_size=options.batch_size,
+            threads=threads,
+            crop=options.crop,
+            size=case.size,
+            dtype="float32" if case.recipe else contender.dtype or options.dtype,
+            recipe=case.recipe,
+            order=options.order,
+            seconds=options.seconds,
+            warmup=options.warmup,
+            seed=options.seed,
+        )
 
-
-@contextmanager
-def _handed_over(
-    contender: Contender,
-    path: Path,
-    wanted: pixels.Reference,
-    options: Options,
-    environments: Path,
-    scratch: Path,
-    case: Case,
-) -> Iterator[pixels.Given]:
-    """What a contender makes of the first samples."""
-    out = scratch / f"{contender.name}.npz"
-    request = replace(
-        _request(contender, path, options, threads=1, case=case),
-        crop="val",
-        order="sequential",
-        check=len(wanted.labels),
-        batch_size=min(options.batch_size, len(wanted.labels)),
-        out=str(out),
-    )
-    _run(contender, request, options, environments)
-    try:
-        yield pixels.Given(out, request.dtype, normalised=bool(case.recipe))
-    finally:
-        out.unlink()
-
-
-def _request(
-    contender: Contender, path: Path, options: Options, threads: int, case: Case
-) -> Request:
-    return Request(
-        data=str(path.absolute()),
-        variant=contender.variant,
-        batch_size=options.batch_size,
-        threads=threads,
-        crop=options.crop,
-        size=case.size,
-        dtype="float32" if case.recipe else contender.dtype or options.dtype,
-        recipe=case.recipe,
-        order=options.order,
-        seconds=options.seconds,
-        warmup=options.warmup,
-        seed=options.seed,
-    )
-
-
-def _run(
-    contender: Contender, request: Request, options: Options, environments: Path
-) -> dict[str, Any]:
-    timeout = options.timeout + (0 if request.check else options.warmup + options.seconds)
-    interpreter = contender.interpreter(environments)
-    events = run_contender(interpreter, contender.path, request, timeout)
-    if lack := events.get("none"):
-        raise _LackError(lack["what"])
-    needed = {"ready"} if request.check else {"ready", "first", "round"}
-    if missing := needed - set(events):
-        raise ContenderError(f"did not tell {', '.join(sorted(missing))}")
-    if request.check and not Path(request.out).exists():
-        raise ContenderError("handed nothing over to be checked")
-    if first := events.get("first"):
-        _check_batches(first, request)
-    return events
-
-
-class _LackError(ContenderError):
-    """The contender has nothing that does what the recipe asks."""
+    def _run(self, contender: Contender, request: Request) -> dict[str, Any]:
+        options = self.options
+        timeout = options.timeout + (0 if request.check else options.warmup + options.seconds)
+        interpreter = contender.interpreter(self.environments)
+        events = run_contender(interpreter, contender.path, request, timeout)
+        needed = {"ready"} if request.check else {"ready", "first", "round"}
+        if missing := needed - set(events):
+            raise ContenderError(f"did not report {', '.join(sorted(missing))}")
+        if request.check and not Path(request.out).exists():
+            raise ContenderError("handed over no samples to check")
+        if first := events.get("first"):
+            _check_batches(first, request)
+        return events
 
 
 def _check_batches(first: dict[str, Any], request: Request) -> None:
-    """What is timed must be of the kind that was checked."""
+    """Check that timed batches are of the checked kind."""
     count, *shape = first["shape"]
     size = request.size
     if first["dtype"] != request.dtype or shape not in ([3, size, size], [size, size, 3]):
@@ -384,35 +361,17 @@ def _check_batches(first: dict[str, Any], request: Request) -> None:
         raise ContenderError(f"gave a batch of {count}, not {request.batch_size}, when timed")
 
 
-def _flat(events: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: events["ready"].get(key) for key in ("import_s", "open_s", "versions")},
-        "first_s": events["first"]["seconds"],
-        **events["round"],
-    }
-
-
-def _stage(path: Path, stack: ExitStack) -> None:
-    if not stage(path).reused:
-        stack.callback(unstage, path)
-
-
 def _wanted(
-    data: Data,
-    tree: Path | None,
-    own: bool,
-    max_side: int | None,
-    area: bool,
-    case: Case,
+    data: Data, own: bool, max_side: int | None, area: bool, case: Case
 ) -> tuple[pixels.Reference, float]:
-    """The plain pixels of the first samples, and how far torchvision's recipe takes them off."""
+    """Return the first samples' plain pixels, and their mean change by torchvision's recipe."""
     count = _AUGMENTED if own or case.recipe else _CHECKED
     if own:
         assert data.dataset is not None
         samples = _of_dataset(data.dataset, count)
     else:
-        assert tree is not None
-        samples = _of_tree(tree, count, max_side, area)
+        assert data.tree is not None
+        samples = _of_tree(data.tree, count, max_side, area)
     reference = pixels.reference(samples, case.size, area=area)
     augmented = case.recipe not in ("", "none")
     return reference, pixels.torchvisions_change(reference, case.recipe) if augmented else 0.0
@@ -434,16 +393,8 @@ def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:
 
 def _about(contender: Contender) -> dict[str, Any]:
     shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
-    return {name: getattr(contender, name) for name in shown} | {
-        "error": "",
-        "changes": {},
-        "lacks": {},
-        "runs": [],
-    }
-
-
-def _named(case: Case) -> str:
-    return f", {case.recipe} at {case.size}" if case.recipe else ""
+    about = {name: getattr(contender, name) for name in shown}
+    return about | {"error": "", "changes": {}, "runs": []}
 
 
 def _fail(result: dict[str, Any], error: Exception) -> None:
@@ -455,16 +406,11 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def save(result: dict[str, Any], path: Path) -> None:
-    """Writes results as JSON."""
-    path.write_text(json.dumps(result, indent=1) + "\n")
-
-
 def load(path: Path) -> dict[str, Any]:
-    """Reads what `save` wrote.
+    """Read the results that ``--out`` wrote.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The file has something else.
     """
     try:
         result: dict[str, Any] = json.loads(path.read_text())
@@ -472,4 +418,4 @@ def load(path: Path) -> dict[str, Any]:
             return result
     except (ValueError, KeyError, TypeError):
         pass
-    raise UsageError(f"{path}: no results of the loader benchmark", "It is what --out wrote.")
+    raise UsageError(f"{path}: no results of the loader benchmark", "Give a file of --out.")

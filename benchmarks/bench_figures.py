@@ -135,9 +135,9 @@ def recipe(result: dict[str, Any], name: str) -> Figures:
                 *ratios,
             ]
             rows.append((speed.median, cells))
-        if contender["error"] or name in contender["lacks"]:
-            what = "failed" if contender["error"] else "has none"
-            rows.append((-1.0, [contender["name"], "", what, *[""] * (len(_RECIPE_COLUMNS) - 3)]))
+        if contender["error"]:
+            failed = [contender["name"], "", "failed", *[""] * (len(_RECIPE_COLUMNS) - 3)]
+            rows.append((-1.0, failed))
     rows.sort(key=lambda row: -row[0])
     title = f"{RECIPES[name].title}, {size} x {size}"
     return Figures(title, _RECIPE_COLUMNS, [cells for _, cells in rows])

@@ -1,9 +1,10 @@
-"""``fastdata bench``: the throughput of fastdata's loader alone, and of its peers."""
+"""``fastdata bench``: throughput of fastdata's loader alone, and of its peers."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from fastdata.errors import UsageError
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Different numbers from 1, with commas between them."""
+    """Type of a list of different numbers from 1, separated by commas."""
 
     name = "N,N,…"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The numbers, in the order given, each once."""
+        """Return the numbers in order, each once."""
         if isinstance(value, tuple):
             return value
         try:
@@ -133,25 +134,13 @@ def command(
       fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
       fastdata bench --compare before.json now.json
     """
-    try:
-        from fastdata.benchmarks import bench, bench_figures, plots
-        from fastdata.benchmarks.contenders import (
-            FASTDATA,
-            PEERS,
-            choose,
-            default_environments,
-            has_gpu,
-        )
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"benchmarks need {error.name}, which is not installed",
-            "pip install 'fastdata-torch[bench]'",
-        ) from error
+    bench = _import("bench")
+    figures = _import("bench_figures")
     if compare is not None:
         if dataset or tree:
             raise UsageError("--compare measures nothing", "Leave DATASET and --tree out.")
         before, after = (bench.load(path) for path in compare)
-        ratios = bench_figures.comparison(before, after)
+        ratios = figures.comparison(before, after)
         if as_json:
             print_json([dict(zip(ratios.columns, row, strict=True)) for row in ratios.rows])
         else:
@@ -168,37 +157,55 @@ def command(
             raise UsageError("--plot has no place for recipes", "Leave --plot or --recipe out.")
         if plot_path.suffix != ".svg":
             raise UsageError(f"{plot_path}: plots are SVG files", "Give a name that ends in .svg.")
-    environments = default_environments()
-    contenders = []
-    recipes = bool(options["recipes"])
     if options["warmup"] is None:
         options["warmup"] = min(3.0, options["seconds"])
-    if dataset is not None:
-        contenders.append(replace(bench.container_contender(dataset, FASTDATA), folder=""))
-    if tree is not None:
-        if dataset is None or ways is not None:
-            names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
-            ours = choose(names, FASTDATA, environments, gpu=False, recipes=recipes)
-            taken = {contender.name for contender in contenders}
-            contenders += [contender for contender in ours if contender.name not in taken]
-        names = None if against is None else against.split(",")
-        contenders += choose(names, PEERS, environments, gpu=has_gpu(), recipes=recipes)
     how = bench.Options(threads=threads or bench.default_threads(), **options)
+    contenders = _contenders(dataset, tree, ways, against, recipes=bool(how.recipes))
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
-
-    def keep(result: dict[str, Any]) -> None:
-        if out_path is not None:
-            bench.save(result, out_path)
-
+    environments = _import("contenders").default_environments()
+    keep = partial(_import("measure").save, path=out_path)
     result = bench.bench(contenders, data, how, environments, keep)
     if as_json:
         print_json(result)
     else:
-        for table in bench_figures.tables(result):
+        for table in figures.tables(result):
             table.show()
-    failures = bench_figures.failures(result)
+    failures = figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
-        plot_path.write_text(plots.loaders(result))
+        plot_path.write_text(_import("plots").loaders(result))
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
     sys.exit(1 if failures else 0)
+
+
+def _import(name: str) -> Any:
+    """Import a module of the benchmarks, which need more packages than fastdata does."""
+    try:
+        return importlib.import_module(f"fastdata.benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"benchmarks need {error.name}, which is not installed",
+            "pip install 'fastdata-torch[bench]'",
+        ) from error
+
+
+def _contenders(
+    dataset: Path | None, tree: Path | None, ways: str | None, against: str | None, *, recipes: bool
+) -> list[Any]:
+    """Return the contenders that the options name."""
+    known = _import("contenders")
+    chosen = []
+    if dataset is not None:
+        chosen.append(_import("bench").container_contender(dataset, known.FASTDATA))
+    if tree is None:
+        return chosen
+    environments = known.default_environments()
+    if dataset is None or ways is not None:
+        names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
+        ours = known.choose(names, known.FASTDATA, environments, gpu=False, recipes=recipes)
+        taken = {contender.name for contender in chosen}
+        chosen += [contender for contender in ours if contender.name not in taken]
+    names = None if against is None else against.split(",")
+    gpu = known.has_gpu()
+    chosen += known.choose(names, known.PEERS, environments, gpu=gpu, recipes=recipes)
+    return chosen

@@ -261,7 +261,6 @@ PEERS = [
             name,
             environment="ffcv",
             folder=f"ffcv-{name}",
-            recipes=True,
             max_side=max_side,
             area=True,
             tolerance=15.0,

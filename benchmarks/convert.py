@@ -1,9 +1,8 @@
-"""How long packing takes, against ``tar -cf`` and ``sync`` over the same tree, and peers' writers.
+"""Time of packing, against ``tar -cf`` and ``sync`` over the same tree.
 
 Contenders take turns, each as a fresh process run as a user would run it. Start-up is
-measured by packing one image a worker, and taken off. Before anything is timed, each packed
-dataset is verified against the source's bytes. Peers write by their own writers in their own
-environments (``make bench-peers``); those that are not installed are left out.
+measured by packing one image a worker, and subtracted. Before anything is timed, each packed
+dataset is verified against the source's bytes.
 
     python -m fastdata.benchmarks.convert --root imagenet/train --images 4000
 """
@@ -14,15 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from fastdata.benchmarks.contender_process import run_preparation
-from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
 from fastdata.benchmarks.measure import (
     Figures,
     Spread,
@@ -37,21 +33,14 @@ from fastdata.converters.tasks import PIECE_BYTES
 from fastdata import ImageDataset, verify
 from fastdata.sample import make_sample
 
-#: What is packed, by the options of `fastdata convert`. Against tar, which copies bytes, stand
-#: those without seek points; making them is a full entropy decode of every JPEG.
+#: Options of `fastdata convert` by contender. Those without seek points compare with tar, which
+#: copies bytes: building seek points is a full entropy decode of every JPEG.
 _PACKINGS = {
     "lmdb": ["--to", "lmdb", "--no-seek-points"],
     "parquet": ["--to", "parquet", "--no-seek-points"],
     "shards": ["--to", "shards", "--no-seek-points"],
     "lmdb, seek points": ["--to", "lmdb"],
     "shards, seek points": ["--to", "shards"],
-}
-
-#: Whose writers stand beside fastdata's, by the contender of the loader benchmark that reads it.
-_WRITERS = {
-    "ffcv-q90": "FFCV, JPEGs encoded anew",
-    "streaming": "Streaming (MDS)",
-    "litdata": "LitData",
 }
 
 
@@ -83,7 +72,7 @@ def main(
 def measure(
     work: Path, root: Path | None, images: int, workers: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs the benchmark in a folder; returns all figures as JSON values."""
+    """Run the benchmark in a folder; return all figures as JSON values."""
     tree, count, size = _make_tree(work, root, images)
     few = _make_few(work, tree, workers)
     memory: dict[str, int] = {}
@@ -113,20 +102,6 @@ def measure(
         shutil.rmtree(out)
         return seconds
 
-    writers = _installed_writers()
-
-    def write(source: Path, writer: Contender) -> float:
-        python = writer.interpreter(default_environments())
-        subprocess.run(["sync"], check=True)
-        begun = time.perf_counter()
-        run_preparation(python, writer.path, source, out, writer.variant)
-        subprocess.run(["sync"], check=True)
-        seconds = time.perf_counter() - begun
-        if not any(path.is_file() for path in out.rglob("*")):
-            raise SystemExit(f"{writer.name} wrote nothing")
-        shutil.rmtree(out)
-        return seconds
-
     for name in _PACKINGS:  # verified first; this also warms the page cache
         pack(tree, name, sample_memory=True)
         _require_same(out, tree)
@@ -135,9 +110,6 @@ def measure(
     for name in _PACKINGS:
         contenders[name] = partial(timed, tree, name)
         contenders[f"{name} start-up"] = partial(timed, few, name)
-    for name, writer in writers.items():
-        contenders[name] = partial(write, tree, writer)
-        contenders[f"{name} start-up"] = partial(write, few, writer)
     seconds = interleave(contenders, rounds)
     return {
         "benchmark": "convert",
@@ -145,24 +117,13 @@ def measure(
         "images": count,
         "bytes": size,
         "workers": workers,
-        "writers": list(writers),
         "seconds": seconds,
         "peak_private_bytes": memory,
     }
 
 
-def _installed_writers() -> dict[str, Contender]:
-    """Peers whose environment there is, by what tables call them."""
-    environments = default_environments()
-    return {
-        _WRITERS[peer.name]: peer
-        for peer in PEERS
-        if peer.name in _WRITERS and peer.interpreter(environments).exists()
-    }
-
-
 def _make_few(work: Path, tree: Path, workers: int) -> Path:
-    """A tree that gives every worker one image to start for, and little else to do.
+    """Make a tree with one image for each worker.
 
     The images end in zeros, which decoders ignore, so that each is a task of its own.
     """
@@ -175,7 +136,7 @@ def _make_few(work: Path, tree: Path, workers: int) -> Path:
 
 
 def _make_tree(work: Path, root: Path | None, images: int) -> tuple[Path, int, int]:
-    """A tree of at least so many images, from copies of another: <copy>/<class>/<image>."""
+    """Make a tree of at least so many images from copies of another: <copy>/<class>/<image>."""
     if root is None:
         root = work / "made"
         make_sample(root, images=1000, val_images=0, workers=2)
@@ -188,7 +149,7 @@ def _make_tree(work: Path, root: Path | None, images: int) -> tuple[Path, int, i
 
 
 def _require_same(out: Path, tree: Path) -> None:
-    """Stops the benchmark where a dataset is not the tree, byte for byte."""
+    """Exit if a dataset differs from the tree's bytes."""
     problems = verify(out, fast=True).problems
     dataset = ImageDataset(out, staged=False)
     for number, blob in enumerate(dataset.read([i]) for i in range(len(dataset))):
@@ -202,15 +163,15 @@ def _require_same(out: Path, tree: Path) -> None:
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The results as people read them."""
+    """Return the table of results."""
     seconds, images = result["seconds"], result["images"]
     tar = Spread.of(seconds["tar"])
     rows = [["tar, sync", str(tar), "", f"{images / tar.median:,.0f}", "1.0", ""]]
-    for name in (*_PACKINGS, *result.get("writers", ())):
+    for name in _PACKINGS:
         peak = result["peak_private_bytes"].get(name)
         whole = Spread.of(seconds[name])
         start = Spread.of(seconds[f"{name} start-up"]).median
-        # Ratios round by round, since the disk's mood lasts longer than a round.
+        # Ratios by round: the disk's speed changes more slowly than a round.
         pairs = zip(seconds[name], seconds["tar"], strict=True)
         ratio = Spread.of([(packing - start) / tarring for packing, tarring in pairs])
         rows.append(

@@ -22,7 +22,7 @@ import click
 import numpy as np
 import PIL
 from fastdata.benchmarks.adapters._transforms import random_resized_box
-from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 from PIL import Image, features
 
 from fastdata import _native
@@ -30,6 +30,7 @@ from fastdata.decode import PendingBatch, jpeg_info, seek_points
 
 SIZE = 224
 BATCH = 64
+_BUILDING = "building seek points"
 
 #: What a contender does with each batch that it has decoded.
 Keep: TypeAlias = Callable[[slice], None]
@@ -170,14 +171,17 @@ def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:
     runs = contenders(work)
     verify(work, runs)
     count = len(work.blobs)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    building = []
-    for number in range(rounds):
-        for name, (level, run) in runs.items():
-            _native.set_simd(level)
-            times[name].append(_timed(partial(run, _ignore)) / count)
-        building.append(_timed(lambda: [seek_points(blob, stride) for blob in work.blobs]) / count)
-        print(f"round {number + 1}/{rounds}", file=sys.stderr)
+
+    def decoding(level: str, run: Callable[[Keep], None]) -> float:
+        _native.set_simd(level)
+        return _timed(partial(run, _ignore)) / count
+
+    def building() -> float:
+        return _timed(lambda: [seek_points(blob, stride) for blob in work.blobs]) / count
+
+    turns: dict[str, Callable[[], float]] = {_BUILDING: building}
+    turns |= {name: partial(decoding, *run) for name, run in runs.items()}
+    times = interleave(turns, rounds)
     by_stage = {}
     for level in _native.simd_levels():
         _native.set_simd(level)
@@ -189,8 +193,8 @@ def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:
         "machine": machine(),
         "libjpeg_turbo_of_pillow": features.version("libjpeg_turbo"),
         "images": count,
+        "building_milliseconds": times.pop(_BUILDING),
         "milliseconds": times,
-        "building_milliseconds": building,
         "growth": sum(map(len, work.tables)) / sum(map(len, work.blobs)),
         "stages": by_stage,
     }

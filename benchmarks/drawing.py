@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-#: In the unit of an SVG's view box: on a laptop's page, and on a phone's.
+#: Widths for a laptop's page and for a phone's, in units of the SVG's view box.
 WIDTH, NARROW = 760, 380
-#: Of a character of 13 px in the fonts that `_STYLE` asks for, a little more than on average.
+#: Size of a character of 13 px in the fonts of `_STYLE`, a little above the average.
 _CHARACTER, _LINE = 7.0, 17.0
-# A page's own dark mode reaches an image by the colour scheme of the element that shows it.
+# The colour scheme of the element that shows an image switches its dark mode.
 _STYLE = """<style>
 text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: #24292f; }
 .faint { stroke: #d0d7de; } .axis { stroke: #57606a; } .lead { stroke: #8c959f; }
-.ours { fill: #3449c4; } .theirs { fill: #a45a00; } .line { fill: none; stroke-width: 2; }
-.ours.line { stroke: #3449c4; fill: none; } .theirs.line { stroke: #a45a00; fill: none; }
-.model { stroke-dasharray: 6 4; } .band { opacity: 0.18; } .strong { font-weight: 600; }
+.ours { fill: #3449c4; } .theirs { fill: #a45a00; } .strong { font-weight: 600; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; } .faint { stroke: #3d444d; } .axis, .lead { stroke: #9198a1; }
   .ours { fill: #9fb0ff; } .theirs { fill: #e3a857; }
-  .ours.line { stroke: #9fb0ff; } .theirs.line { stroke: #e3a857; }
 }
 </style>"""
 
@@ -35,24 +32,14 @@ class Point(NamedTuple):
     ours: bool
 
 
-class Line(NamedTuple):
-    """One named line of a plot: dashed where it is a model, within a band where it has one."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    ours: bool = True
-    model: bool = False
-    band: Sequence[tuple[float, float]] = ()
-
-
 def bars(
     title: str, axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool = False
 ) -> str:
     """Draw horizontal bars.
 
     Args:
-        title: What the plot shows, for those who cannot see it.
-        axis: What is measured, and its unit.
+        title: Description for readers who cannot see the plot.
+        axis: The measure and its unit.
         rows: Name, value, and whether it is ours, from top to bottom.
         narrow: Whether to draw for a phone, with names above their bars.
     """
@@ -78,8 +65,8 @@ def bars(
 
 
 def scatter(title: str, x_axis: str, y_axis: str, points: Sequence[Point]) -> str:
-    """Points with their names, on logarithmic axes; names of crowded points stand in a column."""
-    # Room below, for columns.
+    """Draw named points on logarithmic axes; names of crowded points stand in a column."""
+    # Leave room below for columns.
     heights = [*(p.y for p in points), min(p.y for p in points) / 2.5]
     frame = _Frame([p.x for p in points], heights, x_axis, y_axis)
     parts = frame.parts()
@@ -112,7 +99,7 @@ def scatter(title: str, x_axis: str, y_axis: str, points: Sequence[Point]) -> st
 
 
 def _crowds(points: Sequence[Point], frame: _Frame) -> list[list[Point]]:
-    """Points whose names would overlap, from top to bottom, in one list."""
+    """Group points whose names would overlap; each group is sorted from top to bottom."""
     crowds: list[list[Point]] = []
     for point in sorted(points, key=lambda point: -point.y):
         x, y = frame.place(point.x, point.y)
@@ -126,31 +113,6 @@ def _crowds(points: Sequence[Point], frame: _Frame) -> list[list[Point]]:
     return crowds
 
 
-def curves(title: str, x_axis: str, y_axis: str, lines: Sequence[Line]) -> str:
-    """Rising lines, which leave the upper left to their names, on logarithmic axes."""
-    xs = [x for line in lines for x, _ in line.points]
-    frame = _Frame(xs, [y for line in lines for _, y in line.points], x_axis, y_axis)
-    parts = frame.parts(sorted(set(xs)))
-    said = []
-    for number, line in enumerate(lines):
-        kind = _kind(line.ours)
-        if line.band:
-            parts.append(f'<polygon class="{kind} band" points="{_path(frame, line.band)}"/>')
-        shape = f'<polyline class="{kind} line{" model" if line.model else ""}" points='
-        parts.append(f'{shape}"{_path(frame, line.points)}"/>')
-        for point in () if line.model else line.points:
-            x, y = frame.place(*point)
-            parts.append(
-                f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
-                f"<title>{point[0]:,.0f}: {point[1]:,.0f}</title></circle>"
-            )
-        left, level = frame.left + 16, frame.top + 14 + 22 * number
-        parts.append(f'{shape}"{left},{level} {left + 36},{level}"/>')
-        parts.append(_text(left + 46, level + 4, line.name, "start"))
-        said.append(line.name + ": " + ", ".join(f"{y:,.0f} at {x:,.0f}" for x, y in line.points))
-    return _svg(title, f"{x_axis}, and {y_axis}. {'; '.join(said)}.", _Frame.HEIGHT + 50, parts)
-
-
 class _Frame:
     """Two logarithmic axes."""
 
@@ -162,16 +124,16 @@ class _Frame:
         self._names = x_axis, y_axis
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point is drawn."""
+        """Return the coordinates of a point in the plot."""
         across, up = _along(self._x, x), _along(self._y, y)
         return self.left + across * (self.right - self.left), self.HEIGHT - up * (
             self.HEIGHT - self.top
         )
 
-    def parts(self, x_ticks: Sequence[float] = ()) -> list[str]:
-        """The axes, their ticks and their names."""
+    def parts(self) -> list[str]:
+        """Return the axes, their ticks and their names."""
         parts = []
-        for value in x_ticks or _ticks(self._x):
+        for value in _ticks(self._x):
             x, _ = self.place(value, self._y[0])
             parts.append(_stroke("faint", x, self.top, x, self.HEIGHT))
             parts.append(_text(x, self.HEIGHT + 18, f"{value:,.0f}", "middle"))
@@ -193,7 +155,7 @@ def _width(name: str, strong: bool) -> float:
 
 
 def _beyond(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis: a little beyond the values."""
+    """Return the ends of an axis, a little beyond the values."""
     return min(values) / 1.25, max(values) * 1.25
 
 
@@ -202,14 +164,10 @@ def _along(ends: tuple[float, float], value: float) -> float:
 
 
 def _ticks(ends: tuple[float, float]) -> list[float]:
-    """1, 2 and 5 times powers of ten between the ends."""
+    """Return 1, 2 and 5 times the powers of ten between the ends."""
     powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
     values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     return [value for value in values if ends[0] <= value <= ends[1]]
-
-
-def _path(frame: _Frame, points: Sequence[tuple[float, float]]) -> str:
-    return " ".join("{:.1f},{:.1f}".format(*frame.place(*point)) for point in points)
 
 
 def _kind(ours: bool) -> str:

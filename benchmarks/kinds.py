@@ -39,8 +39,6 @@ from fastdata.converters import ImageFolder, pack
 from fastdata.converters.encode import ORIGINAL, Encoding
 from PIL import Image
 
-from fastdata import _native
-
 
 def _saved(
     kind: str, suffix: str, *, width: int | None = None, **options: Any
@@ -150,7 +148,7 @@ def measure(
     paths = [path for path, _ in listing(root)]
     step = max(1, len(paths) // images)
     photographs = [Image.open(path).convert("RGB") for path in paths[::step][:images]]
-    about = {**machine(), "torch": torch.__version__, "simd": _native.simd()}
+    about = machine()
     about["packages"].update({name: version_of(name) for name in ("isal", "imagecodecs")})
     return {
         "benchmark": "kinds",

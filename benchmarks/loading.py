@@ -22,7 +22,6 @@ from typing import Any
 
 import click
 import numpy as np
-import torch
 from fastdata.benchmarks.measure import (
     Figures,
     Spread,
@@ -33,7 +32,7 @@ from fastdata.benchmarks.measure import (
     report,
 )
 
-from fastdata import DataLoader, ImageDataset, _native
+from fastdata import DataLoader, ImageDataset
 from fastdata.decode import Engine, PendingBatch
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
@@ -160,7 +159,7 @@ def measure(path: Path, threads: int, batch: int, rounds: int) -> dict[str, Any]
     rates = interleave(contenders, rounds)
     return {
         "benchmark": "loading",
-        "machine": {**machine(), "torch": torch.__version__, "simd": _native.simd()},
+        "machine": machine(),
         "container": loading.dataset.manifest.container,
         "samples": len(loading.dataset),
         "threads": threads,

@@ -1,4 +1,4 @@
-"""What every benchmark needs: rounds that take turns, medians, memory, and the machine."""
+"""Shared by all benchmarks: interleaved rounds, medians and spreads, memory, the machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import psutil
 
+from fastdata import _native
 from fastdata.machine import usable_cpus
 from fastdata.text import aligned
 from fastdata.version import VERSION
@@ -37,35 +38,39 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:
-        """The spread of at least one value."""
+        """Return the spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
 
+Name = TypeVar("Name", bound=Hashable)
+Measured = TypeVar("Measured")
+
+
 def interleave(
-    contenders: Mapping[str, Callable[[], float]], rounds: int
-) -> dict[str, list[float]]:
-    """Runs contenders in turn (A B C, A B C, …), so that a drift of the machine hits all.
+    contenders: Mapping[Name, Callable[[], Measured]], rounds: int
+) -> dict[Name, list[Measured]]:
+    """Run contenders in turn (A B C, A B C, …), so that a drift of the machine hits all.
 
     Args:
-        contenders: By name, what to run; it returns its own measurement.
-        rounds: How often.
+        contenders: Functions that return their own measurements, by name.
+        rounds: Number of rounds.
 
     Returns:
-        The measurements of each, in the order taken.
+        The measurements of each contender, in order.
     """
-    results: dict[str, list[float]] = {name: [] for name in contenders}
+    results: dict[Name, list[Measured]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, run in contenders.items():
             results[name].append(run())
-            print(f"round {number + 1}/{rounds} {name}: {results[name][-1]:.3f}", file=sys.stderr)
+            print(f"round {number + 1}/{rounds} {name}: {results[name][-1]}", file=sys.stderr)
     return results
 
 
 def epoch_rate(loader: Iterable[tuple[Any, Sized]]) -> float:
-    """Images a second of an epoch of (images, labels), its beginning included.
+    """Return images a second of an epoch of (images, labels), its beginning included.
 
-    Leaving the first batch out would flatter whoever works on several batches at once: when the
-    first comes, each of torch's workers has one done.
+    Without the first batch, loaders that work on several batches at once would look faster: when
+    the first arrives, each of torch's workers has one ready.
     """
     began = time.perf_counter()
     count = sum(len(labels) for _, labels in loader)
@@ -73,19 +78,18 @@ def epoch_rate(loader: Iterable[tuple[Any, Sized]]) -> float:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and all below it so far."""
+    """Return the CPU time of this process and all below it so far."""
     own = psutil.Process()
     times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
     return sum(float(each.user + each.system) for each in times)
 
 
 class Run(NamedTuple):
-    """A command that was run.
+    """Result of a command.
 
     Attributes:
         seconds: Wall time.
-        private_bytes: Largest sum of `private_memory` of it and its children; 0 if that was
-            not asked for.
+        private_bytes: Largest sum of `private_memory` of it and its children; 0 if not sampled.
     """
 
     seconds: float
@@ -93,13 +97,13 @@ class Run(NamedTuple):
 
 
 def run_command(command: list[str], cwd: Path | None = None, *, sample_memory: bool = False) -> Run:
-    """Runs a command to its end.
+    """Run a command.
 
     Args:
         command: The program and its arguments.
         cwd: The folder to run it in.
-        sample_memory: Whether to look at its memory 20 times a second, which slows it down:
-            not where it is timed.
+        sample_memory: Whether to sample its memory 20 times a second. This slows it down, so do
+            not time it.
 
     Raises:
         subprocess.CalledProcessError: It failed.
@@ -131,10 +135,10 @@ def run_command(command: list[str], cwd: Path | None = None, *, sample_memory: b
 
 
 def private_memory(pid: int) -> int:
-    """Private memory of a process and all below it, in bytes: what is in no file.
+    """Return the anonymous memory of a process and all below it, in bytes.
 
-    Not USS: in that are the pages of the page cache and of /dev/shm that one process alone maps,
-    which are there without it, too. What a fork shares is counted once.
+    USS would include pages of the page cache and of /dev/shm that one process alone maps. Memory
+    that a fork shares is counted once.
     """
     total = 0
     try:
@@ -154,7 +158,7 @@ def _anonymous(process: psutil.Process) -> int:
     for line in lines:
         if line.startswith("Pss_Anon:"):
             return int(line.split()[1]) << 10
-    # No Linux, or one before 5.3; or it has ended: NoSuchProcess.
+    # Not Linux, or before 5.3; or the process has ended, which raises NoSuchProcess.
     uss: int = process.memory_full_info().uss
     return uss
 
@@ -163,9 +167,9 @@ class Figures(NamedTuple):
     """A table of results, for a terminal or a page.
 
     Attributes:
-        title: What was measured.
+        title: The measurement.
         columns: Headings; the first column is text, the others are numbers.
-        rows: Cells as they are to be shown.
+        rows: Cells as text.
     """
 
     title: str
@@ -173,7 +177,7 @@ class Figures(NamedTuple):
     rows: list[list[str]]
 
     def show(self) -> None:
-        """Prints the table to standard output."""
+        """Print the table to standard output."""
         click.secho(self.title, bold=True)
         for line in aligned([self.columns, *self.rows], right=range(1, len(self.columns))):
             click.echo(line)
@@ -191,16 +195,26 @@ out_option = click.option(
 )
 
 
+def save(result: dict[str, Any], path: Path | None) -> None:
+    """Write a benchmark's figures as JSON; do nothing without a path."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def report(result: dict[str, Any], out_path: Path | None, *tables: Figures) -> None:
-    """Write a benchmark's figures to ``out_path``, if there is one, and show its tables."""
-    if out_path is not None:
-        out_path.write_text(json.dumps(result, indent=1) + "\n")
+    """Save a benchmark's figures, and show its tables."""
+    save(result, out_path)
     for table in tables:
         table.show()
 
 
+#: Packages that count if a benchmark has imported them.
+_LARGE = ("torch", "torchvision")
+
+
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine, and the versions of packages that are installed or imported."""
+    names = ("numpy", "pillow", "pyarrow", "lmdb", *(n for n in _LARGE if n in sys.modules))
     return {
         "cpu": _cpu_name(),
         "cpus": usable_cpus(),
@@ -209,8 +223,9 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {
             "fastdata": VERSION,
-            **{name: version_of(name) for name in ("numpy", "pillow", "pyarrow", "lmdb")},
+            **{name: version_of(name) for name in names},
         },
+        "simd": _native.simd(),
     }
 
 
@@ -226,7 +241,7 @@ def _cpu_name() -> str:
 
 
 def version_of(name: str) -> str:
-    """The version of an installed package, or "absent"."""
+    """Return the version of an installed package; "absent" without it."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -145,25 +145,21 @@ def _augmentations(results: Path) -> Values:
         "machine": _machine(result),
         "table": augment.figures(result),
         "rounds": len(next(iter(result["microseconds"]["invert"].values()))),
-        "recipes": _recipes("Recipes, beside other loaders", results / "recipes.json")
-        + _recipes("The recipe that FFCV has", results / "recipes-ffcv.json"),
+        "recipes": _recipes(results / "recipes.json"),
     }
 
 
-def _recipes(heading: str, path: Path) -> str:
+def _recipes(path: Path) -> str:
     """Return the part on what ``fastdata bench --recipe`` measured; "" without its results."""
     if not path.exists():
         return ""
     result = bench.load(path)
     contenders = result["contenders"]
     loads = [run["load"] for run in _runs(result)]
-    lacks = [(c["name"], name, why) for c in contenders for name, why in c["lacks"].items()]
     values = _measured(result) | {
-        "heading": heading,
         "machine": _machine(result),
         "tables": "".join(f"### {t.title}\n\n{t}\n" for t in bench_figures.tables(result)),
         "notes": _listed(f"{c['name']}: {c['note']}" for c in contenders if c["note"])
-        + _listed(f"{peer} has none of {name}: {why}" for peer, name, why in lacks)
         + _listed(f"failed: {line}" for line in bench_figures.failures(result)),
         "images": result["options"]["images"] or max(c.get("samples", 0) for c in contenders),
         "low": min(loads),
@@ -178,38 +174,6 @@ def _packing(results: Path) -> Values:
     result = _read(results / "convert.json")
     rounds = len(result["seconds"]["tar"])
     return {"machine": _machine(result), "convert": convert.figures(result), "rounds": rounds}
-
-
-def _scaling(results: Path) -> Values:
-    """Return the values of the page on many threads: measurements, and a model of more."""
-    training, loaders, encodings = (
-        _read(results / f"{name}.json") for name in ("training", "bench", "encodings")
-    )
-    (results / "scaling.svg").write_text(plots.scaling(training, loaders, encodings))
-    found = plots.model(training, encodings)
-    few, most = 2, max(found.measured)
-    last = max(found.low)
-    return {
-        "machine": _machine(training),
-        "other": _machine(encodings),
-        "most": most,
-        "last": last,
-        "each_few": found.measured[few] / few,
-        "each_most": found.measured[most] / most,
-        "reached": _between(found.low[last], found.high[last]),
-        "fed": found.fed,
-        "reading": found.reading,
-        "copied": found.copied / 1e9,
-        "copying": found.measured[most] / most * found.moved / found.copied,
-        "moved": found.moved / 1e6,
-        "moving": found.high[last] * found.moved / 1e9,
-        "moving_most": found.measured[most] * found.moved / 1e9,
-    }
-
-
-def _between(low: float, high: float) -> str:
-    ends = dict.fromkeys(f"{round(value, -3):,.0f}" for value in (low, high))
-    return "about " + " to ".join(ends)
 
 
 def _benchmark(name: str) -> Any:
@@ -259,7 +223,6 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "loading": _loading,
     "augmentations": _augmentations,
     "training": _training,
-    "scaling": _scaling,
 }
 
 

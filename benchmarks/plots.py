@@ -1,4 +1,4 @@
-"""Plots of results: loaders, bytes against speed, threads."""
+"""Plots of results: loaders, and bytes against speed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import operator
 import statistics
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.benchmarks.bench_figures import cpu, median, rate, runs_by_threads
-from fastdata.benchmarks.drawing import Line, Point, bars, curves, scatter
+from fastdata.benchmarks.drawing import Point, bars, scatter
 
 #: Readable names of the contenders in bench.json.
 NAMES = {
@@ -63,7 +63,7 @@ def _ours(name: str) -> bool:
 
 
 def pareto(bench: dict[str, Any], encodings: dict[str, Any]) -> str:
-    """Bytes an image against images a second a core: our encodings, others as they are."""
+    """Plot bytes an image against images a second a core: our encodings, and other loaders."""
     points = []
     one = next(c for c in bench["contenders"] if c["name"] == "fastdata-lmdb")
     speed = 1000 / (median(runs_by_threads(one)[1], cpu) or math.inf)
@@ -85,94 +85,4 @@ def pareto(bench: dict[str, Any], encodings: dict[str, Any]) -> str:
         "kB an image, as stored",
         "images a second a core",
         points,
-    )
-
-
-class Model(NamedTuple):
-    """Bounds of the rate on more threads than were measured.
-
-    Attributes:
-        measured: Images a second of each measured number of threads.
-        low: The same of more threads, if each loses as much with every doubling as between 2 and
-            the most that were measured.
-        high: The same if none loses more than with the most.
-        fed: How many threads one consumer's thread can feed.
-        reading: Part of a thread's time that reading from the page cache takes, with checksums.
-        copied: Bytes a second that a thread copies, read and written.
-        moved: Bytes that an image moves at least.
-    """
-
-    measured: dict[int, float]
-    low: dict[int, float]
-    high: dict[int, float]
-    fed: float
-    reading: float
-    copied: float
-    moved: float
-
-
-#: The threads that are modelled.
-_MORE = (32, 64)
-#: An output of 224 x 224 pixels of three bytes.
-_OUTPUT = 224 * 224 * 3
-
-
-def model(training: dict[str, Any], encodings: dict[str, Any]) -> Model:
-    """The model of more threads, from what was measured."""
-    measured = {
-        int(threads): statistics.median(speed for speed, _ in rounds)
-        for threads, rounds in training["turns"]["fastdata alone"].items()
-    }
-    few, most = 2, max(measured)
-    each = measured[most] / most
-    kept = each / (measured[few] / few)
-    a_doubling = kept ** (1 / math.log2(most / few))
-    limits = encodings["limits"]
-    whole = encodings["images_a_cpu_second"][ORIGINAL]
-    # Taken round by round, and of CPU time: other machines have other clocks.
-    fed = statistics.median(map(operator.truediv, limits["consumer"], whole))
-    reading = statistics.median(map(operator.truediv, whole, limits["reading"]))
-    most_fed = fed * each
-    return Model(
-        measured,
-        {n: min(most_fed, n * each * a_doubling ** math.log2(n / most)) for n in _MORE},
-        {n: min(most_fed, n * each) for n in _MORE},
-        fed,
-        reading,
-        statistics.median(limits["copying"]),
-        # The file is copied to the process and read there; the output is written, which fetches
-        # its cache lines first.
-        3 * encodings["bytes_an_image"][ORIGINAL] + 2 * _OUTPUT,
-    )
-
-
-def scaling(training: dict[str, Any], bench: dict[str, Any], encodings: dict[str, Any]) -> str:
-    """Images a second by threads: measured on two machines, and a model of 64."""
-    found = model(training, encodings)
-    most = max(found.measured)
-    start = (float(most), found.measured[most])
-    low, high = (
-        [(float(threads), speed) for threads, speed in edge.items()]
-        for edge in (found.low, found.high)
-    )
-    middle = [(n, (one + other) / 2) for (n, one), (_, other) in zip(low, high, strict=True)]
-    runs = next(c for c in bench["contenders"] if c["name"] == "fastdata-lmdb")
-    here = [
-        (float(threads), median(some, rate) or 0.0)
-        for threads, some in sorted(runs_by_threads(runs).items())
-    ]
-    return curves(
-        "Images a second by decode threads",
-        "decode threads, one a core",
-        "images a second",
-        [
-            Line("measured, 16 cores", [(float(t), v) for t, v in found.measured.items()]),
-            Line("measured, 2 cores", here, ours=False),
-            Line(
-                "model, not measured",
-                [start, *middle],
-                model=True,
-                band=[start, *high, *reversed(low)],
-            ),
-        ],
     )

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import click
 import torch
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine
+from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, interleave, machine, save
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
@@ -181,20 +181,13 @@ def _compare(
             "the original", torch.utils.data.DataLoader(folder, **options), batches, 2 * threads
         ),
     }
-    turns: dict[str, list[_Turn]] = {name: [] for name in contenders}
     try:
         if wrong := _verify(contenders["fastdata"], contenders["torch"], batches):
             return {"error": f"not the original's images: {wrong}"}
-        for _ in range(rounds):
-            for name, contender in contenders.items():
-                turns[name].append(contender.turn())
+        turns = interleave({name: one.turn for name, one in contenders.items()}, rounds)
     except _FailedError as failed:
         return {"error": str(failed)}
     return {"turns": turns, "error": ""}
-
-
-def _machine() -> dict[str, Any]:
-    return {**machine(), "torch": torch.__version__}
 
 
 def measure(
@@ -218,7 +211,7 @@ def measure(
     done = {} if done is None else done
     result = {
         "benchmark": "recipes",
-        "machine": _machine(),
+        "machine": machine(),
         "samples": len(ImageDataset(dataset)),
         "settings": settings,
         "recipes": done,
@@ -311,15 +304,14 @@ def main(
     if out_path is not None and out_path.exists():
         before = json.loads(out_path.read_text())
         settings = {name: value for name, value in options.items() if name not in _PATHS}
-        if (before["machine"], before["settings"]) != (_machine(), settings):
+        if (before["machine"], before["settings"]) != (machine(), settings):
             raise click.UsageError(
                 f"{out_path} has figures of another machine or other settings: name another file"
             )
         done, about = before["recipes"], about or before.get("about", "")
 
     def keep(result: dict[str, Any]) -> None:
-        if out_path is not None:
-            out_path.write_text(json.dumps({"about": about, **result}, indent=1) + "\n")
+        save({"about": about, **result}, out_path)
 
     for name in names:
         done.pop(name, None)

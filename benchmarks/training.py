@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,9 @@ import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.command import Numbers
-from fastdata.benchmarks.measure import Figures, Spread, machine, out_option, report
-from fastdata.benchmarks.resnet import MODELS, ResNet
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 
-from fastdata import DataLoader, ImageDataset, _native
+from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 SIZE = 224
@@ -46,7 +46,7 @@ class Training:
         dataset: A packed dataset.
         tree: Where it was packed from; None to leave out torch's loader.
         device: Where the step runs.
-        model: One of the example's.
+        model: Name of a network of torchvision.
         batch: Images a batch.
 
     Attributes:
@@ -67,8 +67,9 @@ class Training:
             raise click.UsageError(f"{dataset} has {self.samples} samples: use a lower --batch")
         self.tree, self._device, self._batch = tree, device, batch
         classes = len(self._plain.classes)
-        self._model = ResNet(model, classes).to(device)
-        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = import_torchvision().models.get_model(model, num_classes=classes)
+        self._model = network.to(device)
+        self._model.to(memory_format=torch.channels_last)
         self._compiled: Any = torch.compile(self._model) if device.type == "cuda" else self._model
         self._optimiser = torch.optim.SGD(self._model.parameters(), 0.01, momentum=0.9)
         images = torch.rand(batch, 3, SIZE, SIZE, device=device).bfloat16()
@@ -245,7 +246,7 @@ def _covered(spans: list[tuple[float, float]], begun: float, ended: float) -> fl
 def measure(
     training: Training, threads: tuple[int, ...], workers: tuple[int, ...], steps: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs all contenders in turns: for each, images a second and the share of waiting."""
+    """Run all contenders in turn; return images a second and the share of waiting of each."""
     torchs = workers if training.tree is not None else ()
     turns: list[tuple[str, int, Callable[..., Any], Callable[[int], Iterable[Batch]]]]
     turns = [("step", 0, training.turn, training.nothing)]
@@ -253,13 +254,16 @@ def measure(
     turns += [("torch", count, training.turn, training.torch) for count in torchs]
     turns += [("fastdata alone", n, training.alone, training.fastdata_alone) for n in threads]
     turns += [("torch alone", n, training.alone, training.torch_alone) for n in torchs]
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for number in range(rounds):
-        for name, count, turn, batches in turns:
-            measured = turn(batches(count), count, steps)
-            gc.collect()  # ends its threads, or workers
-            found.setdefault(name, {}).setdefault(str(count), []).append(measured)
-            print(f"round {number + 1} {name} {count}: {measured[0]:.0f}", file=sys.stderr)
+
+    def run(count: int, turn: Callable[..., Any], batches: Callable[[int], Iterable[Batch]]) -> Any:
+        measured = turn(batches(count), count, steps)
+        gc.collect()  # ends its threads, or workers
+        return measured
+
+    contenders = {(name, count): partial(run, count, *how) for name, count, *how in turns}
+    found: dict[str, dict[str, Any]] = {}
+    for (name, count), measured in interleave(contenders, rounds).items():
+        found.setdefault(name, {})[str(count)] = measured
     return found
 
 
@@ -294,7 +298,7 @@ def figures(result: dict[str, Any]) -> list[Figures]:
     "--tree", type=click.Path(path_type=Path, exists=True, file_okay=False), help="For torch's."
 )
 @click.option("--device", default="cuda", show_default=True)
-@click.option("--model", type=click.Choice(MODELS), default="resnet50", show_default=True)
+@click.option("--model", default="resnet50", show_default=True, help="A name of torchvision.")
 @click.option("--threads", type=Numbers(), default="1,2,4,8", show_default=True)
 @click.option(
     "--workers", type=Numbers(), default="4,16", show_default=True, help="Of torch's loader."
@@ -323,7 +327,7 @@ def main(
     where = torch.device(device)
     training = Training(dataset, tree, where, model, batch)
     training.verify()
-    runs_on = {**machine(), "torch": torch.__version__, "simd": _native.simd()}
+    runs_on = machine()
     shown: dict[str, float] = {}
     if where.type == "cuda":
         runs_on["gpu"] = torch.cuda.get_device_name(where)

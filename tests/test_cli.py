@@ -29,7 +29,7 @@ _DOCS = _REPOSITORY / "docs"
 #: Pages whose commands after "$ fastdata" are run; tests/test_site.py sees that no other has any.
 PAGES = [
     _REPOSITORY / "README.md",
-    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started", "scaling")),
+    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started")),
     *(_DOCS / "guides" / f"{name}.md" for name in ("convert-imagenet", "slow")),
 ]
 #: Pages whose Python is run, those of a list in one process.

@@ -166,13 +166,12 @@ def test_every_cell_of_the_comparison_has_a_source() -> None:
 
 
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
-    results = {name: _read(name) for name in ("bench", "encodings", "training")}
+    results = {name: _read(name) for name in ("bench", "encodings")}
     for svg in (
         plots.loaders(results["bench"]),
         plots.loaders(results["bench"], plots.FULL_SIZE),
         plots.loaders(results["bench"], plots.FULL_SIZE, narrow=True),
         plots.pareto(results["bench"], results["encodings"]),
-        plots.scaling(results["training"], results["bench"], results["encodings"]),
     ):
         root = ElementTree.fromstring(svg)
         texts = [node for node in root.iter("{http://www.w3.org/2000/svg}text") if node.text]
@@ -190,13 +189,3 @@ def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
             for other in boxes[:number]:
                 apart = one[2] <= other[0] or other[2] <= one[0]
                 assert apart or one[3] <= other[1] or other[3] <= one[1], (one[4], other[4])
-
-
-def test_the_model_of_threads_ends_where_the_callers_thread_does() -> None:
-    training, encodings = _read("training"), _read("encodings")
-    found = plots.model(training, encodings)
-    encodings["limits"]["consumer"] = [rate / 4 for rate in encodings["limits"]["consumer"]]
-    slower = plots.model(training, encodings)
-    assert slower.fed == pytest.approx(found.fed / 4)
-    assert slower.high[64] == slower.high[32] == slower.low[64]
-    assert slower.high[64] == pytest.approx(slower.fed * found.measured[16] / 16)

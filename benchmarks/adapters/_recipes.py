@@ -1,7 +1,6 @@
 """The recipes of augmentation: what is measured stands here once, in torchvision's transforms.
 
-Adapters of libraries that run Python transforms take the pipeline as it is; the others translate
-it, or raise `LackError`.
+Adapters of libraries that run Python transforms use the pipeline as it is; DALI's translates it.
 """
 
 from __future__ import annotations

@@ -29,10 +29,6 @@ _MEMORY_EVERY = 0.1
 _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
 
-class LackError(Exception):
-    """The peer has nothing that does what the request's recipe asks; says what is missing."""
-
-
 @dataclass(frozen=True)
 class Request:
     """What a contender is to do.
@@ -103,12 +99,7 @@ def serve(
         since_start = _age()
         begun = time.perf_counter()
         with imports:
-            try:
-                loader = open_loader(request)
-            except LackError as reason:
-                emit(event="none", what=str(reason))
-                emit(event="done")
-                return
+            loader = open_loader(request)
         opened = time.perf_counter() - begun - imports.seconds
         emit(
             event="ready",

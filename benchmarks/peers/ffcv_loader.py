@@ -3,9 +3,6 @@
 Variants are how the writer stored the images: `q90` (JPEG at full size, quality 90), `500` (JPEG,
 longer side at most 500 pixels), `half` (the same with half of the images as raw pixels, the
 example's choice), `raw` and `raw256` (raw pixels, at most 500 or 256).
-
-Of the recipes it has ColorJitter without hue, in one order. What it would take from torchvision, in
-a ModuleWrapper, has no figures here: that is what torch's loader runs.
 """
 
 from __future__ import annotations
@@ -16,18 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _recipes import MEAN, STD
-from _serve import LackError, Request, serve
+from _serve import Request, serve
 from _transforms import image_folder
-
-#: What the other recipes would need, of which the released FFCV has nothing.
-_LACKS = {
-    "trivialaugment": "no geometric and no histogram operations, no erasing of drawn rectangles",
-    "randaugment": "no geometric and no histogram operations",
-    "autoaugment": "no geometric and no histogram operations",
-    "colorjitter-hue": "no hue",
-    "simclr": "no hue, grayscale, blur and solarize",
-}
 
 _WRITE: dict[str, dict[str, Any]] = {
     "q90": {"write_mode": "jpg", "jpeg_quality": 90},
@@ -73,18 +60,13 @@ def open_loader(request: Request) -> Iterable[Any]:
 
     Numba would take TBB's threads where OpenCV brought TBB along; OpenMP's are a quarter faster.
     """
-    if request.recipe in _LACKS:
-        raise LackError(f"FFCV has {_LACKS[request.recipe]}")
     os.environ.setdefault("NUMBA_THREADING_LAYER", "omp")
     from ffcv.fields.decoders import IntDecoder
     from ffcv.fields.rgb_image import CenterCropRGBImageDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import (
         NormalizeImage,
-        RandomBrightness,
-        RandomContrast,
         RandomHorizontalFlip,
-        RandomSaturation,
         Squeeze,
         ToTensor,
         ToTorchImage,
@@ -99,11 +81,8 @@ def open_loader(request: Request) -> Iterable[Any]:
     else:
         ratio = request.size / round(request.size * 256 / 224)
         image = [CenterCropRGBImageDecoder((request.size, request.size), ratio=ratio)]
-    if request.recipe == "colorjitter":
-        image += [step(0.4, p=1.0) for step in (RandomBrightness, RandomContrast, RandomSaturation)]
     if request.dtype == "float32":
-        mean, std = (MEAN, STD) if request.recipe else ((0.0,) * 3, (1.0,) * 3)
-        image.append(NormalizeImage(255 * np.array(mean), 255 * np.array(std), np.float32))
+        image.append(NormalizeImage(np.zeros(3), np.full(3, 255.0), np.float32))
     image += [ToTensor(), ToTorchImage()]
     return Loader(
         f"{request.data}/data.beton",
