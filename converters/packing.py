@@ -16,57 +16,31 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import pyarrow as pa
 from fastdata.converters.encode import ORIGINAL, Encoding
+from fastdata.converters.finishing import Kind, bad_samples, join_parts, list_bad
 from fastdata.converters.listing import Listing, Unit, write_listing
-from fastdata.converters.parts import Bad, Part, PartBuilder, read_part, read_rows
+from fastdata.converters.lmdb_packing import find_committed, pack_lmdb, unfinished_file
+from fastdata.converters.options import check_options, check_out, choose_executor, choose_order
+from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import (
-    ORDERS,
-    SHUFFLED,
-    default_order,
-    shuffle_listing,
-)
-from fastdata.converters.tasks import (
-    PIECE_BYTES,
-    Job,
-    Piece,
-    encode,
-    index_files,
-    pack_file,
-    pieces,
-    prepare,
-    reader,
-    with_blobs,
-)
-from fastdata.converters.trees import is_utf8
+from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
+from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pack_file, reader
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata.decode.jpeg import DEFAULT_STRIDE
-from fastdata.errors import (
-    BadSamplesError,
-    CorruptionError,
-    SampleError,
-    SpaceError,
-    UsageError,
-    printable,
-)
-from fastdata.executors import Executor, InProcess, local_executor
+from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError
+from fastdata.executors import Executor, InProcess
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage import formats
-from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
@@ -88,14 +62,11 @@ from fastdata.storage.manifest import (
     Manifest,
     has_manifest,
 )
-from fastdata.storage.records import INDEX_NAME, write_index
-from fastdata.storage.rows import SCHEMA
+from fastdata.storage.records import INDEX_NAME
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 from fastdata.version import VERSION
 
-#: Executors of packing's tasks.
-EXECUTORS = ("local", "ray")
 #: Default bytes of blobs at which an output file ends.
 SHARD_SIZE = 256 << 20
 #: Bytes of blobs in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
@@ -134,11 +105,7 @@ class Silent(Progress):
     """Progress that is ignored."""
 
 
-class Kind(NamedTuple):
-    """Number and bytes of the images of one encoding."""
-
-    images: int
-    size: int
+_SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):
@@ -179,7 +146,7 @@ def pack(
     address: str | None = None,
     skip_bad: bool = False,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = _SILENT,
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Packed:
@@ -198,28 +165,21 @@ def pack(
             finished file is uploaded, the manifest last.
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
         encoding: Encoding of stored images.
-        plain_images: Whether Parquet's column of images contains bytes, as petastorm needs,
-            not the structs that Hugging Face decodes. With ``raw`` it always does.
+        plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
         shard_size: Bytes of blobs at which a file ends (``parquet``, ``shards``); None for
             256 MiB.
-        seek_points: Whether to index where in a JPEG a decoder may start, which makes reading
-            crops several times faster (`fastdata.decode`) and finds damage inside.
-        order: ``shuffled``, a permutation by ``seed``; or ``source``, the source's order. None
-            for ``shuffled`` if ``container`` is ``parquet`` or ``shards``, unless the name of
-            the split or its folder is one for evaluation; else ``source``.
+        seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
+        order: ``shuffled`` or ``source``. None for ``shuffled`` if ``container`` is ``parquet``
+            or ``shards``, unless the split or its folder has a name for evaluation.
         seed: Seed of the permutation, any int; None for 0.
-        workers: Worker processes; None for one a CPU, 1 to work in this process. On Ray: tasks
-            in flight; None for two a CPU of the cluster.
-        executor: ``local``, or ``ray`` for a Ray cluster, whose machines must see the source and
-            ``out`` under the same paths (docs/ray.md).
-        address: Address of the Ray cluster; None for the one that ``ray.init()`` finds or starts.
+        workers: Worker processes, or tasks in flight on Ray; None for one a CPU, two on Ray.
+        executor: ``local``, or ``ray`` for a Ray cluster (docs/ray.md).
+        address: Address of the Ray cluster; None for ``ray.init()``'s default.
         skip_bad: Whether to finish without the images that cannot be packed.
-        force: Whether to start over. An older dataset in ``out`` is removed once the source is
-            listed and there is room.
+        force: Whether to start over; removes an older dataset once the source is listed.
         progress: Receives the progress.
-        local: For a URL as ``out``: local folder for files before their upload, from which an
-            interrupted run resumes; None for one below $FASTDATA_CACHE_DIR. Files are removed
-            from it only after they have arrived.
+        local: For a URL as ``out``: local folder for files until they are uploaded; None for
+            one below $FASTDATA_CACHE_DIR.
         storage_options: Options of the drivers of ``out`` and of the source, for URLs.
 
     Raises:
@@ -232,27 +192,12 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    _check_options(source, out, container, encoding, plain_images, shard_size)
-    order = _order(source, container, order, seed)
-    running = _executor(executor, address, workers)
-    _check_out(source, out)
-    uploading: Uploading | None = None
-    if local is not None and is_url(local):
-        raise UsageError(
-            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
-        )
-    if is_url(out):
-        if local is None:
-            folder = Path(os.path.realpath(default_local(os.fspath(out))))
-            make_cache_folder(folder)  # private: resuming trusts its files
-        else:
-            folder = Path(local)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        uploading = Uploading(os.fspath(out), storage_options, folder)
-    elif local is not None:
-        raise UsageError(f"--local {local} has no effect with a folder as --out", "Leave it out.")
-    else:
-        folder = Path(out)
+    check_options(source, out, container, encoding, plain_images, shard_size)
+    order = choose_order(source, container, order, seed)
+    running = choose_executor(executor, address, workers)
+    check_out(source, out)
+    folder = _local_folder(out, local)
+    uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     stride = DEFAULT_STRIDE if seek_points else None
     options: dict[str, Any] = encoding.options() | {"seek_points": stride}
     unit_size = _COMMIT_SIZE
@@ -260,8 +205,24 @@ def pack(
         options["shard_size"] = unit_size = shard_size or SHARD_SIZE
     if plain_images:
         options["plain_images"] = True
+    job = _make_job(source, folder, container, encoding, plain_images, stride, storage_options)
+    shuffle = (seed or 0) if order == SHUFFLED else None
+    return _Packing(
+        source, folder, job, options, unit_size, shuffle, skip_bad, force, progress, uploading
+    ).run(running)
+
+
+def _make_job(
+    source: Source,
+    folder: Path,
+    container: str,
+    encoding: Encoding,
+    plain_images: bool,
+    stride: int | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Job:
     # Absolute paths: the machines of a cluster work in different folders.
-    job = Job(
+    return Job(
         out=folder.absolute(),
         work=folder.absolute() / WORK_NAME,
         container=container,
@@ -272,126 +233,32 @@ def pack(
         stride=stride,
         storage_options=dict(storage_options or {}),
     )
-    receiver = progress or Silent()  # type: ignore[abstract]  # empty bodies, by intent
-    shuffle = (seed or 0) if order == SHUFFLED else None
-    packing = _Packing(
-        source, folder, job, options, unit_size, shuffle, skip_bad, force, receiver, uploading
-    )
-    try:
-        with work_folder(folder), uploading or nullcontext():
-            packed = packing.run(running)
-            if uploading is not None:
-                uploading.clean_up()
-            return packed
-    except OSError as error:
-        if is_no_space(error):
-            raise no_space(folder, error, _SPACE_HINT) from error
-        raise
 
 
-def _order(source: Source, container: str, order: str | None, seed: int | None) -> str:
-    if order is None:
-        order = default_order(container, source.about)
-    if order not in ORDERS:
-        raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
-    if order != SHUFFLED and seed is not None:
+def _local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of this machine for output files."""
+    if local is not None and is_url(local):
         raise UsageError(
-            f"--seed {seed} has no effect with the source's order",
-            "Leave it out, or add --order shuffled.",
+            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
         )
-    return order
-
-
-def _executor(name: str, address: str | None, workers: int | None) -> Executor:
-    if name == "ray":
-        return RayExecutor(address, workers)
-    if name != "local":
-        raise UsageError(f"unknown executor {name}", f"Use --executor {' or '.join(EXECUTORS)}.")
-    if address is not None:
-        raise UsageError(
-            f"--address {address} has no effect with --executor local", "Use --executor ray."
-        )
-    return local_executor(workers)
+    if not is_url(out):
+        if local is not None:
+            raise UsageError(
+                f"--local {local} has no effect with a folder as --out", "Leave it out."
+            )
+        return Path(out)
+    if local is not None:
+        Path(local).parent.mkdir(parents=True, exist_ok=True)
+        return Path(local)
+    folder = Path(os.path.realpath(default_local(os.fspath(out))))
+    make_cache_folder(folder)  # private: resuming trusts its files
+    return folder
 
 
 _SPACE_HINT = (
     "Make room and run the same command again (it resumes), or choose another --out; "
     "--encoding jpeg with --max-side needs less."
 )
-
-
-def _check_options(
-    source: Source,
-    out: str | os.PathLike[str],
-    container: str,
-    encoding: Encoding,
-    plain_images: bool,
-    shard_size: int | None,
-) -> None:
-    if container not in formats.CONTAINERS:
-        raise UsageError(
-            f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
-        )
-    if container == "folder":
-        if source.root is None:
-            raise UsageError(
-                "--to folder indexes images that are files; these are in archives",
-                "Use --to lmdb, parquet or shards.",
-            )
-        if is_url(source.root):
-            _require_url_out(source.root, out)
-        if encoding.kind != "original":
-            raise UsageError(
-                "--to folder leaves images unchanged, so it takes no --encoding",
-                "Use --to lmdb, parquet or shards.",
-            )
-    if plain_images and container != "parquet":
-        raise UsageError(f"plain_images has no effect in {container}", "Leave it out.")
-    if shard_size is not None and container not in ("parquet", "shards"):
-        raise UsageError(f"--shard-size has no effect with --to {container}", "Leave it out.")
-    if shard_size is not None and shard_size < 1:
-        raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
-
-
-def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
-    """Reject an index whose paths readers could not open, or that contains credentials."""
-    if not is_url(out):
-        raise UsageError(
-            f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
-            "files behind a URL",
-            "Give a URL as --out, too; or use --to lmdb, parquet or shards.",
-        )
-    if redact(root) != root:
-        raise UsageError(
-            f"{redact(root)}: the index would contain the credentials in this URL",
-            "Give them by --storage-option.",
-        )
-
-
-def _check_out(source: Source, out: str | os.PathLike[str]) -> None:
-    """Reject an output inside an input, or around one."""
-    if not is_utf8(os.fspath(out)):
-        raise UsageError(
-            f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
-        )
-    for path in source.inputs:
-        if _overlap(out, path):
-            named = redact(os.fspath(out)), redact(os.fspath(path))
-            raise UsageError(
-                f"{named[0]}: lies inside the source, {named[1]}, or contains it",
-                "Choose an --out elsewhere.",
-            )
-
-
-def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two places are the same, or one contains the other."""
-    if is_url(one) != is_url(other):
-        return False
-    if is_url(one):
-        ends = [os.fspath(url).rstrip("/") + "/" for url in (one, other)]
-        return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
-    first, second = Path(one).resolve(), Path(other).resolve()
-    return first == second or second in first.parents or first in second.parents
 
 
 @dataclass
@@ -425,6 +292,19 @@ class _Packing:
     _bad_bytes: int = field(default=0, init=False)
 
     def run(self, executor: Executor) -> Packed:
+        """Pack, while the work folder is locked."""
+        try:
+            with work_folder(self.out), self.uploading or nullcontext():
+                packed = self._run(executor)
+                if self.uploading is not None:
+                    self.uploading.clean_up()
+                return packed
+        except OSError as error:
+            if is_no_space(error):
+                raise no_space(self.out, error, _SPACE_HINT) from error
+            raise
+
+    def _run(self, executor: Executor) -> Packed:
         """List the source, pack the missing units, and write index and manifest."""
         self._check_plan()
         # On one machine, this process lists before it starts workers.
@@ -462,7 +342,11 @@ class _Packing:
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
             if job.container == "lmdb":
-                self._pack_lmdb(executor, todo, done, self._map_size(listing, total))
+                committed = sum(part.samples for part in done.values())
+                # Results without blobs are small: workers need not wait for a commit.
+                ahead = _COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
+                size, tick = self._map_size(listing, total), self._tick(executor)
+                pack_lmdb(self.out, job, executor, todo, committed, size, ahead, tick)
             else:
                 task = partial(index_files if job.container == "folder" else pack_file, job)
                 tick = self._tick(executor)
@@ -477,8 +361,7 @@ class _Packing:
         resumed = sum(part.samples for part in done.values())
         manifest = self._finish(units, fingerprint)
         exact = total - self._bad_bytes if listing.lengths_are_exact() else None
-        kinds = dict(sorted(self._kinds.items(), key=lambda kind: -kind[1].images))
-        return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
+        return Packed(self._place, manifest, resumed, self._kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
         """List the source in the order of packing."""
@@ -603,7 +486,7 @@ class _Packing:
     def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:
         """Return the units that an earlier run has finished, by number."""
         if self.job.container == "lmdb":
-            return self._find_committed(units)
+            return find_committed(self.out, self.job, units, self._part)
         parts = ((unit.number, self._part(unit)) for unit in units)
         found = {number: part for number, part in parts if part is not None}
         files = [part.file for part in found.values() if part.file is not None]
@@ -623,7 +506,7 @@ class _Packing:
     def _outputs(self, done: dict[int, Part]) -> set[str]:
         """Return the names of the files of finished units."""
         if self.job.container == "lmdb":
-            return {self._lmdb_data.name} if done else set()
+            return {unfinished_file(self.out).name} if done else set()
         return {part.file.name for part in done.values() if part.file is not None}
 
     def _remove_all_but(self, done: dict[int, Part]) -> None:
@@ -644,7 +527,7 @@ class _Packing:
     def _remove_unfinished(self) -> None:
         os.listdir(self.job.work)
         for path in self.out.glob("*" + PARTIAL_SUFFIX):
-            if is_ours(path.name) and path != self._lmdb_data:
+            if is_ours(path.name) and path != unfinished_file(self.out):
                 path.unlink(missing_ok=True)
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
@@ -657,67 +540,6 @@ class _Packing:
             return None
         return part
 
-    def _find_committed(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """Return the units committed to the LMDB; none if it holds anything else."""
-        job, data = self.job, self._lmdb_data
-        if data.with_name(lmdb.DATA_NAME).exists():
-            # A kill came between renaming the file and writing the manifest: undo the renaming.
-            os.replace(data.with_name(lmdb.DATA_NAME), data)
-        committed = lmdb.entries(data)
-        done: dict[int, Part] = {}
-        samples = 0
-        for unit in units:
-            part = self._part(unit)
-            if part is None:
-                # A kill came after the commit, before the part was renamed.
-                part = self._part(unit, PARTIAL_SUFFIX)
-                if part is None or samples + part.samples != committed:
-                    break
-                path = job.part(unit)
-                os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
-            done[unit.number] = part
-            samples += part.samples
-        # Commits cannot be undone without changing the file's bytes.
-        return done if samples == committed else {}
-
-    @property
-    def _lmdb_data(self) -> Path:
-        return self.out / (lmdb.DATA_NAME + PARTIAL_SUFFIX)
-
-    def _pack_lmdb(
-        self, executor: Executor, todo: Sequence[Unit], done: dict[int, Part], map_size: int
-    ) -> None:
-        """Write units to the single file, in order; workers only prepare them."""
-        job = self.job
-
-        def work() -> Iterator[Piece]:
-            return (piece for unit in todo for piece in pieces(job, unit))
-
-        committed = sum(part.samples for part in done.values())
-        # Results without blobs are small: workers need not wait for a commit.
-        ahead = _COMMIT_SIZE // PIECE_BYTES if self.job.encoding.kind == "original" else 0
-        task = partial(prepare, job, isinstance(executor, InProcess))
-        results = executor.run(task, work(), self._tick(executor), ahead)
-        prepared = zip(work(), results, strict=True)
-        filled = with_blobs(job, prepared)
-        for unit, group in groupby(filled, key=lambda entry: entry[0]):
-            path, part = job.part(unit), PartBuilder()
-            with closing(lmdb.LmdbWriter(self._lmdb_data, committed, map_size)) as writer:
-                for _, piece, blobs in group:
-                    for row, blob in zip(piece.rows, blobs, strict=True):
-                        writer.add(row, blob)
-                        part.add(row)
-                    for bad in piece.bad:
-                        part.add_bad(bad)
-                # Sync the part before the commit, and rename it afterwards. So a kill at any
-                # point leaves no doubt about what is committed.
-                temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-                part.write(temporary, unit.fingerprint, file_number=0)
-                sync(temporary)
-                writer.finish()
-            publish(temporary, path)
-            committed += part.samples
-
     def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
         """Join the parts to an index and write the manifest."""
         parts = [read_part(self.job.part(unit)) for unit in units]
@@ -729,19 +551,18 @@ class _Packing:
         bad = [entry for part in found for entry in part.bad]
         self._bad_bytes = sum(entry.size for entry in bad)
         samples = sum(part.samples for part in found)
-        self._list_bad(bad)
+        list_bad(self.out, bad)
         if (bad and not self.skip_bad) or not samples:
-            raise self._bad_samples(bad, samples)
+            raise bad_samples(self.out, bad, samples, self.job.container)
         files = [part.file for part in found if part.file is not None]
         if self.job.container == "lmdb":
             self.progress.finishing("checksum")
-            publish(self._lmdb_data, self.out / lmdb.DATA_NAME)
+            publish(unfinished_file(self.out), self.out / lmdb.DATA_NAME)
             files = [self._entry(lmdb.DATA_NAME)]
             if self.uploading is not None:
                 self.uploading.add(files[0], keep=True)
         self.progress.finishing("index")
-        with whole_file(self.out / INDEX_NAME) as temporary:
-            write_index(temporary, self._counted(self._index_batches(units)), samples)
+        self._kinds = join_parts(self.out, self.job, units, samples)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,
@@ -772,62 +593,3 @@ class _Packing:
     def _entry(self, name: str) -> FileEntry:
         path = self.out / name
         return FileEntry(name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
-
-    def _list_bad(self, bad: Sequence[Bad]) -> None:
-        path = self.out / BAD_SAMPLES_NAME
-        if not bad:
-            path.unlink(missing_ok=True)
-            return
-        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            for entry in bad:
-                line = {"key": entry.key, "path": entry.path, "reason": entry.reason}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-    def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
-        first = f"the first: {bad[0].path}: {bad[0].reason}"
-        listed = f"all are listed in {self.out / BAD_SAMPLES_NAME}"
-        images = human_count(samples + len(bad), "image")
-        if not samples:
-            return BadSamplesError(
-                f"{self.out}: {images}, none of which can be packed; {first}; {listed}",
-                "Check that --root holds images.",
-            )
-        # An LMDB is written in order; samples cannot be inserted.
-        again = "LMDB is then packed again" if self.job.container == "lmdb" else "it resumes"
-        return BadSamplesError(
-            f"{self.out}: {len(bad):,} of {images} cannot be packed; {first}; {listed}",
-            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
-            f"and run the same command again ({again}).",
-        )
-
-    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same batches, and count their images by encoding."""
-        for batch in batches:
-            column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
-            codes = as_numpy(column.indices)
-            for code in np.unique(codes).tolist():
-                name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
-                images, size = self._kinds.get(name, Kind(0, 0))
-                self._kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
-            yield batch
-
-    def _index_batches(self, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-        """Yield the index rows of all units; for LMDB, with offsets of the finished file."""
-        if self.job.container != "lmdb":
-            for unit in units:
-                yield from read_rows(self.job.part(unit))
-            return
-        data = self.out / lmdb.DATA_NAME
-        extents = lmdb.extents(data)
-        at = SCHEMA.get_field_index("offset")
-        for unit in units:
-            for batch in read_rows(self.job.part(unit)):
-                found = list(islice(extents, batch.num_rows))
-                if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
-                    raise CorruptionError(
-                        f"{data}: does not hold the blobs that were packed", "Start over: --force."
-                    )
-                offsets = array([offset for offset, _ in found], pa.int64())
-                yield batch.set_column(at, SCHEMA.field(at), offsets)
-        if next(extents, None) is not None:
-            raise CorruptionError(f"{data}: holds more than was packed", "Start over: --force.")

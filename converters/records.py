@@ -51,6 +51,11 @@ class Record(NamedTuple):
     crc32c: int | None = None
     window: int | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether ``pixels`` has the pixels themselves."""
+        return self.pixels is not None and self.pixels[2] is not None
+
 
 class Source(Protocol):
     """Collection of labelled images that can be packed.

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastdata.converters.records import Record
-from fastdata.converters.rows import read_row
 
 from fastdata.errors import SampleError, UnreadableError
 from fastdata.remote.answers import ChangedError
@@ -26,11 +25,9 @@ _MOST_BYTES = 16 << 20  # of one request
 def fetch(
     records: Sequence[Record], storage_options: Mapping[str, Any] | None
 ) -> Callable[[Record], bytes]:
-    """Fetch records behind URLs, and return a function that returns each one's bytes.
+    """Fetch records that are extents behind URLs; return a function that gives each one once.
 
-    That function fetches rows of Parquet when it is called, by row group. It raises
-    UnreadableError if a record's file is gone, SampleError if it has changed, and as
-    `read_row` does.
+    It raises UnreadableError if a record's file is gone, SampleError if it has changed.
 
     Raises:
         RemoteError: A server cannot be reached; this makes no image a bad one.
@@ -38,7 +35,7 @@ def fetch(
     wanted = (
         Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
         for number, one in enumerate(records)
-        if one.problem is None and one.column is None and not _is_held(one)
+        if one.problem is None and one.column is None and not one.is_held
     )
     found: dict[str, bytes] = {}
     changed: set[str] = set()
@@ -64,13 +61,6 @@ def fetch(
             pass
 
     def give(record: Record) -> bytes:
-        if _is_held(record):
-            assert record.pixels is not None
-            return bytes(record.pixels[2] or b"")
-        if record.column is not None:
-            return read_row(
-                record.path, record.column, record.offset, record.mtime_ns, storage_options
-            )
         if record.key in changed:
             raise SampleError("has changed since it was listed")
         if record.key not in found:
@@ -83,7 +73,3 @@ def fetch(
 def is_remote(records: Sequence[Record]) -> bool:
     """Return whether records lie behind URLs."""
     return bool(records) and is_url(records[0].path)
-
-
-def _is_held(record: Record) -> bool:
-    return record.pixels is not None and record.pixels[2] is not None

@@ -219,7 +219,17 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
 
 def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
     """Return a function that reads these records; fetch those behind URLs now, concurrently."""
-    return fetch(records, storage_options) if is_remote(records) else _read
+    extent = fetch(records, storage_options) if is_remote(records) else _read_extent
+
+    def read(record: Record) -> bytes:
+        if record.pixels is not None and record.pixels[2] is not None:
+            return record.pixels[2]
+        if record.column is not None:
+            where = record.path, record.column, record.offset, record.mtime_ns
+            return read_row(*where, storage_options)
+        return extent(record)
+
+    return read
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
@@ -239,11 +249,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     return encoding.apply(data, ImageInfo("raw", width, height, 3))
 
 
-def _read(record: Record) -> bytes:
-    if record.pixels is not None and record.pixels[2] is not None:
-        return record.pixels[2]
-    if record.column is not None:
-        return read_row(record.path, record.column, record.offset, record.mtime_ns)
+def _read_extent(record: Record) -> bytes:
     return read_record(record.path, record.offset, record.length)
 
 
@@ -340,11 +346,12 @@ def _blobs(prepared: Prepared, records: Sequence[Record]) -> list[bytes]:
     if prepared.blobs is not None:
         return prepared.blobs
     by_key = {record.key: record for record in records}
+    read = reader(records, {})
     blobs = []
     for row in prepared.rows:
         record = by_key[row.key]
         try:
-            blob = _read(record)
+            blob = read(record)
             if crc32c(blob) != row.crc32c:
                 raise SampleError("its bytes have changed")
         except SampleError as error:

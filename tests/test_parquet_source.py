@@ -277,7 +277,7 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
     (tmp_path / "in/_common_metadata").unlink()
     result = convert("petastorm", "--root", tmp_path / "in", "--to", "shards", "--out", "unused")
-    require_said(result, 1, "petastorm has left no _common_metadata", "fastdata convert parquet")
+    require_said(result, 1, "has no _common_metadata of petastorm", "fastdata convert parquet")
 
 
 @settings(max_examples=25)

@@ -143,7 +143,7 @@ def test_petastorms_in_a_bucket(gcs: Bucket, rows: Path, tmp_path: Path) -> None
     require_same(tmp_path / "remote", tmp_path / "local")
     remove(f"{url}/_common_metadata", gcs.storage_options)
     result = convert("petastorm", "--root", url, *given, "--out", tmp_path / "x", *gcs.arguments)
-    require_said(result, 1, f"{url}: petastorm has left no _common_metadata")
+    require_said(result, 1, f"{url}: has no _common_metadata of petastorm")
 
 
 @pytest.mark.parametrize(

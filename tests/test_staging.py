@@ -45,7 +45,7 @@ from fastdata.staging import copying, staged
 from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
-from fastdata.storage import files
+from fastdata.storage import files, room
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
@@ -572,8 +572,8 @@ def test_no_space_in_memory(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make("lmdb")
-    monkeypatch.setattr(files, "is_tmpfs", lambda folder: True)
-    monkeypatch.setattr(files, "available_memory", lambda: (1 << 30) + 5000)
+    monkeypatch.setattr(room, "is_tmpfs", lambda folder: True)
+    monkeypatch.setattr(room, "available_memory", lambda: (1 << 30) + 5000)
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
         stage(dataset)
     assert "--unstage" in caught.value.hint

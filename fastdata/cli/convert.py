@@ -9,31 +9,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from fastdata.cli.locations import (
-    Folder,
     Location,
-    json_option,
     named,
     print_json,
     require_url,
     say,
-    storage_options,
 )
+from fastdata.cli.packing_options import shared
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
-from fastdata.converters.encode import ENCODINGS, Encoding
+from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packed import PackedDataset, Part
-from fastdata.converters.packing import EXECUTORS, Packed, pack
+from fastdata.converters.packing import Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, split_to_pack
+from fastdata.converters.shuffling import SHUFFLED, default_order, split_to_pack
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -46,130 +44,7 @@ from fastdata.text import human_count
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: 1000000, 256MiB, 1GB."""
-
-    name = "size"
-    #: A smaller one was meant to have a unit.
-    _LEAST = 1024
-    _UNITS: ClassVar = {
-        "": 1,
-        "k": 10**3,
-        "m": 10**6,
-        "g": 10**9,
-        "ki": 2**10,
-        "mi": 2**20,
-        "gi": 2**30,
-    }
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
-        if not match:
-            self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
-        size = int(match[1]) * self._UNITS[match[2] or ""]
-        if 0 < size < self._LEAST:
-            self.fail(
-                f"{value!r} is {human_count(size, 'byte')}, so that each image would have a file "
-                f"of its own; write {match[1]}MiB or {match[1]}GiB"
-            )
-        return size
-
-
-_SHARED = (
-    click.option(
-        "--to",
-        "container",
-        type=click.Choice(CONTAINERS),
-        default="lmdb",
-        show_default=True,
-        help="The container. folder leaves the images where they are and writes an index only.",
-    ),
-    click.option(
-        "--out",
-        metavar="FOLDER|URL",
-        help="The dataset's folder, or a URL (gs://bucket/name) that each file is sent to when it "
-        "is finished; an LMDB is packed whole, then sent. {split} stands for the split's name. "
-        "[default: ./<name>-<split>-<container>]",
-    ),
-    click.option(
-        "--encoding",
-        type=click.Choice(ENCODINGS),
-        default="original",
-        show_default=True,
-        help="original keeps every byte; baseline rewrites progressive and arithmetic-coded JPEGs "
-        "without loss; jpeg encodes anew; raw stores pixels.",
-    ),
-    click.option(
-        "--max-side",
-        type=int,
-        metavar="PIXELS",
-        help="Reduce the longer side to this where it is longer (jpeg, raw).",
-    ),
-    click.option("--quality", type=int, metavar="1-100", help="Of jpeg. [default: 90]"),
-    click.option(
-        "--shard-size",
-        type=_Size(),
-        metavar="SIZE",
-        help="Size at which a file ends (parquet, shards). [default: 256MiB]",
-    ),
-    click.option(
-        "--seek-points/--no-seek-points",
-        default=True,
-        show_default=True,
-        help="Index where in each JPEG decoding may start: crops several times faster, 1% more.",
-    ),
-    click.option(
-        "--order",
-        type=click.Choice(ORDERS),
-        help="shuffled: a permutation by --seed, so that what lies together is mixed; source: as "
-        "the source has it. [default: shuffled for parquet and shards, but not for splits for "
-        "evaluation (val, test); else source]",
-    ),
-    click.option("--seed", type=int, metavar="N", help="Of the permutation. [default: 0]"),
-    click.option(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="Processes, of some 40 MB each; on Ray, tasks in flight. "
-        "[default: one a CPU; on Ray, two]",
-    ),
-    click.option(
-        "--executor",
-        type=click.Choice(EXECUTORS),
-        default="local",
-        show_default=True,
-        help="Where the work is done: processes of this machine, or tasks on a Ray cluster.",
-    ),
-    click.option(
-        "--address",
-        metavar="HOST:PORT",
-        help="The Ray cluster's. [default: $RAY_ADDRESS, one of this machine, or a new one]",
-    ),
-    click.option(
-        "--plain-images",
-        is_flag=True,
-        help="Store images as a plain column of bytes, which petastorm reads (parquet).",
-    ),
-    click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
-    click.option("--force", is_flag=True, help="Start over; replace what was packed there."),
-    click.option(
-        "--local",
-        type=Folder(),
-        metavar="FOLDER",
-        help="With a URL as --out: where files are made before they are sent. "
-        "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",
-    ),
-    json_option,
-    storage_options,
-)
-
 _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
-
-
-def _shared(function: Function) -> Function:
-    for option in reversed(_SHARED):
-        function = option(function)
-    return function
 
 
 def _root(default: str | None = None) -> Callable[[Function], Function]:
@@ -182,12 +57,12 @@ def _root(default: str | None = None) -> Callable[[Function], Function]:
         type=Location(),
         **given,
         metavar="PATH|URL",
-        help="Where the images are.",
+        help="Folder, file or URL of the images.",
     )
 
 
 class _Sources(click.Group):
-    """A group of sources, which tells what to write where a path was given instead of one."""
+    """Group of sources; given a path instead of a source, it suggests the command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -207,7 +82,7 @@ class _Sources(click.Group):
 
 
 def _without_root(words: Sequence[str]) -> Iterator[str]:
-    """What follows a source's name, but for its ``--root``."""
+    """Yield the words after a source's name, without its ``--root``."""
     rest = iter(words)
     for word in rest:
         if word == "--root":
@@ -220,8 +95,8 @@ def _without_root(words: Sequence[str]) -> Iterator[str]:
 def command() -> None:
     """Pack images into a dataset.
 
-    Interrupted, it leaves no dataset behind, and the same command goes on from there. The
-    result does not depend on the number of workers.
+    An interrupted run leaves no dataset, and the same command resumes it. The result does not
+    depend on the number of workers.
 
     \b
     Examples:
@@ -236,13 +111,13 @@ def command() -> None:
     "--root",
     type=Location(),
     metavar="PATH|URL",
-    help="Where ImageNet is. [default: $IMAGENET_DIR, else ./imagenet]",
+    help="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
 )
 @click.option(
     "--split", type=click.Choice(imagenet.SPLITS), help="Which split. [default: all found]"
 )
 @_allow_empty
-@_shared
+@shared
 def _imagenet(
     root: Path | str | None, split: str | None, allow_empty: bool, **options: Any
 ) -> None:
@@ -268,7 +143,7 @@ def _imagenet(
 @command.command("imagefolder")
 @_root()
 @_allow_empty
-@_shared
+@shared
 def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
     """A tree <class>/**/<image>, as torchvision reads it.
 
@@ -305,7 +180,7 @@ def _cifar(kind: str) -> None:
     @click.option(
         "--split", type=click.Choice(["train", "test"]), help="Which split. [default: both]"
     )
-    @_shared
+    @shared
     def run(root: Path | str, split: str | None, **options: Any) -> None:
         splits = [split] if split else ["train", "test"]
         open_split = partial(Cifar, kind, root, storage_options=options["storage_options"])
@@ -324,9 +199,9 @@ _cifar("cifar100")
 @click.option(
     "--shard-keys",
     is_flag=True,
-    help="Put the shard's name before keys: for shards that number their samples alike.",
+    help="Put the shard's name before keys, if shards use the same numbers.",
 )
-@_shared
+@shared
 def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     """Tar shards of WebDataset: a folder of them, or one.
 
@@ -343,7 +218,7 @@ def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
 
 
 class _Part(click.ParamType):  # type: ignore[type-arg]
-    """A part of a dataset: 0:0.9."""
+    """Type of a part of a dataset: 0:0.9."""
 
     name = "part"
 
@@ -352,7 +227,7 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
     ) -> tuple[float, float]:
         match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", str(value))
         if not match:
-            self.fail(f"{value!r} is not a part; write where it begins and ends, 0:0.9")
+            self.fail(f"{value!r} is not a part; write its begin and end, 0:0.9")
         return float(match[1]), float(match[2])
 
 
@@ -362,16 +237,16 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
     "--part",
     type=_Part(),
     metavar="START:STOP",
-    help="This part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
+    help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
 )
-@click.option("--part-seed", type=int, metavar="N", help="Of --part. [default: 0]")
+@click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]")
 @click.option(
     "--keys",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The samples whose keys a text file names, one a line.",
+    help="Text file of the samples' keys, one a line.",
 )
-@_shared
+@shared
 def _dataset(
     root: Path | str,
     part: tuple[float, float] | None,
@@ -379,9 +254,7 @@ def _dataset(
     keys: Path | None,
     **options: Any,
 ) -> None:
-    """A packed dataset, or a part of it, packed again.
-
-    In another order, container or encoding.
+    """A packed dataset, or a part of it, in another order, container or encoding.
 
     \b
     Examples:
@@ -390,7 +263,7 @@ def _dataset(
       $ fastdata convert dataset --root imagenet-train-lmdb --part 0.8:1 --out rest
     """
     if part_seed is not None and part is None:
-        raise UsageError(f"--part-seed {part_seed} has no meaning without --part", "Leave it out.")
+        raise UsageError(f"--part-seed {part_seed} has no effect without --part", "Leave it out.")
     name = _name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
@@ -412,9 +285,9 @@ def _read_keys(path: Path) -> list[str]:
 
 
 _PARQUET_HELP = """\
-The images' column is found by what it holds, the labels' by its name (label, class, …) or
-Hugging Face's notes; else say which they are. One image and one class are packed: what is taken
-and what is left out is printed. Rows whose image or label is null are bad samples.
+The column of images is found by its contents, that of labels by its name (label, class, …) or
+Hugging Face's features; else name them. One image and one class are packed; the columns taken and
+left out are printed. Rows whose image or label is null are bad samples.
 
 \b
 Examples:
@@ -435,13 +308,13 @@ def _parquet(kind: str, about: str) -> None:
     @click.option(
         "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
     )
-    @_shared
+    @shared
     def run(root: Path | str, **options: Any) -> None:
         drivers = options["storage_options"]
         if kind == "petastorm" and not is_petastorm(root, drivers):
             raise SourceError(
-                f"{named(root)}: petastorm has left no _common_metadata of its own here",
-                "Other Parquet is read by: fastdata convert parquet.",
+                f"{named(root)}: has no _common_metadata of petastorm",
+                "For other Parquet use fastdata convert parquet.",
             )
         columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
 
@@ -454,7 +327,7 @@ def _parquet(kind: str, about: str) -> None:
 
 
 _parquet("parquet", "Parquet with a column of images, from any writer.")
-_parquet("petastorm", "Parquet that petastorm has written.\n\nIts metadata is not unpickled.")
+_parquet("petastorm", "Parquet of petastorm, whose metadata are not unpickled.")
 
 
 def _name(root: Path | str) -> str:
@@ -467,7 +340,7 @@ def _pack_all(
     sources: Mapping[str, Callable[[], Source]],
     options: dict[str, Any],
 ) -> None:
-    """Packs each split; bad images in one do not keep the next from being packed."""
+    """Pack each split; after bad images in one, go on with the next."""
     out, local = options.pop("out"), options.pop("local")
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
@@ -490,7 +363,7 @@ def _pack_all(
         require_url(options["storage_options"], place, root)
         # One folder a dataset.
         folder = local / split if local is not None and len(sources) > 1 else local
-        # A seed is of those splits that are shuffled, where others are not.
+        # The seed applies to the shuffled splits.
         ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
         seed = None if ignored else options["seed"]
         try:
@@ -537,12 +410,12 @@ def _pack_one(
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
 
 
-#: From this share of progressive and arithmetic-coded images on, rewriting them is worth a word.
-_TOLD_SHARE = 0.01
+#: Share of progressive and arithmetic-coded images from which the summary suggests --encoding.
+_SUGGESTED_SHARE = 0.01
 
 
 def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
-    """What kinds of images there were, and what rewriting some would gain or has taken."""
+    """Yield lines about the kinds of images, and about rewriting them."""
     if packed.kinds:
         kinds = (
             f"{kind.images:,} {name} ({human_bytes(kind.size)})"
@@ -567,17 +440,17 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
                 else f"{human_bytes(stored)} stored"
             )
             yield (
-                f"--encoding baseline: {grown}. Pixels are the source's; the bytes of files that "
-                "were rewritten cannot be had again from here"
+                f"--encoding baseline: {grown}. Pixels are unchanged; the original bytes of "
+                "rewritten files are only in the source"
             )
         if count:
             yield (
-                f"{count:,} {' and '.join(rewritable)} JPEGs are as they were: of a kind, or with "
-                "damage or contents, that cannot be rewritten without loss"
+                f"{count:,} {' and '.join(rewritable)} JPEGs are unchanged: they cannot be "
+                "rewritten without loss"
             )
     elif (
         count
-        and count >= packed.manifest.samples * _TOLD_SHARE
+        and count >= packed.manifest.samples * _SUGGESTED_SHARE
         and encoding.kind == "original"
         and packed.manifest.container != "folder"
     ):
@@ -589,7 +462,7 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
 
 
 def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
-    """What `_summary` says, for programs."""
+    """Return the summary as JSON values."""
     manifest = packed.manifest
     return {
         "path": packed.path,

@@ -35,10 +35,10 @@ from fastdata.storage.files import (
     human_bytes,
     is_no_space,
     read_exactly,
-    room,
     sync,
     wait_for_lock,
 )
+from fastdata.storage.room import room
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"

@@ -35,7 +35,7 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
-from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, room, sync
+from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, sync
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -44,6 +44,7 @@ from fastdata.storage.manifest import (
     Manifest,
 )
 from fastdata.storage.paths import is_inside
+from fastdata.storage.room import room
 from fastdata.storage.trust import distrust, make_own_folder
 
 _PAGE = 4096  # a file occupies a multiple of it

@@ -16,13 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import BusyError, SpaceError
-from fastdata.machine import available_memory
 
 #: How many files a reader keeps open; beyond that the one opened first is closed.
 _OPEN_FILES = 128
-
-#: Memory that files in memory leave to the programs that are to read them, in bytes.
-_MEMORY_LEFT = 1 << 30
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
@@ -422,24 +418,6 @@ def is_tmpfs(folder: Path) -> bool:
         if fields.split()[2] == wanted:
             return about.split()[0] == "tmpfs"
     return False
-
-
-def room(place: Path) -> tuple[int, str]:
-    """Return the bytes that files in a folder may take, of its disk or of memory.
-
-    Args:
-        place: The folder, which need not exist yet.
-
-    Returns:
-        The bytes, and in words what bounds them if it is not the disk.
-    """
-    free = free_space(place)
-    if place.exists() and is_tmpfs(place):
-        # A tmpfs promises a share of all memory, also of what is in use.
-        memory = max(available_memory() - _MEMORY_LEFT, 0)
-        if memory < free:
-            return memory, f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
-    return free, ""
 
 
 def is_no_space(error: BaseException) -> bool:

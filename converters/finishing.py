@@ -1,0 +1,104 @@
+"""Last step of packing: the index of all parts, and the list of bad samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from fastdata.converters.listing import Unit
+from fastdata.converters.parts import Bad, read_rows
+from fastdata.converters.tasks import Job
+
+from fastdata.errors import BadSamplesError, CorruptionError
+from fastdata.storage.arrow import array, as_numpy
+from fastdata.storage.files import whole_file
+from fastdata.storage.formats import lmdb
+from fastdata.storage.manifest import BAD_SAMPLES_NAME
+from fastdata.storage.records import INDEX_NAME, write_index
+from fastdata.storage.rows import SCHEMA
+from fastdata.text import human_count
+
+
+class Kind(NamedTuple):
+    """Number and bytes of the images of one encoding."""
+
+    images: int
+    size: int
+
+
+def join_parts(out: Path, job: Job, units: Sequence[Unit], samples: int) -> dict[str, Kind]:
+    """Write the index; return its images by encoding, the most frequent first."""
+    kinds: dict[str, Kind] = {}
+    with whole_file(out / INDEX_NAME) as temporary:
+        write_index(temporary, _counted(_index_batches(out, job, units), kinds), samples)
+    return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images))
+
+
+def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
+    """Yield the same batches, and count their images by encoding."""
+    for batch in batches:
+        column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
+        codes = as_numpy(column.indices)
+        for code in np.unique(codes).tolist():
+            name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
+            images, size = kinds.get(name, Kind(0, 0))
+            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+        yield batch
+
+
+def _index_batches(out: Path, job: Job, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
+    """Yield the index rows of all units; for LMDB, with offsets of the finished file."""
+    if job.container != "lmdb":
+        for unit in units:
+            yield from read_rows(job.part(unit))
+        return
+    data = out / lmdb.DATA_NAME
+    extents = lmdb.extents(data)
+    at = SCHEMA.get_field_index("offset")
+    for unit in units:
+        for batch in read_rows(job.part(unit)):
+            found = list(islice(extents, batch.num_rows))
+            if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
+                raise CorruptionError(
+                    f"{data}: does not hold the blobs that were packed", "Start over: --force."
+                )
+            offsets = array([offset for offset, _ in found], pa.int64())
+            yield batch.set_column(at, SCHEMA.field(at), offsets)
+    if next(extents, None) is not None:
+        raise CorruptionError(f"{data}: holds more than was packed", "Start over: --force.")
+
+
+def list_bad(out: Path, bad: Sequence[Bad]) -> None:
+    """Write the list of bad samples; remove an older list if there are none."""
+    path = out / BAD_SAMPLES_NAME
+    if not bad:
+        path.unlink(missing_ok=True)
+        return
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for entry in bad:
+            line = {"key": entry.key, "path": entry.path, "reason": entry.reason}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def bad_samples(out: Path, bad: Sequence[Bad], samples: int, container: str) -> BadSamplesError:
+    """Return the error for images that cannot be packed."""
+    first = f"the first: {bad[0].path}: {bad[0].reason}"
+    listed = f"all are listed in {out / BAD_SAMPLES_NAME}"
+    images = human_count(samples + len(bad), "image")
+    if not samples:
+        return BadSamplesError(
+            f"{out}: {images}, none of which can be packed; {first}; {listed}",
+            "Check that --root holds images.",
+        )
+    # An LMDB is written in order; samples cannot be inserted.
+    again = "LMDB is then packed again" if container == "lmdb" else "it resumes"
+    return BadSamplesError(
+        f"{out}: {len(bad):,} of {images} cannot be packed; {first}; {listed}",
+        "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
+        f"and run the same command again ({again}).",
+    )

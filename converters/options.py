@@ -1,0 +1,130 @@
+"""Checks of packing's options: container, order, executor, and where the output may lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fastdata.converters.encode import Encoding
+from fastdata.converters.ray_executor import RayExecutor
+from fastdata.converters.records import Source
+from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
+from fastdata.converters.trees import is_utf8
+
+from fastdata.errors import UsageError, printable
+from fastdata.executors import Executor, local_executor
+from fastdata.remote.urls import is_url, redact
+from fastdata.storage import formats
+
+#: Executors of packing's tasks.
+EXECUTORS = ("local", "ray")
+
+
+def choose_order(source: Source, container: str, order: str | None, seed: int | None) -> str:
+    """Return the order of packing; see `fastdata.converters.pack`.
+
+    Raises:
+        UsageError: The order is unknown, or the seed has no effect.
+    """
+    if order is None:
+        order = default_order(container, source.about)
+    if order not in ORDERS:
+        raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
+    if order != SHUFFLED and seed is not None:
+        raise UsageError(
+            f"--seed {seed} has no effect with the source's order",
+            "Leave it out, or add --order shuffled.",
+        )
+    return order
+
+
+def choose_executor(name: str, address: str | None, workers: int | None) -> Executor:
+    """Return the executor of packing's tasks.
+
+    Raises:
+        UsageError: The executor is unknown, or the address has no effect.
+    """
+    if name == "ray":
+        return RayExecutor(address, workers)
+    if name != "local":
+        raise UsageError(f"unknown executor {name}", f"Use --executor {' or '.join(EXECUTORS)}.")
+    if address is not None:
+        raise UsageError(
+            f"--address {address} has no effect with --executor local", "Use --executor ray."
+        )
+    return local_executor(workers)
+
+
+def check_options(
+    source: Source,
+    out: str | os.PathLike[str],
+    container: str,
+    encoding: Encoding,
+    plain_images: bool,
+    shard_size: int | None,
+) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if container not in formats.CONTAINERS:
+        raise UsageError(
+            f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
+        )
+    if container == "folder":
+        if source.root is None:
+            raise UsageError(
+                "--to folder indexes images that are files; these are in archives",
+                "Use --to lmdb, parquet or shards.",
+            )
+        if is_url(source.root):
+            _require_url_out(source.root, out)
+        if encoding.kind != "original":
+            raise UsageError(
+                "--to folder leaves images unchanged, so it takes no --encoding",
+                "Use --to lmdb, parquet or shards.",
+            )
+    if plain_images and container != "parquet":
+        raise UsageError(f"plain_images has no effect in {container}", "Leave it out.")
+    if shard_size is not None and container not in ("parquet", "shards"):
+        raise UsageError(f"--shard-size has no effect with --to {container}", "Leave it out.")
+    if shard_size is not None and shard_size < 1:
+        raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
+
+
+def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
+    """Reject an index whose paths readers could not open, or that contains credentials."""
+    if not is_url(out):
+        raise UsageError(
+            f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
+            "files behind a URL",
+            "Give a URL as --out, too; or use --to lmdb, parquet or shards.",
+        )
+    if redact(root) != root:
+        raise UsageError(
+            f"{redact(root)}: the index would contain the credentials in this URL",
+            "Give them by --storage-option.",
+        )
+
+
+def check_out(source: Source, out: str | os.PathLike[str]) -> None:
+    """Reject an output inside an input, or around one."""
+    if not is_utf8(os.fspath(out)):
+        raise UsageError(
+            f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
+        )
+    for path in source.inputs:
+        if _overlap(out, path):
+            named = redact(os.fspath(out)), redact(os.fspath(path))
+            raise UsageError(
+                f"{named[0]}: lies inside the source, {named[1]}, or contains it",
+                "Choose an --out elsewhere.",
+            )
+
+
+def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Return whether two places are the same, or one contains the other."""
+    if is_url(one) != is_url(other):
+        return False
+    if is_url(one):
+        ends = [os.fspath(url).rstrip("/") + "/" for url in (one, other)]
+        return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
+    first, second = Path(one).resolve(), Path(other).resolve()
+    return first == second or second in first.parents or first in second.parents

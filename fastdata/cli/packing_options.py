@@ -1,0 +1,144 @@
+"""Options that all sources of ``fastdata convert`` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import click
+
+from fastdata.cli.locations import Folder, json_option, storage_options
+from fastdata.converters.encode import ENCODINGS
+from fastdata.converters.options import EXECUTORS
+from fastdata.converters.shuffling import ORDERS
+from fastdata.storage.formats import CONTAINERS
+from fastdata.text import human_count
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """Type of a number of bytes: 1000000, 256MiB, 1GB."""
+
+    name = "size"
+    #: Smallest size; a smaller number lacks its unit.
+    _LEAST = 1024
+    _UNITS: ClassVar = {
+        "": 1,
+        "k": 10**3,
+        "m": 10**6,
+        "g": 10**9,
+        "ki": 2**10,
+        "mi": 2**20,
+        "gi": 2**30,
+    }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
+        if not match:
+            self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
+        size = int(match[1]) * self._UNITS[match[2] or ""]
+        if 0 < size < self._LEAST:
+            self.fail(
+                f"{value!r} is {human_count(size, 'byte')}: each image would get its own file; "
+                f"write {match[1]}MiB or {match[1]}GiB"
+            )
+        return size
+
+
+_SHARED = (
+    click.option(
+        "--to",
+        "container",
+        type=click.Choice(CONTAINERS),
+        default="lmdb",
+        show_default=True,
+        help="The container. folder only writes an index of images, which stay where they are.",
+    ),
+    click.option(
+        "--out",
+        metavar="FOLDER|URL",
+        help="The dataset's folder, or a URL (gs://bucket/name) to which each finished file is "
+        "uploaded. {split} is replaced by the split's name. "
+        "[default: ./<name>-<split>-<container>]",
+    ),
+    click.option(
+        "--encoding",
+        type=click.Choice(ENCODINGS),
+        default="original",
+        show_default=True,
+        help="original keeps every byte; baseline rewrites progressive and arithmetic-coded JPEGs "
+        "without loss; jpeg re-encodes; raw stores pixels.",
+    ),
+    click.option(
+        "--max-side",
+        type=int,
+        metavar="PIXELS",
+        help="Reduce a longer side to this (jpeg, raw).",
+    ),
+    click.option("--quality", type=int, metavar="1-100", help="Quality of jpeg. [default: 90]"),
+    click.option(
+        "--shard-size",
+        type=_Size(),
+        metavar="SIZE",
+        help="Size at which a file ends (parquet, shards). [default: 256MiB]",
+    ),
+    click.option(
+        "--seek-points/--no-seek-points",
+        default=True,
+        show_default=True,
+        help="Index where decoding may start in each JPEG: crops load several times faster, "
+        "for 1% more bytes.",
+    ),
+    click.option(
+        "--order",
+        type=click.Choice(ORDERS),
+        help="shuffled: a permutation by --seed, which mixes neighbours; source: the source's "
+        "order. [default: shuffled for parquet and shards, except splits for evaluation (val, "
+        "test); else source]",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Seed of the permutation. [default: 0]"),
+    click.option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Processes, of some 40 MB each; on Ray, tasks in flight. "
+        "[default: one a CPU; on Ray, two]",
+    ),
+    click.option(
+        "--executor",
+        type=click.Choice(EXECUTORS),
+        default="local",
+        show_default=True,
+        help="Run processes on this machine, or tasks on a Ray cluster.",
+    ),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster. [default: $RAY_ADDRESS, this machine's, or a new one]",
+    ),
+    click.option(
+        "--plain-images",
+        is_flag=True,
+        help="Store images as a plain column of bytes, which petastorm reads (parquet).",
+    ),
+    click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
+    click.option("--force", is_flag=True, help="Start over; replace an existing dataset."),
+    click.option(
+        "--local",
+        type=Folder(),
+        metavar="FOLDER",
+        help="With a URL as --out: folder for files before their upload. "
+        "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",
+    ),
+    json_option,
+    storage_options,
+)
+
+
+def shared(function: Function) -> Function:
+    """Add the options to a command."""
+    for option in reversed(_SHARED):
+        function = option(function)
+    return function
