@@ -16,6 +16,7 @@ from fastdata import machine
 from fastdata.decode.codecs import kind_of
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, jpeg_info, seek_points_many
+from fastdata.doctor.findings import Speed
 from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
@@ -159,29 +160,6 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
             spent[name] += time.thread_time() - before
         done += _BATCH
     return {name: done / seconds for name, seconds in spent.items()}
-
-
-class Speed(NamedTuple):
-    """How fast some threads work.
-
-    Attributes:
-        images_per_second: As measured.
-        lost: The share of their CPU time, 0 to 1, that other processes or virtual machines took.
-    """
-
-    images_per_second: float
-    lost: float
-
-    def undisturbed(self, most: float) -> float:
-        """Return the images/s without the others.
-
-        The correction is an estimate; CPU time bounds it.
-
-        Args:
-            most: What one core decodes by its CPU time, times the cores in use.
-        """
-        alone = self.images_per_second / max(1 - self.lost, 1e-9)
-        return max(self.images_per_second, min(alone, most))
 
 
 def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Speed:

@@ -1,4 +1,4 @@
-"""`diagnose`: measures every stage of loading one dataset on this machine."""
+"""`diagnose`: measurement of every stage of loading one dataset on this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fastdata.dataset import ImageDataset
 from fastdata.doctor import copies, decoding, loading, opening, reading
 from fastdata.doctor.advice import Verdict, judge
 from fastdata.doctor.decoding import Encoded, Variant
-from fastdata.doctor.findings import Alternatives, Findings, Machine, Rates
+from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
+from fastdata.doctor.reading import Storage
 from fastdata.errors import UsageError
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
-from fastdata.storage.files import room
+from fastdata.storage.room import room
 from fastdata.storage.seek_cache import DEFAULT_BYTES
 from fastdata.text import human_share
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
@@ -28,18 +29,18 @@ from fastdata.transforms.containers import Compose
 from fastdata.transforms.crops import RandomHorizontalFlip
 from fastdata.transforms.resizes import RandomResizedCrop
 
-#: Threads that read at the same time, at most.
+#: Most threads that read at the same time.
 _READERS = 128
-#: Bytes that the loader keeps with the seek points of an image file.
+#: Bytes that the loader keeps for an image file beside its seek points.
 _OVERHEAD = 500
 
 
 class Diagnosis(NamedTuple):
-    """What was measured, and what follows from it.
+    """Measurements and conclusions.
 
     Attributes:
-        found: What was measured.
-        verdict: Which stage limits, and what to do.
+        found: The measurements.
+        verdict: The stage that limits, and advice.
     """
 
     found: Findings
@@ -47,13 +48,13 @@ class Diagnosis(NamedTuple):
 
 
 def training_transform(size: int = 224) -> Compose:
-    """What is measured unless a transform is given: a random crop of ``size`` pixels, a flip."""
+    """Return the default transform: a random crop of ``size`` pixels, and a flip."""
     return Compose((RandomResizedCrop(size), RandomHorizontalFlip()))
 
 
 @contextmanager
 def _without_pillows_warnings() -> Iterator[None]:
-    """Those of broken EXIF, which say nothing of how fast images load."""
+    """Ignore Pillow's warnings of broken EXIF."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="PIL")
         yield
@@ -71,27 +72,26 @@ def diagnose(
     seconds: float = 10.0,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Diagnosis:
-    """Measures the rate of each stage that images pass on their way to a training step.
+    """Measure each stage that images pass on their way to a training step.
 
-    Samples are drawn at random, always the same. Those, and no others, are dropped from the
-    page cache, to be read cold.
+    Samples are drawn at random, always the same. They alone are dropped from the page cache, to
+    be read cold.
 
     Args:
-        dataset: An `ImageDataset`, a packed dataset's folder, or one with images below it.
-        transform: What becomes of the images; None for the dataset's own, or
-            `training_transform`.
-        step_ms: Milliseconds that the training step takes, on one GPU; None if not known.
+        dataset: An `ImageDataset`, or the folder of a packed dataset or of images.
+        transform: The transform; None for the dataset's own, or `training_transform`.
+        step_ms: Milliseconds of a training step on one GPU; None if unknown.
         batch_size: Images in a batch, on one GPU; None for 64.
-        num_workers: What the script gives the loader; None for what is recommended.
-        ranks: Training processes on this machine; None for as many as torchrun or srun has started,
-            or the number of GPUs, or 1.
+        num_workers: The script's argument of the loader; None for the recommended number.
+        ranks: Training processes on this machine; None for those of torchrun or srun, or the
+            number of GPUs, or 1.
         seconds: About how long to measure, once torch is imported.
         progress: Called with the name of each stage before it is measured.
 
     Raises:
         UsageError: An argument is out of range, or the transform cannot be measured.
         DatasetError: There is no dataset, and no image.
-        DataError: It has no samples, or none that can be read or decoded.
+        DataError: No sample can be read and decoded.
     """
     _check(step_ms, batch_size, num_workers, ranks, seconds)
     batch_size = batch_size or 64
@@ -101,18 +101,32 @@ def diagnose(
     if transform is None and isinstance(dataset, ImageDataset):
         transform = dataset.transform
     transform = training_transform() if transform is None else transform
-    recipe = compile_recipe(transform)
-    if isinstance(recipe, Refusal):
-        raise UsageError(
-            f"this transform cannot be measured: {recipe.reason}",
-            "Leave it out to measure a random crop of 224 pixels and a flip.",
-        )
+    recipe = _compiled(transform)
     importing = time.perf_counter()
     progress("importing torch")
     copies.import_torch()
     import_seconds = time.perf_counter() - importing
-    machine = _machine(num_workers, ranks)
+    found = _measure(
+        opened, recipe, transform, step_ms, batch_size, num_workers, ranks, seconds, progress
+    )
+    took = time.perf_counter() - begun - import_seconds
+    found = replace(found, seconds=took, import_seconds=import_seconds)
+    return Diagnosis(found, judge(found))
 
+
+def _measure(
+    opened: Opened,
+    recipe: Recipe,
+    transform: Any,
+    step_ms: float | None,
+    batch_size: int,
+    num_workers: int | None,
+    ranks: int | None,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Findings:
+    """Measure all stages; see `diagnose`."""
+    machine = _machine(num_workers, ranks)
     progress("storage")
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
@@ -122,9 +136,8 @@ def diagnose(
 
     progress("decoding")
     learnt = _learnt(opened, images)
-    rates, other = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
-    machine = replace(machine, cpu_lost=rates.pop("lost"))
-    parallel = min(machine.threads, machine.cpus)
+    decoded = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
+    machine = replace(machine, cpu_lost=decoded.lost)
 
     progress("copies")
     image_bytes = sum(
@@ -146,46 +159,27 @@ def diagnose(
         learns=learnt == 1,
         seconds=seconds * 0.15,
     )
-    loader = None if speed is None else speed.undisturbed(rates["core"] * parallel)
-    # The loader cannot be faster than its decoding: what was measured as slower has scattered, or
-    # is what measuring from Python costs. Nor are n threads faster than n cores.
-    slack = 1.0 if loader is None else max(1.0, loader / rates["threads"])
-    core = max(rates["core"], rates["threads"] * slack / parallel)
-    read_cpu_s = storage.warm.cpu_seconds / max(storage.warm.images, 1)
-
-    def reads(rate: float | None) -> float | None:
-        alone = _alone(rate, readers, read_cpu_s, machine.cpu_lost)
-        return None if alone is None else alone / machine.ranks
-
-    cold = None if storage.note else reads(storage.first.rate)
-    found = Findings(
-        data=replace(
-            opened.data,
-            seekable_share=decoding.seekable_share(images),
-            pillow_share=decoding.pillow_share(images),
-            pillow_kinds=decoding.pillow_kinds(images),
-            rewritable_share=decoding.rewritable_share(images),
-            learnt_share=learnt,
-            sampled=len(images),
-            damaged=len(problems),
-            damage="; ".join(f"sample {n}: {problems[n]}" for n in sorted(problems)[:1]),
-        ),
+    parallel = min(machine.threads, machine.cpus)
+    loader = None if speed is None else speed.undisturbed(decoded.core * parallel)
+    # Decoding is at least as fast as the loader: a lower figure is scatter, or the cost of
+    # measuring from Python.
+    slack = 1.0 if loader is None else max(1.0, loader / decoded.threads)
+    rates, in_order = _storage_rates(storage, readers, machine)
+    return Findings(
+        data=_described(opened, images, problems, learnt),
         machine=machine,
-        rates=Rates(
-            storage_cold=cold,
-            # Memory is no slower than the disk: what was measured so has scattered.
-            storage_warm=max(filter(None, (cold, reads(storage.warm.rate))), default=None),
-            read_cpu_s=read_cpu_s,
-            decode_core=core,
-            decode=rates["threads"] * slack,
-            decode_all=rates["all"] * slack,
+        rates=replace(
+            rates,
+            decode_core=max(decoded.core, decoded.threads * slack / parallel),
+            decode=decoded.threads * slack,
+            decode_all=decoded.every * slack,
             host_to_device=None if to_device is None else to_device * batch_size,
             step=None if step_ms is None else batch_size / (step_ms / 1000),
             loader=loader,
         ),
         alternatives=Alternatives(
-            storage_in_order=reads(storage.in_order),
-            **{f"decode_{name}": rate * slack for name, rate in other.items()},
+            storage_in_order=in_order,
+            **{f"decode_{name}": rate * slack for name, rate in decoded.others.items()},
         ),
         notes={
             "storage, cold": storage.note,
@@ -198,20 +192,59 @@ def diagnose(
         batch_bytes=image_bytes,
         batch_size=batch_size,
         transform=recipe.describe(),
-        seconds=time.perf_counter() - begun - import_seconds,
-        import_seconds=import_seconds,
     )
-    return Diagnosis(found, judge(found))
+
+
+def _compiled(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    if isinstance(recipe, Refusal):
+        raise UsageError(
+            f"this transform cannot be measured: {recipe.reason}",
+            "Leave it out to measure a random crop of 224 pixels and a flip.",
+        )
+    return recipe
+
+
+def _storage_rates(storage: Storage, readers: int, machine: Machine) -> tuple[Rates, float | None]:
+    """Return the rates of reading for one rank; and that of neighbours, cold."""
+    read_cpu_s = storage.warm.cpu_seconds / max(storage.warm.images, 1)
+
+    def reads(rate: float | None) -> float | None:
+        alone = _alone(rate, readers, read_cpu_s, machine.cpu_lost)
+        return None if alone is None else alone / machine.ranks
+
+    cold = None if storage.note else reads(storage.first.rate)
+    # Memory is no slower than the disk: a lower figure is scatter.
+    warm = max(filter(None, (cold, reads(storage.warm.rate))), default=None)
+    rates = Rates(storage_cold=cold, storage_warm=warm, read_cpu_s=read_cpu_s)
+    return rates, reads(storage.in_order)
+
+
+def _described(
+    opened: Opened, images: Sequence[Encoded], problems: dict[int, str], learnt: float
+) -> Data:
+    """Return the facts about a dataset, with those of the sampled images."""
+    return replace(
+        opened.data,
+        seekable_share=decoding.seekable_share(images),
+        pillow_share=decoding.pillow_share(images),
+        pillow_kinds=decoding.pillow_kinds(images),
+        rewritable_share=decoding.rewritable_share(images),
+        learnt_share=learnt,
+        sampled=len(images),
+        damaged=len(problems),
+        damage="; ".join(f"sample {n}: {problems[n]}" for n in sorted(problems)[:1]),
+    )
 
 
 def _alone(rate: float | None, readers: int, cpu_s: float, lost: float) -> float | None:
-    """Images/s of reading, had nobody else the CPUs.
+    """Estimate images/s of reading without other processes on the CPUs.
 
     Args:
-        rate: As measured.
-        readers: How many threads read.
-        cpu_s: CPU seconds that an image takes; the rest is waiting for the disk.
-        lost: The part of a thread's time in which others have the CPU it wants.
+        rate: The measured rate.
+        readers: Number of threads that read.
+        cpu_s: CPU seconds of an image; the rest is waiting for the disk.
+        lost: Share of a thread's time in which other processes have its CPU.
     """
     if rate is None:
         return None
@@ -257,12 +290,30 @@ def _machine(num_workers: int | None, ranks: int | None) -> Machine:
 
 
 def _learnt(opened: Opened, images: Sequence[Encoded]) -> float:
-    """The part of a tree's images whose seek points the loader will have after an epoch."""
+    """Return the share of a tree's images whose seek points the loader has after an epoch."""
     if opened.dataset is not None:
         return 0.0
     tables = [len(image.learnable) for image in images if image.learnable is not None]
     mean = sum(tables) / max(len(tables), 1) + _OVERHEAD
     return min(1.0, DEFAULT_BYTES / (opened.data.samples * mean))
+
+
+class _Decoded(NamedTuple):
+    """Images/s of decoding.
+
+    Attributes:
+        core: Of one core.
+        threads: Of the loader's threads.
+        every: Of all CPUs.
+        lost: Share of the threads' time that other processes took, 0 to 1.
+        others: Of faster ways to decode, on the loader's threads.
+    """
+
+    core: float
+    threads: float
+    every: float
+    lost: float
+    others: dict[str, float]
 
 
 def _measure_decoding(
@@ -273,21 +324,16 @@ def _measure_decoding(
     seconds: float,
     *,
     learns: bool,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Rates of decoding as it is, and as it could be.
+) -> _Decoded:
+    """Measure decoding, and faster ways to decode.
 
     Args:
         opened: The dataset.
-        images: What to decode.
-        recipe: What becomes of it.
-        machine: How many threads there are.
-        seconds: How long all measurements of a diagnosis are to take.
+        images: The images to decode.
+        recipe: Their transform.
+        machine: The machine.
+        seconds: Duration of the whole diagnosis.
         learns: Whether the loader has learnt all seek points after an epoch.
-
-    Returns:
-        Images/s of one ``core``, of the loader's ``threads`` and of ``all`` CPUs, and the part of
-        the threads' time that was ``lost`` to others; images/s of what would be faster, on the
-        loader's threads.
     """
     scaled = opened.dataset is not None and opened.dataset.dct_scaling
     seekable = decoding.with_seek_points(images)
@@ -305,14 +351,13 @@ def _measure_decoding(
     if machine.cpus != machine.threads:
         whole = decoding.rate(current, recipe, machine.cpus, seconds * 0.06)
         every = whole.undisturbed(core * machine.cpus)
-    # What one core gains, as much better on all threads.
-    better = threads / core
-    rates = {"core": core, "threads": threads, "all": every, "lost": speed.lost}
-    return rates, {name: rate * better for name, rate in others.items()}
+    # Assume that all threads gain as much as one core.
+    faster = {name: rate * threads / core for name, rate in others.items()}
+    return _Decoded(core, threads, every, speed.lost, faster)
 
 
 def _decoding_note(learnt: float, images: Sequence[Encoded], tail: bool) -> str:
-    """What is to be known of the rates of decoding."""
+    """Return the note on the rates of decoding."""
     parts = []
     if learnt == 1:
         parts.append("from the 2nd epoch, with the seek points that the first builds")

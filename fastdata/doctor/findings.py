@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -156,3 +157,26 @@ class Findings:
     transform: str = ""
     seconds: float = 0.0
     import_seconds: float = 0.0
+
+
+class Speed(NamedTuple):
+    """How fast some threads work.
+
+    Attributes:
+        images_per_second: As measured.
+        lost: The share of their CPU time, 0 to 1, that other processes or virtual machines took.
+    """
+
+    images_per_second: float
+    lost: float
+
+    def undisturbed(self, most: float) -> float:
+        """Return the images/s without the others.
+
+        The correction is an estimate; CPU time bounds it.
+
+        Args:
+            most: What one core decodes by its CPU time, times the cores in use.
+        """
+        alone = self.images_per_second / max(1 - self.lost, 1e-9)
+        return max(self.images_per_second, min(alone, most))

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastdata import machine
 from fastdata.dataset import ImageDataset
-from fastdata.doctor.decoding import Speed
+from fastdata.doctor.findings import Speed
 from fastdata.doctor.opening import Opened
 from fastdata.storage.cache import Cache
 

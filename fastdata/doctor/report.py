@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from fastdata.converters.listing import describe_left_out
 from fastdata.doctor.advice import Verdict, held_later, stage_rates
-from fastdata.doctor.diagnosis import Diagnosis
 from fastdata.doctor.findings import Findings, Machine
 from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 from fastdata.text import aligned, human_count
+
+if TYPE_CHECKING:
+    from fastdata.doctor.diagnosis import Diagnosis
 
 #: Share of the CPUs' time that other processes may take before the report mentions it.
 _BUSY = 0.1
