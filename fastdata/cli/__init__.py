@@ -4,8 +4,8 @@ Results go to standard output, progress and errors to standard error. Exit codes
 1 something is wrong with the data, 2 something is wrong with the command, 130 interrupted, 143
 terminated.
 
-This module imports next to nothing, so that Ctrl-C is answered from the beginning. The commands are
-in `fastdata.cli.commands`.
+This module imports almost nothing, so that Ctrl-C works from the start. The commands are in
+`fastdata.cli.commands`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def main() -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """Ends the process while modules are imported: nothing has begun."""
-    # No exception: importing may turn it into another, or print it and go on.
+    """End the process while modules are imported, before any work."""
+    # Raise no exception: an import may replace it, or print it and continue.
     os.write(2, b"interrupted\n")
     os._exit(128 + number)
 
 
 def imports_end(terminate: Callable[[int, object], None]) -> None:
-    """Has Ctrl-C raise KeyboardInterrupt from now on, and SIGTERM call ``terminate``."""
+    """Let Ctrl-C raise KeyboardInterrupt from now on, and SIGTERM call ``terminate``."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
     for number, handler in handlers.items():
         if signal.getsignal(number) is _end:

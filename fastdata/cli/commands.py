@@ -1,4 +1,4 @@
-"""The command line: its commands by name, and what becomes of their errors."""
+"""Commands by name, and the display of their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastdata.version import VERSION
 
 
 class _Failure(click.ClickException):
-    """A fastdata error as click shows it: the cause, then the hint."""
+    """Error of fastdata for click: shows the cause, then the hint."""
 
     def __init__(self, error: FastdataError) -> None:
         super().__init__(str(error))
@@ -39,7 +39,7 @@ def _of_the_system(error: OSError, command: str) -> _Failure:
 
 
 class _Commands(click.Group):
-    """A group whose commands all report fastdata's errors in the same way."""
+    """Group whose commands report fastdata's errors in the same way."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -47,7 +47,7 @@ class _Commands(click.Group):
         except FastdataError as error:
             raise _Failure(error) from error
         except BrokenPipeError:
-            # The reader of our output has gone: head, less.
+            # The reader of the output has ended: head, less.
             sys.stderr.close()
             ctx.exit(1)
         except OSError as error:
@@ -66,7 +66,7 @@ class _Commands(click.Group):
         return found
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        # Imported when asked for: `fastdata info` does not need what `convert` imports.
+        # Import only the requested command: `fastdata info` needs little of `convert`.
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
@@ -78,7 +78,7 @@ class _Commands(click.Group):
 
 #: Commands that resume where they were interrupted.
 _RESUMABLE = ("convert", "sample", "stage")
-#: The module of each command. By name, since nothing may import the benchmarks.
+#: The module of each command, by name: no module may import the benchmarks.
 _COMMANDS = {
     name: f"fastdata.cli.{name.replace('-', '_')}"
     for name in ("convert", "verify", "info", "seek-points", "stage", "sample", "doctor")
@@ -100,18 +100,18 @@ def cli() -> None:
     """
 
 
-# The names among which click looks for what a wrong one may have meant.
+# The names that click compares with a wrong one.
 cli.commands = cast(Any, dict.fromkeys(_COMMANDS))
 
-#: The exit code of a command that is interrupted: 128 and the signal's number, as shells have it.
+#: The exit code of an interrupted command: 128 and the signal's number, as in shells.
 _interrupted = 128 + signal.SIGINT
 
 
 def _terminate(number: int, frame: object) -> None:
-    """Ends as Ctrl-C does: workers are stopped, and nothing is left behind.
+    """Raise KeyboardInterrupt, which stops the workers and cleans up.
 
-    By default SIGTERM ends this process alone, and its semaphores are left to multiprocessing's
-    resource tracker, which complains of them.
+    By default SIGTERM ends this process alone; multiprocessing's resource tracker then warns of
+    leaked semaphores.
     """
     global _interrupted
     _interrupted = 128 + number
@@ -119,16 +119,16 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def run() -> NoReturn:
-    """Runs the command line, and exits."""
+    """Run the command line and exit."""
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        # It repeats what was typed.
-        click.echo(printable(told.getvalue(), keep="\n"), err=True, nl=False)
+        shown = io.StringIO()
+        error.show(shown)
+        # The message repeats the user's words.
+        click.echo(printable(shown.getvalue(), keep="\n"), err=True, nl=False)
         status = error.exit_code
-    except OSError as error:  # help and the version have nowhere to go
+    except OSError as error:  # help or the version cannot be written
         failure = _of_the_system(error, "fastdata")
         failure.show()
         status = failure.exit_code

@@ -1,4 +1,4 @@
-"""``fastdata doctor``: finds what limits loading on this machine, and advises."""
+"""``fastdata doctor``: measure what limits loading on this machine, and advise."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def command(
 ) -> None:
     """Find out what limits loading DATASET, and how to change it.
 
-    Measures, on this machine, each stage that an image passes: storage, decoding, copies, the
-    loader as a whole; with --step-ms and --batch-size also against the training step. DATASET may
-    be a folder of images that was never converted.
+    Measures each stage on this machine: storage, decoding, copies, the loader as a whole. With
+    --step-ms and --batch-size, also compares with the training step. DATASET may be a folder of
+    images that was never converted.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def command(
       fastdata doctor imagenet/train --crop val
     """
     if step_ms is not None and batch_size is None:
-        raise UsageError("--step-ms needs --batch-size", "Say how many images a step takes.")
+        raise UsageError("--step-ms needs --batch-size", "Give the images of a step.")
     from fastdata.doctor import diagnose, report, training_transform
     from fastdata.transforms import CenterCrop, Compose, Resize
 

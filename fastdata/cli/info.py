@@ -1,4 +1,4 @@
-"""``fastdata info``: shows what a dataset holds."""
+"""``fastdata info``: describe a dataset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fastdata.text import aligned, human_count
 #: Columns of the index whose values are counted, in the index's order.
 _COUNTED = ("width", "height", "channels", "encoding")
 
-#: What images of so many channels are.
+#: Kinds of images by their number of channels.
 _CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB with alpha"}
 
 
@@ -38,7 +38,7 @@ _CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB 
 @json_option
 @storage_options
 def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
-    """Show what DATASET, a folder or a URL, holds.
+    """Describe DATASET, a folder or a URL.
 
     \b
     Examples:
@@ -62,9 +62,9 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
 
 
 def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
-    """A description of a dataset, as JSON values."""
+    """Return a description of a dataset, as JSON values."""
     manifest = blobs.manifest
-    # Counted, not collected: rows are many, distinct values few.
+    # Count values: rows are many, distinct values few.
     counters: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTED}
     with_seek_points = 0
     for batch in blobs.index.batches(columns=(*_COUNTED, "seek_points")):
@@ -98,7 +98,7 @@ def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
 
 
 def _spread(counter: Counter[int]) -> dict[str, int]:
-    """Minimum, median and maximum of counted values."""
+    """Return minimum, median and maximum of counted values."""
     values = sorted(counter)
     ends = list(accumulate(counter[value] for value in values))
     total = ends[-1] if ends else 0

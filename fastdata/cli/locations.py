@@ -1,4 +1,4 @@
-"""Arguments that name a folder or a URL, and options of the drivers of URLs."""
+"""Types and options that several commands share: folders, URLs, drivers, JSON."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]
-    """A path of this machine, as ``pathlib.Path``; or a URL, as text."""
+    """Type of a local path, as ``pathlib.Path``, or a URL, as text."""
 
     name = "path"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path | str:
-        """Tells a URL from a path.
+        """Return a URL as text, else a path.
 
         Raises:
-            UsageError: It is empty, as a variable of the shell that was never set.
+            UsageError: The value is empty, like an unset shell variable.
         """
         return value if is_url(value) else _path(value, param)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The shell's own files: a source may be one (a tar, a Parquet file)."""
+        """Let the shell complete files: a source may be one (a tar, a Parquet file)."""
         return [CompletionItem(incomplete, type="file")]
 
 
 class Folder(click.ParamType):  # type: ignore[type-arg]
-    """A local folder; a URL is refused, since it would become a folder named ``gs:``."""
+    """Type of a local folder; rejects a URL, which would become a folder named ``gs:``."""
 
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Refuses a URL.
+        """Return the path.
 
         Raises:
-            UsageError: It is one, or is empty.
+            UsageError: The value is a URL, or empty.
         """
         if is_url(value):
             option = "" if param is None else param.opts[0] + " "
@@ -58,7 +58,7 @@ class Folder(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The shell's own folders."""
+        """Let the shell complete folders."""
         return [CompletionItem(incomplete, type="dir")]
 
 
@@ -70,19 +70,19 @@ def _path(value: str | Path, param: click.Parameter | None) -> Path:
 
 
 def named(location: Path | str) -> str:
-    """A location for messages: a URL without credentials."""
+    """Return a location for messages: a URL without credentials."""
     return redact(location) if isinstance(location, str) else str(location)
 
 
 def require_url(options: dict[str, Any] | None, *locations: Path | str | None) -> None:
-    """Refuses driver options if no location is a URL.
+    """Reject driver options if no location is a URL.
 
     Raises:
-        UsageError: They would be ignored.
+        UsageError: The options would be ignored.
     """
     if options and not any(isinstance(location, str) for location in locations):
         raise UsageError(
-            "--storage-option has no meaning without a URL", "Leave it out, or give a URL."
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
         )
 
 
@@ -97,7 +97,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def say(text: str, err: bool = False) -> None:
-    """Prints a line in which names stand that may hold anything."""
+    """Print a line that may contain any names."""
     click.echo(printable(text), err=err)
 
 
@@ -113,6 +113,6 @@ storage_options = click.option(
     multiple=True,
     callback=_parse,
     metavar="KEY=VALUE",
-    help="An option of the driver of a URL (token, key, endpoint_url, …); values that are JSON "
-    "are read as such. Repeat it for several; SCHEME:KEY=VALUE gives one to that scheme only.",
+    help="Option of the driver of a URL (token, key, endpoint_url, …); JSON values are parsed. "
+    "Repeat it for several; SCHEME:KEY=VALUE applies to that scheme only.",
 )

@@ -26,29 +26,29 @@ from fastdata.text import human_count
 
 #: Seconds between two lines where there is no terminal.
 _LINE_EVERY = 10.0
-#: Columns of a terminal from which on there is a bar, and the time that remains.
+#: Least columns of a terminal with a bar and the remaining time.
 _WITH_BAR = 60
 
 
 class _Title(TextColumn):
-    """What is being done, in one line, cut where the terminal is too narrow for it."""
+    """Title in one line, cut if the terminal is too narrow."""
 
     def render(self, task: Task) -> Text:
         return Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 class ProgressReport:
-    """Shows the progress of a long operation; a context manager.
+    """Display of the progress of a long operation; a context manager.
 
     Serves as the ``progress`` of `fastdata.converters.pack`; other operations call `advance`.
 
     Args:
-        title: What is being done.
-        stream: Output; standard error if None.
+        title: Name of the operation.
+        stream: Output; None for standard error.
     """
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
-        self._title = printable(title)  # it names files
+        self._title = printable(title)  # it contains file names
         self._stream = stream or sys.stderr
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -56,7 +56,7 @@ class ProgressReport:
         self._begun = self._last_line = time.monotonic()
         if self._stream.isatty():
             console = Console(file=self._stream)
-            # Figures are never cut: what does not fit is taken from the title.
+            # Cut the title, never the figures.
             columns: list[ProgressColumn] = [
                 _Title("", table_column=Column(no_wrap=False)),
                 TaskProgressColumn(table_column=Column(no_wrap=True)),
@@ -78,17 +78,17 @@ class ProgressReport:
             self._bar.stop()
 
     def listed(self, records: int) -> None:
-        """So many images have been found so far."""
+        """Show the number of images found so far."""
         self._show(f"{human_count(records, 'image')} found", None)
 
     def start(self, images: int, size: int, done_images: int = 0, done_size: int = 0) -> None:
-        """The work itself begins.
+        """Begin the work.
 
         Args:
-            images: How many images there are in all,
-            size: and how many bytes of them; 0 if that is not known.
-            done_images: How many of them an earlier run has done,
-            done_size: and how many bytes.
+            images: Number of images.
+            size: Their bytes; 0 if unknown.
+            done_images: Images that an earlier run has done.
+            done_size: Their bytes.
         """
         self._total, self._done = images, done_images
         self._begun = time.monotonic()
@@ -96,7 +96,7 @@ class ProgressReport:
             self._line(f"resuming: {done_images:,} of {human_count(images, 'image')} done")
 
     def advance(self, images: int, size: int) -> None:
-        """So many images and bytes are done since `start`."""
+        """Show the images and bytes done since `start`."""
         seconds = max(time.monotonic() - self._begun, 1e-3)
         rate = f"{images / seconds:,.0f} images/s"
         if size:
@@ -104,20 +104,20 @@ class ProgressReport:
         self._show(rate, self._done + images)
 
     def images(self, done: int, total: int) -> None:
-        """So many images of so many are done; the first call begins."""
+        """Show the images done of a total; the first call begins."""
         if not self._total:
             self.start(total, 0)
         self.advance(done, 0)
 
     def size(self, done: int, total: int) -> None:
-        """So many bytes of so many are done; the first call begins."""
+        """Show the bytes done of a total; the first call begins."""
         if not self._total:
             self.start(total, 0)
         seconds = max(time.monotonic() - self._begun, 1e-3)
         self._show(f"{human_bytes(done / seconds)}/s", done)
 
     def finishing(self, what: str) -> None:
-        """All images are done; something remains."""
+        """Show the remaining step after all images."""
         self._show(f"writing {what}", self._total)
 
     def _show(self, rate: str, done: int | None) -> None:

@@ -1,4 +1,4 @@
-"""``fastdata sample``: makes an ImageNet-like tree of made photographs."""
+"""``fastdata sample``: make a tree of synthetic photographs, laid out like ImageNet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Make synthetic photographs, to try everything else on.
 
-    They are laid out and encoded as ImageNet's are: of the same sizes, with the same oddities.
+    Their layout, sizes, encodings and oddities are ImageNet's.
 
     \b
     Examples:

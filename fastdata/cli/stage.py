@@ -1,4 +1,4 @@
-"""``fastdata stage``: copies a dataset to faster storage."""
+"""``fastdata stage``: copy a dataset to faster storage."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Copy DATASET, a folder or a URL, to memory or a folder.
 
-    Checksums are verified while copying. Whoever opens DATASET on this machine then reads the
-    copy, until --unstage removes it or the machine restarts.
+    Checksums are verified while copying. Processes of this machine that open DATASET then read
+    the copy, until --unstage removes it or the machine restarts.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def command(
     require_url(storage_options, dataset)
     if remove:
         if threads is not None:
-            raise UsageError("--threads has no meaning with --unstage", "Leave it out.")
+            raise UsageError("--threads has no effect with --unstage", "Leave it out.")
         _unstage(dataset, to, as_json)
         return
     with ProgressReport(f"staging {named(dataset)}") as progress:

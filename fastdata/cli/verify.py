@@ -1,4 +1,4 @@
-"""``fastdata verify``: checks a dataset's files, checksums and images."""
+"""``fastdata verify``: check a dataset's files, checksums and images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastdata.errors import CorruptionError
 from fastdata.maintenance.verify import verify
 from fastdata.text import human_count
 
-#: Problems that are printed at most; the others are only counted.
+#: Most problems to print; the others are counted.
 _SHOWN = 20
 
 
@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Check every file, checksum and image of DATASET.
 
-    Every extent must lie where the index says, every image must decode. DATASET is a folder or a
-    URL. Files behind a URL are downloaded once, to a temporary folder.
+    Every extent must match the index, and every image must decode. DATASET is a folder or a URL.
+    Files behind a URL are downloaded once, to a temporary folder.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def command(
         raise CorruptionError(
             f"{name}: {human_count(len(result.problems), 'problem')}"
             + (f", {more:,} of them not shown" if more > 0 else ""),
-            "Copy the dataset again, or pack it anew with fastdata convert … --force.",
+            "Copy the dataset again, or pack it again with fastdata convert … --force.",
         )
     if not as_json:
         checked = "sizes are right" if fast else "every checksum is right, every image decodes"
