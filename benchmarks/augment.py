@@ -1,4 +1,4 @@
-"""Each augmentation of the core, beside torchvision on Pillow's images, pillow-simd's and tensors.
+"""Speed of each augmentation of the core, beside torchvision on Pillow, pillow-simd and tensors.
 
     python -m fastdata.benchmarks.augment --image photo.jpg --out augment.json
 
@@ -39,13 +39,13 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def cases(size: int = SIZE) -> dict[str, Case]:
-    """Every operation of the core, by what the table calls it."""
+    """Return every operation of the core, by its name in the table."""
     import_torchvision()
     return operations(size)
 
 
 class _PillowSimd:
-    """The same operations with pillow-simd, in its own environment; none where there is none."""
+    """The same operations with pillow-simd, if its environment exists."""
 
     def __init__(self, pixels: Pixels) -> None:
         python = default_environments() / "pillow_simd" / "bin" / "python"
@@ -67,11 +67,11 @@ class _PillowSimd:
             self._folder.cleanup()
 
     def timed(self, name: str) -> float:
-        """Microseconds of one operation."""
+        """Return the microseconds of one operation."""
         return self._ask(name, None)
 
     def pixels(self, name: str) -> Pixels:
-        """What it makes of the image."""
+        """Return the pixels of one operation."""
         path = str(Path(self._folder.name, "out.npy"))
         self._ask(name, path)
         made: Pixels = np.load(path)
@@ -98,7 +98,7 @@ def picture(size: int = SIZE) -> Pixels:
 
 
 def load(image: Path | None) -> Pixels:
-    """The image's largest square, resized."""
+    """Return the image's largest square, resized."""
     if image is None:
         return picture()
     with Image.open(image) as opened:
@@ -109,7 +109,7 @@ def load(image: Path | None) -> Pixels:
 
 
 def verify(pixels: Pixels, wanted: Mapping[str, Case], peer: _PillowSimd | None = None) -> None:
-    """Compares the core's pixels with Pillow's, on every level, before anything is timed.
+    """Compare the core's pixels with Pillow's, on every level, before anything is timed.
 
     pillow-simd's may be off by ``_PEER_WITHIN`` on average.
     """
@@ -131,7 +131,7 @@ def verify(pixels: Pixels, wanted: Mapping[str, Case], peer: _PillowSimd | None 
 
 
 def measure(pixels: Pixels, rounds: int) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures, in microseconds, as JSON values."""
+    """Run the benchmark; return all figures, in microseconds, as JSON values."""
     import torch
 
     torch.set_num_threads(1)
@@ -174,7 +174,7 @@ def _rounds(
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The results as people read them; ratios to Pillow are taken round by round."""
+    """Return the table of results; ratios to Pillow are computed per round."""
     times = result["microseconds"]
     levels = [name for name in next(iter(times.values())) if name not in _PEERS]
     vectors = levels[1:]

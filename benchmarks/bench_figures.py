@@ -26,12 +26,12 @@ _COLUMNS = [
 
 
 def rate(run: Run) -> float:
-    """Images a second."""
+    """Return images a second."""
     return float(run["images"] / run["seconds"])
 
 
 def cpu(run: Run) -> float | None:
-    """CPU-seconds for 1,000 images; None where it is not known."""
+    """Return the CPU-seconds of 1,000 images; None if unknown."""
     return None if run["cpu_s"] is None else 1000 * run["cpu_s"] / run["images"]
 
 
@@ -40,7 +40,7 @@ def _per(part: float | None, whole: float | None) -> float | None:
 
 
 def runs_by_threads(contender: dict[str, Any]) -> dict[int, list[Run]]:
-    """A contender's runs, by their number of threads."""
+    """Return a contender's runs, by their number of threads."""
     grouped: dict[int, list[Run]] = {}
     for run in contender["runs"]:
         grouped.setdefault(run["threads"], []).append(run)
@@ -48,13 +48,13 @@ def runs_by_threads(contender: dict[str, Any]) -> dict[int, list[Run]]:
 
 
 def median(runs: list[Run], value: Callable[[Run], float | None]) -> float | None:
-    """Median of what is known."""
+    """Return the median of the known values."""
     known = [number for run in runs if (number := value(run)) is not None]
     return statistics.median(known) if known else None
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """All contenders, the fastest first; those that failed are at the end, saying so."""
+    """Return the table of contenders, the fastest first, those that failed last."""
     rows: list[tuple[float, list[str]]] = []
     for contender in result["contenders"]:
         for threads, runs in runs_by_threads(contender).items():
@@ -86,7 +86,7 @@ def figures(result: dict[str, Any]) -> Figures:
 
 
 def tables(result: dict[str, Any]) -> list[Figures]:
-    """The table of all contenders; where recipes were measured, one of each."""
+    """Return the table of contenders; with recipes, a table for each."""
     names = result["options"].get("recipes") or []
     return [recipe(result, name) for name in names] or [figures(result)]
 
@@ -105,7 +105,7 @@ _RECIPE_COLUMNS = [
 
 
 def recipe(result: dict[str, Any], name: str) -> Figures:
-    """One recipe: contenders, the fastest first, their ceilings, and fastdata's ratios to them.
+    """Return the table of a recipe: contenders, the fastest first, their ceilings and ratios.
 
     Ratios are taken round by round, to the first of fastdata's ways.
     """
@@ -209,7 +209,7 @@ def ratios(result: dict[str, Any]) -> Figures:
 
 
 def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
-    """What a core does for an image that fastdata loads from JPEG.
+    """Return the time of each stage for an image that fastdata loads from JPEG.
 
     Args:
         result: Of the loader benchmark.
@@ -245,7 +245,7 @@ _MEASURES: list[tuple[str, str, Callable[[Run], float | None], bool]] = [
 
 
 def losses(result: dict[str, Any]) -> Figures:
-    """Every measure in which a peer is ahead of fastdata on the same kind of data."""
+    """Return every measure in which a peer is ahead of fastdata on the same kind of data."""
     rows = []
     grouped = {c["name"]: runs_by_threads(c) for c in result["contenders"]}
     for ours, pixels in (("fastdata-lmdb", False), ("fastdata-raw", True)):
@@ -270,7 +270,7 @@ def losses(result: dict[str, Any]) -> Figures:
 
 
 def _most(result: dict[str, Any], name: str) -> list[Run]:
-    """A contender's runs with the most threads; none where it was not measured."""
+    """Return a contender's runs with the most threads; none if it was not measured."""
     for contender in result["contenders"]:
         if contender["name"] == name and contender["runs"]:
             grouped = runs_by_threads(contender)
@@ -279,7 +279,7 @@ def _most(result: dict[str, Any], name: str) -> list[Run]:
 
 
 def failures(result: dict[str, Any]) -> list[str]:
-    """What went wrong, a line each."""
+    """Return the errors of contenders."""
     return [f"{c['name']}: {c['error']}" for c in result["contenders"] if c["error"]]
 
 

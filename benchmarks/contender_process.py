@@ -1,4 +1,4 @@
-"""Runs one contender in a fresh process, and kills it when it takes too long."""
+"""Contenders in fresh processes, killed after a timeout."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _QUOTED = 600
 
 
 class ContenderError(Exception):
-    """A contender crashed, hung, or gave something else than it should."""
+    """A contender crashed, hung, or gave wrong output."""
 
 
 def run_contender(
     interpreter: Path, adapter: Path, request: Request, timeout: float
 ) -> dict[str, Any]:
-    """Runs one request.
+    """Run one request.
 
     Args:
         interpreter: The Python of the contender's environment.
@@ -87,7 +87,7 @@ def environment() -> dict[str, str]:
 def _process(
     command: list[str], timeout: float, text: str = ""
 ) -> Iterator[tuple[Iterator[str], Callable[[], str]]]:
-    """Runs a process in a group of its own, which is killed after the timeout, and in the end.
+    """Run a process in its own group, and kill the group after a timeout and in the end.
 
     Yields:
         The lines that it prints, and what tells how it ended and what it said last, which is

@@ -1,4 +1,4 @@
-"""The contenders of the loader benchmark: one entry for each row of its table."""
+"""Contenders of the loader benchmark, one for each row of its table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADAPTERS = _HERE / "adapters"
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to load images.
+    """Way to load images.
 
     Attributes:
         name: What tables call it. What is before the first hyphen is its family.
@@ -65,16 +65,16 @@ class Contender:
 
     @property
     def path(self) -> Path:
-        """The adapter's file."""
+        """Path of the adapter."""
         return _HERE / self.adapter
 
     @property
     def family(self) -> str:
-        """Whose loader it is."""
+        """Name of the loader's project."""
         return self.name.partition("-")[0]
 
     def interpreter(self, environments: Path) -> Path:
-        """The Python that runs it; it may not exist."""
+        """Return the Python that runs it, which may not exist."""
         return environments / self.environment / "bin/python" if self.environment else _THIS
 
 
@@ -280,14 +280,14 @@ PEERS = [
 
 
 def default_environments() -> Path:
-    """Where ``make bench-peers`` puts environments: of this checkout, else of the folder here."""
+    """Return the folder of ``make bench-peers``, in this checkout or else below this folder."""
     checkout = Path(__file__).resolve().parent.parent
     root = checkout if (checkout / "Makefile").exists() else Path.cwd()
     return Path(os.environ.get("FASTDATA_BENCH_ENVIRONMENTS") or root / ".venvs/peers")
 
 
 def has_gpu() -> bool:
-    """Whether there is an NVIDIA GPU."""
+    """Return whether there is an NVIDIA GPU."""
     return Path("/dev/nvidiactl").exists()
 
 
@@ -306,7 +306,7 @@ def choose(
     gpu: bool,
     recipes: bool = False,
 ) -> list[Contender]:
-    """The contenders that names stand for.
+    """Return the contenders that names select.
 
     Args:
         names: Of contenders or families; None for all that can run here.

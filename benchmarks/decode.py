@@ -41,7 +41,7 @@ Contender: TypeAlias = tuple[str, Callable[[Keep], None]]
 
 
 class Work:
-    """The images, their seek points and one crop and flip each."""
+    """Images with seek points, a crop and a flip each."""
 
     def __init__(self, folder: Path, stride: int) -> None:
         files = sorted(folder.glob("**/*.JPEG"))
@@ -60,13 +60,13 @@ class Work:
 
 
 def batches(work: Work) -> Iterator[slice]:
-    """The images in batches of one size, as slices."""
+    """Yield slices of one batch each."""
     for begin in range(0, len(work.blobs), BATCH):
         yield slice(begin, min(begin + BATCH, len(work.blobs)))
 
 
 def decode(work: Work, samples: Sequence[Any], part: slice, tables: Sequence[bytes] | None) -> None:
-    """One batch in this thread: JPEGs or pixels."""
+    """Decode one batch in this thread, of JPEGs or pixels."""
     pending = PendingBatch(
         samples,
         work.out[: part.stop - part.start],
@@ -80,14 +80,14 @@ def decode(work: Work, samples: Sequence[Any], part: slice, tables: Sequence[byt
 
 
 def run_native(work: Work, keep: Keep, *, indexed: bool) -> None:
-    """The native core, with seek points or without; calls keep(slice) for each batch."""
+    """Decode with the native core, with seek points or without; call keep(slice) for each batch."""
     for part in batches(work):
         decode(work, work.blobs[part], part, work.tables[part] if indexed else None)
         keep(part)
 
 
 def run_turbo(work: Work, keep: Keep, *, whole: Whole) -> None:
-    """libjpeg-turbo decodes all; the same resampler then."""
+    """Decode whole images with libjpeg-turbo, then resample with the core."""
     for part in batches(work):
         pixels = [whole(work.blobs[i], work.channels[i]) for i in range(part.start, part.stop)]
         decode(work, pixels, part, None)
@@ -95,7 +95,7 @@ def run_turbo(work: Work, keep: Keep, *, whole: Whole) -> None:
 
 
 def run_pillow(work: Work, keep: Keep) -> None:
-    """What torchvision does with a PIL image."""
+    """Decode and crop with Pillow, as torchvision does."""
     for part in batches(work):
         for row, i in enumerate(range(part.start, part.stop)):
             with Image.open(io.BytesIO(work.blobs[i])) as image:
@@ -108,7 +108,7 @@ def run_pillow(work: Work, keep: Keep) -> None:
 
 
 def contenders(work: Work) -> dict[str, Contender]:
-    """All that this machine can run, by name."""
+    """Return the contenders that this machine can run, by name."""
     found: dict[str, Contender] = {}
     for level in _native.simd_levels():
         for indexed in (True, False):
@@ -132,7 +132,7 @@ def contenders(work: Work) -> dict[str, Contender]:
 
 
 def verify(work: Work, runs: Mapping[str, Contender]) -> None:
-    """Compares every contender's pixels with Pillow's, before anything is timed."""
+    """Compare every contender's pixels with Pillow's, before anything is timed."""
     results = {}
     for name, (level, run) in runs.items():
         _native.set_simd(level)
@@ -167,7 +167,7 @@ def main(images: Path, rounds: int, stride: int, out_path: Path | None) -> None:
 
 
 def measure(work: Work, rounds: int, stride: int) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values."""
+    """Run the benchmark; return all figures as JSON values."""
     runs = contenders(work)
     verify(work, runs)
     count = len(work.blobs)
@@ -205,14 +205,14 @@ def _ignore(part: slice) -> None:
 
 
 def _timed(run: Callable[[], object]) -> float:
-    """Milliseconds that a call takes."""
+    """Return the milliseconds of a call."""
     begun = time.perf_counter()
     run()
     return (time.perf_counter() - begun) * 1e3
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The results as people read them."""
+    """Return the table of results."""
     times = result["milliseconds"]
     turbo = next((times[name] for name in times if name.startswith("libjpeg-turbo")), None)
     rows = []
@@ -235,7 +235,7 @@ def figures(result: dict[str, Any]) -> Figures:
 
 
 def stages(result: dict[str, Any]) -> Figures:
-    """Where the time goes, by SIMD level."""
+    """Return the time of each stage, by SIMD level."""
     by_level = result["stages"]
     names = list(next(iter(by_level.values())))
     rows = [[name, *(f"{by_level[level][name]:.4f}" for level in by_level)] for name in names]

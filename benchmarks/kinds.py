@@ -1,4 +1,4 @@
-"""Every kind of image: `fastdata.DataLoader` beside torch's with Pillow, in as many workers.
+"""Speed by kind of image: `fastdata.DataLoader` beside torch's with Pillow and as many workers.
 
     python -m fastdata.benchmarks.kinds imagenet/train --out kinds.json
 
@@ -43,7 +43,7 @@ from PIL import Image
 def _saved(
     kind: str, suffix: str, *, width: int | None = None, **options: Any
 ) -> Callable[[Image.Image], tuple[str, bytes]]:
-    """What stores an image in a kind, resized to a width: the file's suffix, and its bytes."""
+    """Return a function from an image to a file's suffix and bytes, resized to a width."""
 
     def save(image: Image.Image) -> tuple[str, bytes]:
         if width is not None:
@@ -79,7 +79,7 @@ CHOICES = (*KINDS, *REWRITTEN, *MIXTURES)
 
 
 def store(photographs: list[Image.Image], kind: str, root: Path) -> None:
-    """Writes a tree of two classes that has the photographs in a kind, or in a mixture's."""
+    """Write the photographs in a kind or a mixture, as a tree of two classes."""
     names = MIXTURES.get(kind, [REWRITTEN.get(kind, kind)])
     for number, image in enumerate(photographs):
         suffix, data = KINDS[names[number % len(names)]](image)
@@ -89,7 +89,7 @@ def store(photographs: list[Image.Image], kind: str, root: Path) -> None:
 
 
 def torch_loader(tree: Path, workers: int, batch: int) -> Callable[[], float]:
-    """Torch's loader and torchvision's transforms: images a second of an epoch."""
+    """Return a function that measures images a second of torch's loader with torchvision."""
     import_torchvision()
     tv = importlib.import_module("torchvision.transforms")
     datasets = importlib.import_module("torchvision.datasets")
@@ -104,7 +104,7 @@ def torch_loader(tree: Path, workers: int, batch: int) -> Callable[[], float]:
 def measure_kind(
     photographs: list[Image.Image], kind: str, threads: int, batch: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs one kind; returns its figures as JSON values."""
+    """Measure one kind; return its figures as JSON values."""
     with tempfile.TemporaryDirectory() as folder:
         tree, packed = Path(folder, "tree"), Path(folder, "packed")
         store(photographs, kind, tree)
@@ -144,7 +144,7 @@ def measure_kind(
 def measure(
     root: Path, kinds: list[str], images: int, threads: int, batch: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values."""
+    """Run the benchmark; return all figures as JSON values."""
     paths = [path for path, _ in listing(root)]
     step = max(1, len(paths) // images)
     photographs = [Image.open(path).convert("RGB") for path in paths[::step][:images]]
@@ -162,7 +162,7 @@ def measure(
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The results as people read them; ratios are taken round by round."""
+    """Return the table of results; ratios are computed per round."""
     rows = []
     for kind, found in result["kinds"].items():
         rates = found["images_per_second"]
@@ -185,7 +185,7 @@ def figures(result: dict[str, Any]) -> Figures:
 
 
 def _writable(kind: str) -> bool:
-    """Whether this Pillow writes files of a kind; those without a name of theirs it always does."""
+    """Return whether this Pillow can write a kind."""
     Image.init()
     return kind != "AVIF" or kind in Image.SAVE
 

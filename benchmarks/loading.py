@@ -1,4 +1,4 @@
-"""What the loader itself costs: `fastdata.DataLoader` beside the core alone.
+"""Cost of the loader: `fastdata.DataLoader` beside the core alone.
 
     python -m fastdata.benchmarks.loading imagenet-train-lmdb --out loading.json
 
@@ -46,7 +46,7 @@ _FIRST_EPOCH = epoch_key(SEED, 0)
 
 
 class Loading:
-    """What takes turns, on one dataset and with the same crops.
+    """Contenders on one dataset, with the same crops.
 
     Args:
         path: A packed dataset.
@@ -66,7 +66,7 @@ class Loading:
             )
 
     def loader(self, threads: int) -> Callable[[], float]:
-        """Fastdata's loader: images a second of an epoch."""
+        """Return a function that measures images a second of an epoch of fastdata's loader."""
         loader: DataLoader[Any] = DataLoader(
             self.dataset,
             batch_size=self._batch,
@@ -79,7 +79,7 @@ class Loading:
         return partial(epoch_rate, loader)
 
     def core(self, threads: int) -> Callable[[], float]:
-        """The core alone: the same images and crops from memory, batches submitted at once."""
+        """Return a function that measures the core alone, on images and crops in memory."""
         plans = self._plans
         outs = [np.empty((self._batch, SIZE, SIZE, 3), np.uint8) for _ in range(4)]
         engine = Engine(threads)
@@ -107,7 +107,7 @@ class Loading:
 
     @cached_property
     def _plans(self) -> list[tuple[list[bytes], list[bytes | None], Cuts]]:
-        """The images, seek points and crops of each batch."""
+        """Images, seek points and crops of each batch."""
         plans = []
         for end in range(self._batch, len(self.dataset) + 1, self._batch):
             numbers = range(end - self._batch, end)
@@ -116,7 +116,7 @@ class Loading:
         return plans
 
     def geometry(self, numbers: Any) -> Cuts:
-        """The crops of some samples in the first epoch."""
+        """Return the crops of some samples in the first epoch."""
         rows = [self.dataset.row(int(number)) for number in numbers]
         widths = np.array([row.width for row in rows])
         heights = np.array([row.height for row in rows])
@@ -124,7 +124,7 @@ class Loading:
 
 
 def verify(loading: Loading, batches: int = 4) -> None:
-    """Compares some batches with Pillow's pixels, before anything is timed."""
+    """Compare some batches with Pillow's pixels, before anything is timed."""
     dataset = loading.dataset
     loader: DataLoader[Any] = DataLoader(
         dataset, batch_size=64, num_workers=2, seed=SEED, fields=("image", "label", "index")
@@ -144,7 +144,7 @@ def verify(loading: Loading, batches: int = 4) -> None:
 
 
 def measure(path: Path, threads: int, batch: int, rounds: int) -> dict[str, Any]:
-    """Runs the benchmark; returns all figures as JSON values."""
+    """Run the benchmark; return all figures as JSON values."""
     loading = Loading(path, batch)
     verify(loading)
     contenders = {
@@ -181,7 +181,7 @@ def main(dataset: Path, threads: int, batch: int, rounds: int, out_path: Path | 
 
 
 def figures(result: dict[str, Any]) -> list[Figures]:
-    """The results as people read them; ratios are taken round by round."""
+    """Return the table of results; ratios are computed per round."""
     rates = result["images_per_second"]
     speeds = [
         [name.format(**result), f"{Spread.of(rates[key]):,.0f}"] for key, name in _NAMES.items()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fastdata.benchmarks import augment, bench, bench_figures, convert, pixels, plots
+from fastdata.benchmarks import augment, bench, bench_figures, convert, encodings, pixels, plots
 from fastdata.benchmarks.contenders import FASTDATA, PEERS
 
 Values = dict[str, Any]
@@ -61,7 +61,7 @@ def _benchmarks(results: Path) -> Values:
         ),
         "cache": "dropped first" if options["cold"] else "filled first",
         "images": options["images"] or "all",
-        "pareto": _pareto(result, results),
+        "encodings": _encodings(results),
     }
 
 
@@ -96,13 +96,13 @@ def _limits(result: dict[str, Any], decoding: Path) -> str:
     return "" if table is None else _fill("limits", {"table": table})
 
 
-def _pareto(result: dict[str, Any], results: Path) -> str:
-    """Return the part on bytes against speed; "" without encodings.json."""
+def _encodings(results: Path) -> str:
+    """Return the part on encodings; "" without encodings.json."""
     if not (path := results / "encodings.json").exists():
         return ""
-    encodings = _read(path)
-    (results / "pareto.svg").write_text(plots.pareto(result, encodings))
-    return _fill("pareto", encodings)
+    found = _read(path)
+    values = {"table": encodings.figures(found), "machine": _machine(found)}
+    return _fill("encodings", found | values)
 
 
 def _loading(results: Path) -> Values:

@@ -1,4 +1,4 @@
-"""Whether a contender gives the right pixels and labels: nothing wrong is timed."""
+"""Checks of a contender's pixels and labels, before it is timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTOR = 1.5
 
 
 class Reference(NamedTuple):
-    """What the first samples must be.
+    """Expected first samples.
 
     Attributes:
         images: uint8, shape (N, size, size, 3): Pillow's Resize and CenterCrop.
@@ -80,7 +80,7 @@ def reduced(image: Image.Image, max_side: int | None, *, area: bool = False) -> 
 
 
 class Given(NamedTuple):
-    """What a contender handed over.
+    """Samples that a contender handed over.
 
     Attributes:
         path: The ``.npz`` that it wrote.
@@ -93,7 +93,7 @@ class Given(NamedTuple):
     normalised: bool = False
 
     def levels(self, wanted: Reference) -> Pixels:
-        """Its images as ``wanted`` has them, in floating point.
+        """Return its images in the layout of ``wanted``, as floats.
 
         Raises:
             ContenderError: Shape, dtype or labels are wrong; says which.
@@ -123,7 +123,7 @@ class Given(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How far images are from Pillow's: mean absolute differences, in levels of 255.
+    """Mean absolute differences from Pillow's images, in levels of 255.
 
     Attributes:
         worst: Of the image that is furthest off.
@@ -137,7 +137,7 @@ class Difference(NamedTuple):
 def check(
     given: Given, wanted: Reference, tolerance: float, mean_tolerance: float | None = None
 ) -> Difference:
-    """Compares what a contender handed over.
+    """Compare the samples that a contender handed over.
 
     Args:
         given: That.
@@ -170,7 +170,7 @@ def check(
 
 
 def torchvisions_change(wanted: Reference, recipe: str) -> float:
-    """How far a recipe takes images from the plain ones, on average, in levels of 255."""
+    """Return the mean change of images by torchvision's recipe, in levels of 255."""
     import torch
 
     augment = pipeline(import_torchvision().transforms, recipe)
@@ -188,7 +188,7 @@ def torchvisions_change(wanted: Reference, recipe: str) -> float:
 
 
 def check_change(given: Given, wanted: Reference, expected: float) -> float:
-    """Checks what cannot be compared pixel by pixel, because it is random.
+    """Check the mean change of randomly augmented images.
 
     Args:
         given: Augmented images.

@@ -1,15 +1,12 @@
-"""Plots of results: loaders, and bytes against speed."""
+"""Plots of the loader benchmark as SVG, for light and dark pages."""
 
 from __future__ import annotations
 
-import math
-import operator
-import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from html import escape
 from typing import Any
 
-from fastdata.benchmarks.bench_figures import cpu, median, rate, runs_by_threads
-from fastdata.benchmarks.drawing import Point, bars, scatter
+from fastdata.benchmarks.bench_figures import median, rate, runs_by_threads
 
 #: Readable names of the contenders in bench.json.
 NAMES = {
@@ -32,8 +29,6 @@ NAMES = {
     "webdataset": "WebDataset",
     "petastorm-thread": "petastorm",
 }
-#: The encoding of encodings.json that fastdata-lmdb has in bench.json.
-ORIGINAL = "JPEGs as they are"
 #: Contenders that load JPEGs, or pixels of full size.
 FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdata-raw"]
 
@@ -55,34 +50,72 @@ def loaders(bench: dict[str, Any], among: Collection[str] = (), *, narrow: bool 
     ]
     rows.sort(key=lambda row: -row[1])
     axis = f"images a second, {most} threads"
-    return bars("Images a second of each loader", axis, rows, narrow=narrow)
+    return _bars("Images a second of each loader", axis, rows, narrow=narrow)
 
 
 def _ours(name: str) -> bool:
     return name.startswith("fastdata")
 
 
-def pareto(bench: dict[str, Any], encodings: dict[str, Any]) -> str:
-    """Plot bytes an image against images a second a core: our encodings, and other loaders."""
-    points = []
-    one = next(c for c in bench["contenders"] if c["name"] == "fastdata-lmdb")
-    speed = 1000 / (median(runs_by_threads(one)[1], cpu) or math.inf)
-    whole = encodings["images_a_cpu_second"][ORIGINAL]
-    for name, rates in encodings["images_a_cpu_second"].items():
-        kilobytes = encodings["bytes_an_image"][name] / 1000
-        times = statistics.median(map(operator.truediv, rates, whole))
-        points.append(Point(f"fastdata, {name}", kilobytes, times * speed, True))
-    for contender in bench["contenders"]:
-        name = contender["name"]
-        if _ours(name) or name not in NAMES or not contender["runs"]:
-            continue
-        seconds = median(runs_by_threads(contender)[1], cpu)
-        if seconds:
-            kilobytes = contender["data_bytes"] / contender["samples"] / 1000
-            points.append(Point(NAMES[name], kilobytes, 1000 / seconds, False))
-    return scatter(
-        "Size of the data against speed of loading",
-        "kB an image, as stored",
-        "images a second a core",
-        points,
+#: Widths for a laptop's page and for a phone's, in units of the SVG's view box.
+_WIDTH, _NARROW = 760, 380
+#: Width of a character of 13 px in the fonts of `_STYLE`, a little above the average.
+_CHARACTER = 7.0
+# The colour scheme of the element that shows an image switches its dark mode.
+_STYLE = """<style>
+text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: #24292f; }
+.ours { fill: #3449c4; } .theirs { fill: #a45a00; } .strong { font-weight: 600; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; }
+  .ours { fill: #9fb0ff; } .theirs { fill: #e3a857; }
+}
+</style>"""
+
+
+def _bars(
+    title: str, axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool = False
+) -> str:
+    """Draw horizontal bars.
+
+    Args:
+        title: Description for readers who cannot see the plot.
+        axis: The measure and its unit.
+        rows: Name, value, and whether it is ours, from top to bottom.
+        narrow: Whether to draw for a phone, with names above their bars.
+    """
+    whole, step, above = (_NARROW, 46, 18) if narrow else (_WIDTH, 26, 0)
+    left = 4 if narrow else 12 + max(_width(name, ours) for name, _, ours in rows)
+    room, height = whole - left - 70, step * len(rows)
+    most = max(value for _, value, _ in rows)
+    parts = []
+    for number, (name, value, ours) in enumerate(rows):
+        y, length = 10 + above + step * number, room * value / most
+        strong = ' class="strong"' if ours else ""
+        kind = "ours" if ours else "theirs"
+        parts += [
+            _text(left, y - 5, name, "start", strong)
+            if narrow
+            else _text(left - 8, y + 14, name, "end", strong),
+            f'<rect class="{kind}" x="{left:.1f}" y="{y}" width="{length:.1f}" height="18" '
+            f'rx="2"><title>{escape(name)}: {value:,.0f}</title></rect>',
+            _text(left + length + 6, y + 14, f"{value:,.0f}", "start", strong),
+        ]
+    parts.append(_text(left, height + 30, axis, "start"))
+    said = "; ".join(f"{name}: {value:,.0f}" for name, value, _ in rows)
+    return _svg(title, f"{axis}. {said}.", height + 40, parts, whole)
+
+
+def _width(name: str, strong: bool) -> float:
+    return len(name) * _CHARACTER * (1.1 if strong else 1)
+
+
+def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
+
+
+def _svg(title: str, said: str, height: float, parts: Sequence[str], width: float) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>{escape(title)}</title><desc>{escape(said)}</desc>"
     )
+    return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"

@@ -1,4 +1,4 @@
-"""Converts a tree of images, once, to what each contender reads.
+"""Conversion of a tree of images for each contender, once.
 
 Every peer's data is written by the peer's own writer, in the peer's own environment.
 """
@@ -20,7 +20,7 @@ from fastdata.errors import SourceError
 
 
 def repeat_tree(tree: Path, out: Path, images: int) -> Path:
-    """A tree of links that has so many images: the source's, again and again.
+    """Make a tree of links that repeats a tree's images.
 
     Raises:
         SourceError: There are no images in ``tree``.
@@ -42,7 +42,7 @@ def repeat_tree(tree: Path, out: Path, images: int) -> Path:
 
 
 def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
-    """A tree of few images of several classes, so that wrong labels show in the first batch."""
+    """Make a tree of few images of several classes, so that wrong labels show early."""
     files = listing(tree)
     by_class: dict[int, list[str]] = {}
     for path, label in files:
@@ -58,7 +58,7 @@ def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
 
 
 def listing(tree: Path) -> list[tuple[str, int]]:
-    """Paths and labels of a tree, in torchvision's order.
+    """Return paths and labels of a tree, in torchvision's order.
 
     Raises:
         SourceError: There are none.
@@ -70,7 +70,7 @@ def listing(tree: Path) -> list[tuple[str, int]]:
 
 
 def prepare(contender: Contender, tree: Path, work: Path, environments: Path) -> Path:
-    """What a contender reads, made if it is not there yet.
+    """Prepare a contender's data, unless they exist.
 
     Args:
         contender: Whom it is for.

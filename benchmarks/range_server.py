@@ -1,4 +1,4 @@
-"""An HTTP server of byte ranges with a slow line, in a process of its own.
+"""HTTP server of byte ranges over a slow link, in its own process.
 
 Each answer begins after a latency; all answers together get no more than a rate, as on a link
 that they share. It prints its port, and serves until its standard input ends.
@@ -23,7 +23,7 @@ _RANGE = re.compile(rb"^range: bytes=(\d+)-(\d*)\r?$", re.I | re.M)
 
 
 class Link:
-    """A rate shared by all answers.
+    """Rate shared by all answers.
 
     Args:
         rate: Bytes a second.
@@ -34,7 +34,7 @@ class Link:
         self._free = 0.0
 
     async def pass_on(self, size: int) -> None:
-        """Waits until so many bytes may go."""
+        """Wait until so many bytes may be sent."""
         now = asyncio.get_running_loop().time()
         self._free = max(self._free, now - _SLACK) + size / self._rate
         if self._free > now:
@@ -42,7 +42,7 @@ class Link:
 
 
 async def serve(root: Path, latency: float, rate: float) -> None:
-    """Serves the files of a folder."""
+    """Serve the files of a folder."""
     link = Link(rate)
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +89,7 @@ async def _answer(head: bytes, root: Path, writer: asyncio.StreamWriter, link: L
 
 @contextmanager
 def range_server(root: Path, latency: float, rate: float) -> Iterator[str]:
-    """Starts a server in a process of its own; yields its URL.
+    """Start a server in its own process; yield its URL.
 
     Args:
         root: The folder that it serves.

@@ -1,4 +1,4 @@
-"""How near loading from a server comes to what the line to it allows.
+"""Speed of loading from a server, compared with the rate of the link.
 
     python -m fastdata.benchmarks.remote DATASET [--out docs/results/remote.json]
 
@@ -11,14 +11,13 @@ is timed.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fastdata.benchmarks.measure import Spread, interleave, machine
+import click
+from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 from fastdata.benchmarks.range_server import range_server
 
 from fastdata import DataLoader, ImageDataset
@@ -38,25 +37,16 @@ _CONTENDERS = {
 _FEW = 3
 
 
-def main() -> None:
-    """Measures, and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--latency", type=float, default=0.02, help="seconds")
-    parser.add_argument("--rate", type=float, default=125e6, help="bytes a second")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/remote.json"))
-    arguments = parser.parse_args()
-    near = ImageDataset(arguments.dataset, _CROPS, staged=False)
+def measure(dataset: Path, rounds: int, latency: float, rate: float) -> dict[str, Any]:
+    """Run the benchmark; return all figures as JSON values."""
+    near = ImageDataset(dataset, _CROPS, staged=False)
     size = near.manifest.blob_bytes / len(near)
-    with range_server(arguments.dataset, arguments.latency, arguments.rate) as url:
+    with range_server(dataset, latency, rate) as url:
         _compare(url, near)
         details: dict[str, Any] = {}
-        runs = interleave(
-            {name: _runner(url, name, details) for name in _CONTENDERS}, arguments.rounds
-        )
-    allowed = arguments.rate / size
-    result = {
+        runs = interleave({name: _runner(url, name, details) for name in _CONTENDERS}, rounds)
+    allowed = rate / size
+    return {
         "machine": machine(),
         "dataset": {
             "samples": len(near),
@@ -64,8 +54,8 @@ def main() -> None:
             "bytes_a_sample": round(size),
         },
         "link": {
-            "latency_s": arguments.latency,
-            "bytes_per_second": arguments.rate,
+            "latency_s": latency,
+            "bytes_per_second": rate,
             "images_per_second": round(allowed, 1),
         },
         "batch_size": _BATCH,
@@ -79,12 +69,27 @@ def main() -> None:
             for name, values in runs.items()
         },
     }
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    for name, found in result["contenders"].items():  # type: ignore[attr-defined]
-        print(
-            f"{name}: {found['images_per_second']['median']:.0f} images/s, "
-            f"{found['share_of_link']:.1%} of the link"
-        )
+
+
+def figures(result: dict[str, Any]) -> Figures:
+    """Return the table of results."""
+    rows = [
+        [name, f"{found['images_per_second']['median']:.0f}", f"{found['share_of_link']:.1%}"]
+        for name, found in result["contenders"].items()
+    ]
+    return Figures("Loading over the link", ["", "images/s", "of the link"], rows)
+
+
+@click.command()
+@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--latency", default=0.02, show_default=True, help="Seconds.")
+@click.option("--rate", default=125e6, show_default=True, help="Bytes a second.")
+@out_option
+def main(dataset: Path, rounds: int, latency: float, rate: float, out_path: Path | None) -> None:
+    """Measure loading of the packed DATASET from a server."""
+    result = measure(dataset, rounds, latency, rate)
+    report(result, out_path, figures(result))
 
 
 def _loader(of: ImageDataset) -> DataLoader[Any]:
@@ -121,7 +126,7 @@ def _runner(url: str, name: str, details: dict[str, Any]) -> Any:
 
 
 def _compare(url: str, near: ImageDataset) -> None:
-    """The pixels are the local dataset's."""
+    """Compare the pixels with the local dataset's."""
     for far, local in islice(
         zip(_loader(ImageDataset(url, _CROPS)), _loader(near), strict=True), 8
     ):

@@ -1,4 +1,4 @@
-"""A training step on a GPU, fed: how much of its own speed is left, and what a trace shows.
+"""Speed of a training step on a GPU that loaders feed, and a trace of it.
 
     python -m fastdata.benchmarks.training imagenet-train-lmdb --tree imagenet/train --out gpu.json
 
@@ -40,7 +40,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Training:
-    """What takes turns: a step, and what feeds it.
+    """Training step, and the loaders that feed it.
 
     Args:
         dataset: A packed dataset.
@@ -77,7 +77,7 @@ class Training:
         self._same = images, torch.randint(0, classes, (batch,), device=device)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Forward, backward, SGD."""
+        """Run forward, backward and SGD."""
         with torch.autocast(self._device.type, torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(self._compiled(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -85,15 +85,15 @@ class Training:
         self._optimiser.zero_grad(set_to_none=True)
 
     def nothing(self, threads: int) -> Iterable[Batch]:
-        """One batch, again and again."""
+        """Repeat one batch."""
         return repeat(self._same)
 
     def fastdata(self, threads: int) -> Iterable[Batch]:
-        """Fastdata's loader, to the device."""
+        """Return fastdata's loader, to the device."""
         return self._loader(self._floats, threads, device=str(self._device))
 
     def fastdata_alone(self, threads: int) -> Iterable[Batch]:
-        """Fastdata's loader, bytes on the host."""
+        """Return fastdata's loader, bytes on the host."""
         return self._loader(self._plain, threads)
 
     def _loader(self, data: ImageDataset, threads: int, **options: Any) -> Iterable[Batch]:
@@ -109,7 +109,7 @@ class Training:
         )
 
     def torch_alone(self, workers: int) -> Iterable[Batch]:
-        """Torch's loader over the tree, bytes on the host."""
+        """Return torch's loader over the tree, bytes on the host."""
         torchvision = import_torchvision()
         steps = torchvision.transforms
         transform = steps.Compose(
@@ -126,7 +126,7 @@ class Training:
         )
 
     def torch(self, workers: int) -> Iterator[Batch]:
-        """Torch's loader, its bytes sent and normalised there as its users write it."""
+        """Yield batches of torch's loader, sent and normalised as its users write it."""
         mean, std = (torch.tensor(v, device=self._device).view(1, 3, 1, 1) for v in (MEAN, STD))
         while True:
             for images, labels in self.torch_alone(workers):
@@ -137,7 +137,7 @@ class Training:
                 yield ((images.float() / 255 - mean) / std).bfloat16(), labels
 
     def verify(self) -> None:
-        """Compares a batch on the device with the same of the host, before anything is timed."""
+        """Compare a batch on the device with the host's, before anything is timed."""
         options: dict[str, Any] = {"batch_size": self._batch, "num_workers": 2, "seed": 1}
         there, _ = next(iter(DataLoader(self._floats, device=str(self._device), **options)))
         here, _ = next(iter(DataLoader(self._floats, **options)))
@@ -145,7 +145,7 @@ class Training:
             sys.exit(f"the images on {self._device} are not those of the host: nothing was timed")
 
     def turn(self, batches: Iterable[Batch], count: int, steps: int) -> tuple[float, float]:
-        """Images a second of some steps, and the share of their time that waits for batches."""
+        """Return images a second of some steps, and the share of time spent waiting for batches."""
         stream = self._warm(batches, count)
         waited, begun = 0.0, time.perf_counter()
         for _ in range(steps):
@@ -158,7 +158,7 @@ class Training:
         return steps * self._batch / seconds, waited / seconds
 
     def alone(self, batches: Iterable[Batch], count: int, steps: int) -> tuple[float, float]:
-        """Images a second of a loader that nobody but this waits for."""
+        """Return images a second of a loader without a training step."""
         stream = endless(batches)
         for _ in islice(stream, ahead(count)):
             pass
@@ -167,7 +167,7 @@ class Training:
         return images / (time.perf_counter() - begun), 1.0
 
     def trace(self, batches: Iterable[Batch], count: int, path: Path) -> dict[str, float]:
-        """Has torch's profiler record some steps, as a trace for Chrome or Perfetto."""
+        """Record some steps with torch's profiler, as a trace for Chrome or Perfetto."""
         stream = self._warm(batches, count)
         with torch.profiler.profile() as recorder:
             for images, labels in islice(stream, TRACED):
@@ -178,7 +178,7 @@ class Training:
             return of_trace(json.load(file)["traceEvents"])
 
     def _warm(self, batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-        """What is left of batches, endlessly, after steps with those that were made ahead."""
+        """Return an endless stream of batches, after steps with the prefetched ones."""
         stream = endless(batches)
         for images, labels in islice(stream, ahead(count)):
             self.step(images, labels)
@@ -191,18 +191,18 @@ class Training:
 
 
 def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Epoch after epoch."""
+    """Yield epoch after epoch."""
     while True:
         yield from batches
 
 
 def ahead(count: int) -> int:
-    """How many batches to let go by: so many workers hold two each when the first is there."""
+    """Return the number of batches to skip: each worker has two ready when the first arrives."""
     return 2 * count + 2
 
 
 def of_trace(events: list[dict[str, Any]]) -> dict[str, float]:
-    """What a trace says of feeding: shares of time, and of copies beside the step.
+    """Return what a trace shows of feeding: shares of time, and of copies beside the step.
 
     Args:
         events: Of torch.profiler's Chrome trace.
@@ -234,7 +234,7 @@ def _span(event: dict[str, Any]) -> tuple[float, float]:
 
 
 def _covered(spans: list[tuple[float, float]], begun: float, ended: float) -> float:
-    """How much of the time from ``begun`` to ``ended`` is in spans, which are in order."""
+    """Return the time from ``begun`` to ``ended`` that sorted spans cover."""
     covered, until = 0.0, begun
     for start, end in spans:
         start, end = max(start, until), min(end, ended)
@@ -268,7 +268,7 @@ def measure(
 
 
 def figures(result: dict[str, Any]) -> list[Figures]:
-    """The results as people read them; shares of the step's own speed are taken by round."""
+    """Return the tables of results; shares of the step's speed are computed per round."""
     turns = result["turns"]
     own = [rate for rate, _ in turns["step"]["0"]]
     fed = [["the step alone", "", f"{Spread.of(own):,.0f}", "", ""]]

@@ -1,4 +1,4 @@
-"""The page cache before a measurement: dropped for a cold start, filled for a warm one."""
+"""Page cache before a measurement: dropped for a cold start, filled for a warm one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DROP = Path("/proc/sys/vm/drop_caches")
 
 
 def drop(data: Path) -> str:
-    """Drops the page cache, of the whole machine where permitted, else of the data's files.
+    """Drop the page cache, of the whole machine if permitted, else of the data's files.
 
     Returns:
         How it was done: "all", "files", or "" where it could not be done.
@@ -34,7 +34,7 @@ def drop(data: Path) -> str:
 
 
 def fill(data: Path) -> bool:
-    """Reads the data once, so that no contender finds less of it in memory than another did.
+    """Read the data once, so that every contender finds it in memory.
 
     Returns:
         Whether it was done; not where the data is larger than the memory that is left for it.
@@ -55,7 +55,7 @@ def fill(data: Path) -> bool:
 
 
 def size(data: Path) -> int:
-    """Bytes of all files of a folder, or of one file."""
+    """Return the bytes of all files of a folder, or of one file."""
     return sum(path.stat().st_size for path in _files(data))
 
 

@@ -1,9 +1,9 @@
-"""The main job, start to end: pack ImageNet to LMDB, verify it, load it with random crops.
+"""The main job from start to end: pack ImageNet to LMDB, verify it, load random crops.
 
     python examples/convert_and_load.py                        on a made sample
     python examples/convert_and_load.py --root /data/imagenet  on your ImageNet
 
-What it makes goes to ./run; running it again reuses what is there.
+Writes to ./run; a second run reuses its files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 
 def fastdata(*arguments: str) -> None:
-    """Runs a fastdata command, showing it."""
+    """Print and run a fastdata command."""
     print(f"$ fastdata {' '.join(arguments)}", flush=True)
     subprocess.run([sys.executable, "-m", "fastdata", *arguments], check=True)
 
 
 def main() -> None:
-    """Runs the example."""
+    """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="ImageNet, in any layout; made if not given")
     parser.add_argument("--out", type=Path, default=Path("run"), help="where to write")

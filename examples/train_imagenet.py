@@ -1,11 +1,11 @@
-"""Trains an image classifier on a dataset that ``fastdata convert`` made: one file, to be copied.
+"""Train an image classifier on a dataset that ``fastdata convert`` made; one file, to copy.
 
     python -m fastdata.examples.train_imagenet --config cpu --train DATASET --val DATASET
     torchrun --nproc-per-node 8 train_imagenet.py --config resnet50 --train DATASET --val DATASET
     srun --ntasks-per-node 8 python train_imagenet.py --config resnet50 --train DATASET …
 
-From top to bottom: options, ranks, data, model, checkpoints, the run. docs/training.md tells of the
-recipes, and of stopping and resuming.
+From top to bottom: options, ranks, data, model, checkpoints, the run. docs/training.md describes
+the recipes, and how to stop and resume.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from fastdata.errors import DataError, FastdataError, UsageError
 from fastdata.machine import slurm_variables
 from fastdata.profile import StepTimer
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 AUGMENTATIONS = {
     "auto": transforms.AutoAugment,
     "rand": transforms.RandAugment,
     "trivial": transforms.TrivialAugmentWide,
 }
-#: What a checkpoint's run and one that goes on from it must have in common.
+#: Options that a resumed run must share with its checkpoint.
 SHARED = ("model", "model_args", "optimizer", "seed", "on_error")
 
 # --- options: defaults, then a YAML file, then the command line -----------------------------------
@@ -60,7 +60,7 @@ def _option(default: Any, about: str, *choices: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """All options; the command line has one for each, with hyphens for underscores."""
+    """Options; the command line has one for each, with hyphens for underscores."""
 
     train: str = _option("", "dataset to train on: made by fastdata convert, in any container")
     val: str = _option("", "dataset to validate on after each epoch; none if not given")
@@ -126,7 +126,7 @@ class Config:
         self.size(0), self.arguments
 
     def size(self, epoch: int) -> int:
-        """Side of an epoch's training crops."""
+        """Return the side of an epoch's training crops."""
         try:
             pairs = [part.rpartition(":") for part in self.image_size.split(",")]
             sizes = {int(begin or 0): int(side) for begin, _, side in pairs}
@@ -137,7 +137,7 @@ class Config:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The model's."""
+        """Further arguments of the model."""
         try:
             return dict(json.loads(self.model_args))
         except (ValueError, TypeError):
@@ -146,21 +146,21 @@ class Config:
 
     @property
     def dtype(self) -> str:
-        """What mixed precision would convert images to: they are normalised to it."""
+        """Dtype of images: that of mixed precision."""
         return "float32" if self.amp == "none" else self.amp
 
     @property
     def layout(self) -> torch.memory_format:
-        """Of images and weights in memory."""
+        """Memory layout of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Mixed precision as asked for."""
+        """Return the context of mixed precision."""
         return torch.autocast(device.type, getattr(torch, self.dtype), self.amp != "none")
 
 
 def parse(arguments: Sequence[str] | None) -> Config:
-    """The options of a command line (None: of this program's), and of the recipe that it names."""
+    """Parse a command line (None for this program's) and the recipe that it names."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s [--config RECIPE] [options]",
         argument_default=argparse.SUPPRESS,
@@ -189,7 +189,7 @@ def parse(arguments: Sequence[str] | None) -> Config:
 
 
 def recipe_words(path: Path) -> list[str]:
-    """What a recipe would be on the command line."""
+    """Return a recipe as words of a command line."""
     yaml = importlib.import_module("yaml")
     try:
         options = yaml.safe_load(path.read_text()) or {}
@@ -209,7 +209,7 @@ def recipe_words(path: Path) -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of that path; or the recipe of that name, beside this file or installed."""
+    """Return the file of a path, or of a recipe's name, beside this file or installed."""
     places = [str(Path(__file__).parent)]
     with suppress(ModuleNotFoundError):
         places += importlib.import_module("fastdata.examples").__path__
@@ -226,9 +226,9 @@ def find_recipe(name: str) -> Path:
 
 @contextmanager
 def join(config: Config) -> Iterator[torch.device]:
-    """Joins the run that torchrun or Slurm tells of, or makes one of this process alone.
+    """Join the run of torchrun or Slurm, or start one of this process alone.
 
-    What is on the CPU goes by gloo; what is on a device by NCCL, or what is there in its place.
+    Tensors on the CPU go by gloo, those on a device by NCCL or the device's own backend.
     """
     by_slurm = slurm_variables()
     os.environ.update(by_slurm)
@@ -238,7 +238,7 @@ def join(config: Config) -> Iterator[torch.device]:
     if config.device != "cpu" and (found is not None or config.device != "auto"):
         count = torch.accelerator.device_count()
         if by_slurm and count == 1:
-            local = 0  # --gpus-per-task: each task sees its own alone
+            local = 0  # --gpus-per-task: each task sees one GPU
         if found is None or config.device not in ("auto", found.type) or local >= count:
             raise UsageError(
                 f"there is no device {config.device!r} for process {local} of this machine: torch "
@@ -259,24 +259,23 @@ def join(config: Config) -> Iterator[torch.device]:
     except BaseException:
         if backend == "gloo":
             dist.destroy_process_group()
-        # NCCL would wait for what others never join. This process ends, and the others with it:
-        # by gloo, which sees that it is gone; by torchrun or srun; or after --timeout.
+        # NCCL would wait for the other ranks. They end, too: gloo notices the lost process, or
+        # torchrun, srun or --timeout ends them.
         raise
     dist.destroy_process_group()
 
 
 def gather(value: Any) -> list[Any]:
-    """What each rank has, on every rank."""
+    """Return every rank's value, on every rank."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
 
 
 class Signals:
-    """SIGUSR1 and SIGTERM, answered by all ranks after the same step.
+    """Handler of SIGUSR1 and SIGTERM, which all ranks answer after the same step.
 
-    What they have received they compare by a reduction that runs beside the next step: none waits
-    for it, and the device is not asked.
+    A reduction on the CPU runs beside the next step, so that no rank waits for it.
     """
 
     def __init__(self) -> None:
@@ -285,7 +284,7 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Within this, signals are noted, and do nothing else."""
+        """Record signals within a ``with`` block, without other effects."""
         kept = {one: signal.signal(one, self._note) for one in (signal.SIGUSR1, signal.SIGTERM)}
         try:
             yield
@@ -297,7 +296,7 @@ class Signals:
         self._received = max(self._received, number)
 
     def poll(self) -> int:
-        """The signal that any rank had at the last call, or 0; every rank must call."""
+        """Return the signal that any rank had at the last call, or 0; every rank must call."""
         if self._work is not None:
             self._work.wait()
         found = int(self._highest)
@@ -310,10 +309,10 @@ class Signals:
 
 
 def training_data(config: Config, device: torch.device) -> DataLoader[Any]:
-    """This rank's share, augmented, on the device: dicts of "image" and "label".
+    """Return this rank's share, augmented, on the device: dicts of "image" and "label".
 
-    All batches are full, so a compiled model has one graph. Labels are int64 or, of images that
-    were mixed, float32, (N, classes).
+    All batches are full, so a compiled model has one graph. Labels are int64, those of mixed
+    images float32 (N, classes).
     """
 
     def transform(epoch: int) -> transforms.Transform:
@@ -340,11 +339,11 @@ def training_data(config: Config, device: torch.device) -> DataLoader[Any]:
 
 
 def validation_data(config: Config, device: torch.device) -> DataLoader[Any]:
-    """The middle of each image of this rank's share, on the device."""
+    """Return the centres of this rank's share of images, on the device."""
     resize = transforms.Resize(config.val_resize, config.interpolation)
     cut, normalize = transforms.CenterCrop(config.val_size), _normalize(config)
     dataset = ImageDataset(config.val, transforms.Compose((resize, cut, normalize)))
-    # A bad image must not shift the others, as skipping does: it is black, and not counted.
+    # A bad image is black and not counted: another image in its place would count twice.
     on_error = "zero" if config.on_error == "skip" else "raise"
     return _loader(config, device, dataset, config.batch_size, on_error=on_error)
 
@@ -375,11 +374,11 @@ def _classes(loader: Any) -> list[str]:
 
 
 class Mix:
-    """Joins an image's crops, and mixes images: MixUp (Zhang et al., 2018) or CutMix.
+    """Concatenation of an image's crops, then MixUp (Zhang et al., 2018) or CutMix.
 
-    Each image is mixed with the one before it in the batch, as torchvision's v2 does; CutMix (Yun
-    et al., 2019) puts a rectangle of that in its place. The loader calls this on the device, with
-    generators that it has seeded by (seed, epoch, batch): a resumed run draws the same.
+    Each image is mixed with the one before it in the batch, as in torchvision's v2; CutMix (Yun
+    et al., 2019) copies a rectangle of that. The loader calls this on the device, with generators
+    seeded by (seed, epoch, batch), so that a resumed run draws the same.
     """
 
     def __init__(self, config: Config, classes: int) -> None:
@@ -388,7 +387,7 @@ class Mix:
         self._classes = classes
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch, mixed; it may be written to."""
+        """Return the mixed batch; may write to its argument."""
         images, labels = batch["image"], batch["label"]
         if isinstance(images, list):
             images, labels = torch.cat(images), labels.repeat(len(images))
@@ -418,7 +417,7 @@ class Mix:
 
 
 def make_model(config: Config, classes: int) -> nn.Module:
-    """The network, on the CPU; the same weights on every rank."""
+    """Return the network on the CPU, with the same weights on every rank."""
     torch.manual_seed(config.seed)
     library, _, name = config.model.rpartition("/")
     module, _, function = config.model.partition(":")
@@ -437,7 +436,7 @@ def make_model(config: Config, classes: int) -> nn.Module:
 
 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD or AdamW, in one kernel. What has one dimension (norms, biases) does not decay."""
+    """Return SGD or AdamW, in one kernel; norms and biases (one dimension) do not decay."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [one for one in parameters if one.ndim > 1]},
@@ -447,7 +446,7 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, config.lr, **options)
     sgd = torch.optim.SGD(groups, config.lr, config.momentum, **options)
-    # The kernel leaves a new momentum unwritten where a gradient scaler has it skip the first step.
+    # The kernel leaves a new momentum unwritten if the gradient scaler skips the first step.
     for one in parameters if config.momentum else ():
         sgd.state[one]["momentum_buffer"] = torch.zeros_like(one)
     return sgd
@@ -457,14 +456,14 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 def evaluate(
     models: Sequence[nn.Module], loader: Any, config: Config, device: torch.device
 ) -> list[dict[str, float]]:
-    """Scores models: "loss" (mean cross-entropy), "top1" and "top5" (0 to 1), "samples".
+    """Score models: "loss" (mean cross-entropy), "top1" and "top5" (0 to 1), "samples".
 
-    Each sample counts once, on any number of ranks. The device is waited for once, at the end.
+    Each sample counts once, on any number of ranks. Synchronises with the device once, at the end.
     """
     sums, begin = [], 0
     for batch in loader:
         images, labels = batch["image"].contiguous(memory_format=config.layout), batch["label"]
-        # Every rank has as many batches of the same sizes: what fills up the last is not counted.
+        # All ranks have batches of the same sizes; padding of the last batch is not counted.
         first = begin + dist.get_rank() * len(labels)
         counts = torch.arange(first, first + len(labels), device=device) < len(loader.dataset)
         counts &= batch.get("valid", counts)
@@ -483,7 +482,7 @@ def evaluate(
 
 
 def average(config: Config, model: nn.Module) -> AveragedModel:
-    """The exponential moving average of a model's weights and running means, as it is now."""
+    """Return an exponential moving average of a model's weights and running means."""
     update = get_ema_multi_avg_fn(config.ema_decay**config.ema_every)  # type: ignore[no-untyped-call]
     return AveragedModel(model, multi_avg_fn=update, use_buffers=True).eval()
 
@@ -493,7 +492,7 @@ def average(config: Config, model: nn.Module) -> AveragedModel:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Within this, the system's errors tell of that path."""
+    """Let OSErrors in a ``with`` block name a path and the fix."""
     try:
         yield
     except OSError as error:
@@ -502,26 +501,26 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Writer:
-    """Writes files in a thread; who opens one finds it whole, or the one before."""
+    """Writer of files in a thread; each file appears when it is complete."""
 
     def __init__(self) -> None:
         self._thread, self._last = ThreadPoolExecutor(1), Future[None]()
         self._last.set_result(None)
 
     def write(self, state: dict[str, Any], path: Path) -> None:
-        """Copies a state, and begins to write it: its tensors may change afterwards."""
+        """Copy a state, and begin to write it; its tensors may change afterwards."""
         copied = io.BytesIO()
         torch.save(state, copied)
         self.wait()
         self._last = self._thread.submit(self._write, copied, path)
 
     def check(self) -> None:
-        """Raises what went wrong with the last file, unless it is still being written."""
+        """Raise the error of the last file, if it has failed already."""
         if self._last.done():
             self._last.result()
 
     def wait(self) -> None:
-        """Waits for the file that is being written; raises what went wrong with it."""
+        """Wait for the file that is being written; raise its error."""
         self._last.result()
 
     @staticmethod
@@ -536,20 +535,20 @@ class Writer:
                 partial.replace(path)
             except OSError:
                 with suppress(OSError):
-                    partial.unlink()  # it takes what room there is
+                    partial.unlink()  # free its space
                 raise
 
 
 def find_checkpoint(config: Config, classes: int) -> dict[str, Any] | None:
-    """The checkpoint to go on from, on the CPU; None to start anew."""
+    """Return the checkpoint to resume from, on the CPU; None to start from the beginning."""
     own = Path(config.out, "checkpoint.pt")
     if not config.resume and own.exists():
-        hint = "Go on from it with --resume auto, or give another --out."
+        hint = "Resume it with --resume auto, or give another --out."
         raise UsageError(f"{own}: is the checkpoint of a run, which would be overwritten", hint)
     if not config.resume or (config.resume == "auto" and not own.exists()):
         return None
     path = own if config.resume == "auto" else Path(config.resume)
-    hint = "Name another checkpoint; or remove it, or give another --out, to start anew."
+    hint = "Name another checkpoint; to start over, remove it or give another --out."
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         saved = state["config"] | {"classes": state["classes"], "ema": bool(state["ema"])}
@@ -563,7 +562,7 @@ def find_checkpoint(config: Config, classes: int) -> dict[str, Any] | None:
         if saved[name] != now[name]:
             raise UsageError(
                 f"{path}: was saved with {name}={saved[name]!r}, this run has {now[name]!r}",
-                f"Give {name} as then, or another --out.",
+                f"Give the same {name}, or another --out.",
             )
     return state
 
@@ -572,7 +571,7 @@ def find_checkpoint(config: Config, classes: int) -> dict[str, Any] | None:
 
 
 class Trainer:
-    """Everything of one rank; goes on from the checkpoint that the options name."""
+    """Training on one rank; resumes from the checkpoint that the options name."""
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device, self.out = config, device, Path(config.out)
@@ -597,7 +596,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.amp == "float16")
         self.wrapped, self.no_sync = self.model, cast(Any, nullcontext)
         if dist.get_world_size() > 1:
-            # Not where gradients are sent in some batches only, nor compiled.
+            # Accumulation and compilation break the assumption of a static graph.
             static = config.static_graph and config.accumulate == 1 and not config.compile
             ddp = DistributedDataParallel(
                 self.model, gradient_as_bucket_view=True, static_graph=static
@@ -606,8 +605,8 @@ class Trainer:
                 ddp.register_comm_hook(None, bf16_compress_hook)
             self.wrapped, self.no_sync = ddp, ddp.no_sync
         if config.compile:
-            # Of the wrapped model, so that graphs are cut where gradients can be sent; and a graph
-            # for each size: one for all sizes would be slower.
+            # Compile the wrapped model, so that gradients are sent between its graphs. A graph for
+            # each size is faster than one for all sizes.
             self.wrapped = torch.compile(self.wrapped, backend=config.compile, dynamic=False)
         self.step, self.best, self.scores = 0, 0.0, list[dict[str, float]]()
         self.losses: list[torch.Tensor] = []  # of the steps since the last report, on the device
@@ -616,7 +615,7 @@ class Trainer:
         self._resume(find_checkpoint(config, self.classes))
 
     def _resume(self, state: dict[str, Any] | None) -> None:
-        """Takes over what a checkpoint holds; options stay those of this run."""
+        """Load a checkpoint; options stay those of this run."""
         if state is not None:
             self.model.load_state_dict(state["model"])
             if self.ema is not None:
@@ -626,15 +625,12 @@ class Trainer:
             for parameter, values in self.optimizer.state.items():
                 for name, value in values.items():
                     if value.shape == parameter.shape:
-                        # Fused kernels go by memory: the layout must be this run's.
+                        # Fused kernels need this run's memory layout.
                         values[name] = torch.empty_like(parameter).copy_(value)
             if self.scaler.is_enabled() and state["scaler"]:
                 self.scaler.load_state_dict(state["scaler"])
             self.step, self.best = state["step"], state["best"]
-            # One state fits all ranks, also when there are more or fewer of them now, unless bad
-            # samples are skipped: then each rank has skipped its own.
-            same = len(state["loaders"]) == dist.get_world_size()
-            self.loader.load_state_dict(state["loaders"][dist.get_rank() if same else 0])
+            self.loader.load_state_dict(state["loader"])  # fits any rank of any number
         steps = gather(self.step)
         if len(set(steps)) > 1:
             what = f"the ranks have found checkpoints of different steps: {steps}"
@@ -643,7 +639,7 @@ class Trainer:
             self._introduce(state is not None)
 
     def _introduce(self, resumed: bool) -> None:
-        """Prints what is trained on and where the run begins: the first report takes a while."""
+        """Print the data and the first step: the first report takes a while."""
         config, batches = self.config, len(self.loader)
         images = len(self.loader.dataset)  # type: ignore[arg-type]
         print(
@@ -657,20 +653,19 @@ class Trainer:
             epoch = self.loader.state_dict()["epoch"]
             print(f"resumed from {path}: step {self.step:,}, in epoch {epoch}")
         elif config.resume:
-            print(f"nothing to resume from: {own} is not there; starting at step 0")
+            print(f"nothing to resume from: there is no {own}; starting at step 0")
         print(f"writing to {self.out}", flush=True)
 
     def save(self) -> None:
-        """Begins to write a checkpoint; every rank must take part, the first one writes."""
+        """Begin to write a checkpoint; every rank must call, the first one writes."""
         if not all(bool(one.isfinite().all()) for one in self.model.parameters()):
             raise FloatingPointError(f"step {self.step}: parameters are not finite, and not saved")
-        loaders = gather(self.loader.state_dict())
         state = {
             "model": self.model.state_dict(),
             "ema": {} if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "loaders": loaders,
+            "loader": self.loader.state_dict(),
             "step": self.step,
             "best": self.best,
             "classes": self.classes,
@@ -680,14 +675,14 @@ class Trainer:
             self.writer.write(state, self.out / "checkpoint.pt")
 
     def run(self) -> dict[str, Any]:
-        """Trains to the end, or until SIGTERM; returns what summary.json holds."""
+        """Train to the end, or until SIGTERM; return the contents of summary.json."""
         config, written = self.config, self.out / "summary.json"
         epoch = int(self.loader.state_dict()["epoch"])
         stopped = self._enough()
         if (stopped or epoch >= config.epochs) and written.exists():
-            # Queued again after its end, which SIGTERM may have come with.
+            # The run was queued again although it had ended.
             return dict(json.loads(written.read_text())) | {"terminated": False}
-        # The garbage collector would stop each rank at another step, and with it all the others.
+        # Automatic collections would stop each rank at another step, and the others would wait.
         gc.disable()
         try:
             with self.signals.caught():
@@ -722,21 +717,21 @@ class Trainer:
         return summary
 
     def _enough(self) -> int:
-        """-1 after --max-steps, else 0."""
+        """Return -1 after --max-steps, else 0."""
         return -(0 < self.config.max_steps <= self.step)
 
     def _train(self, epoch: int, batches: Any) -> int:
-        """What is left of an epoch. Returns SIGTERM or, after --max-steps, -1 if that ended it."""
+        """Train the rest of an epoch; return SIGTERM or, after --max-steps, -1 if that ended it."""
         config, total, every = self.config, len(batches), self.config.accumulate
         for number, batch in enumerate(self.timer.batches(batches)):
             first = number - number % every
             last = number + 1 in (first + every, total)
             if number == first:
-                # Functions of the step, so that a resumed run has the same rates and dropout.
+                # A resumed run has the same rates and dropout: they depend on the step alone.
                 numbers = self.step * dist.get_world_size() + dist.get_rank()
                 torch.manual_seed((config.seed << 32) + numbers)
                 self._set_rate(epoch + 1 - (total - first) / len(self.loader))
-            # Gradients go over the network once a step, not once a batch.
+            # Send gradients once a step, not once a batch.
             with nullcontext() if last else self.no_sync():
                 self._backward(batch, 1 / min(every, total - first))
             if not last:
@@ -776,10 +771,10 @@ class Trainer:
             if self.ema is not None and self.step % config.ema_every == 0:
                 self.ema.update_parameters(self.model)
                 if epoch < config.warmup_epochs:
-                    self.ema.n_averaged.zero_()  # so the next update begins the average anew
+                    self.ema.n_averaged.zero_()  # the next update restarts the average
 
     def _set_rate(self, done: float) -> None:
-        """Sets the rate of the step that begins when so many epochs are done."""
+        """Set the learning rate of a step, which begins after ``done`` epochs."""
         config, warmup = self.config, self.config.warmup_epochs
         images = config.batch_size * config.accumulate * dist.get_world_size()
         if done < warmup:
@@ -790,7 +785,7 @@ class Trainer:
             group["lr"] = config.lr * images / 256 * factor
 
     def _report(self, epoch: int) -> None:
-        """Tells of the steps since the last report; ends all ranks if a loss is not finite."""
+        """Report the steps since the last report; end all ranks if a loss is not finite."""
         gc.collect(1)
         self.writer.check()
         losses = torch.stack(self.losses).cpu().double() / dist.get_world_size()
@@ -819,7 +814,7 @@ class Trainer:
         if self.ema is not None:
             models = {"val": self.ema.module, "raw": self.model}
         for buffer in (one for model in models.values() for one in model.buffers()):
-            dist.broadcast(buffer, 0)  # running means differ a little; the first rank's are saved
+            dist.broadcast(buffer, 0)  # ranks' running means differ; keep the first's
         self.model.eval()
         self.scores = evaluate([*models.values()], self.val_loader, self.config, self.device)
         self.model.train()
@@ -832,7 +827,7 @@ class Trainer:
                 self.writer.write(best | {"config": asdict(self.config)}, self.out / "best.pt")
 
     def _tell(self, kind: str, **values: float) -> None:
-        """Prints values, and adds a line of JSON to log.jsonl; once for all ranks."""
+        """Print values, and append them to log.jsonl; on the first rank alone."""
         if dist.get_rank() == 0:
             path = self.out / "log.jsonl"
             with writing(path), path.open("a") as file:
@@ -842,7 +837,7 @@ class Trainer:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Trains as the command line says; returns what summary.json holds."""
+    """Train by the command line; return the contents of summary.json."""
     config = parse(arguments)
     if not config.train:
         raise UsageError("nothing to train on", "Give --train DATASET.")
@@ -852,7 +847,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        # As a shell says of what SIGTERM ended: nothing that follows must take it for done.
+        # Exit as after SIGTERM in a shell, so that no script takes the run for complete.
         sys.exit(128 + signal.SIGTERM if main()["terminated"] else 0)
     except FastdataError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -166,12 +166,11 @@ def test_every_cell_of_the_comparison_has_a_source() -> None:
 
 
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
-    results = {name: _read(name) for name in ("bench", "encodings")}
+    result = _read("bench")
     for svg in (
-        plots.loaders(results["bench"]),
-        plots.loaders(results["bench"], plots.FULL_SIZE),
-        plots.loaders(results["bench"], plots.FULL_SIZE, narrow=True),
-        plots.pareto(results["bench"], results["encodings"]),
+        plots.loaders(result),
+        plots.loaders(result, plots.FULL_SIZE),
+        plots.loaders(result, plots.FULL_SIZE, narrow=True),
     ):
         root = ElementTree.fromstring(svg)
         texts = [node for node in root.iter("{http://www.w3.org/2000/svg}text") if node.text]

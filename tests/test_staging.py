@@ -682,6 +682,7 @@ def test_two_processes_stage_once(dataset: Path) -> None:
 
 def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
+    CliRunner().invoke(cli, ["stage", "--help"])  # imports, which take long on a busy machine
     for tell in ("library", "command"):
         process = start(dataset, 'hook(copying, "_write", slowly)')
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The core's augmentations, as torchvision has them; a script that times them elsewhere, too.
+"""torchvision's equivalents of the core's augmentations; also a script that times them.
 
     python _operations.py pixels.npy
 
@@ -23,7 +23,7 @@ CALLS = 7  # of a contender in a row; the round's figure is their median
 
 
 class Case(NamedTuple):
-    """One operation with its parameters.
+    """Operation with its parameters.
 
     Attributes:
         operation: The core's name of it.
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def operations(size: int = SIZE) -> dict[str, Case]:
-    """Every operation of the core, by what the table calls it; torchvision is imported already."""
+    """Return every operation of the core, by its name in the table; needs torchvision imported."""
     functional = importlib.import_module("torchvision.transforms.v2.functional")
     matrices = importlib.import_module("torchvision.transforms.functional")
     modes = functional.InterpolationMode
@@ -112,7 +112,7 @@ def operations(size: int = SIZE) -> dict[str, Case]:
 
 
 def _add_tensors(found: dict[str, Case], functional: Any, matrix: list[float]) -> None:
-    """What torchvision does otherwise to tensors; tests/test_tensor_augment.py has its pixels."""
+    """Add operations that differ on tensors; tests/test_tensor_augment.py checks their pixels."""
 
     def add(operation: str, values: Sequence[float], name: str, *arguments: Any) -> None:
         function = getattr(functional, name)
@@ -133,7 +133,7 @@ def _add_tensors(found: dict[str, Case], functional: Any, matrix: list[float]) -
 
 
 def timed(run: Callable[[Any], object], image: Any) -> float:
-    """Microseconds of a call."""
+    """Return the microseconds of a call."""
     seconds = []
     for _ in range(CALLS):
         begun = time.perf_counter()
@@ -143,7 +143,7 @@ def timed(run: Callable[[Any], object], image: Any) -> float:
 
 
 def main() -> None:
-    """The script."""
+    """Run the script."""
     import numpy as np
     from _torchvision import import_torchvision
 

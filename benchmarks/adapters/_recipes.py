@@ -1,4 +1,4 @@
-"""The recipes of augmentation: what is measured stands here once, in torchvision's transforms.
+"""Recipes of augmentation, in torchvision's transforms.
 
 Adapters of libraries that run Python transforms use the pipeline as it is; DALI's translates it.
 """
@@ -15,7 +15,7 @@ Steps = Callable[[Any], Sequence[Any]]
 
 
 class Recipe(NamedTuple):
-    """What follows a random resized crop and a flip.
+    """Steps after a random resized crop and a flip.
 
     Attributes:
         title: What tables call it.
@@ -58,7 +58,7 @@ RECIPES = {
 
 
 def pipeline(tv: Any, recipe: str, geometry: Sequence[Any] = ()) -> Any:
-    """A torchvision pipeline from a PIL image to a float32 tensor (3, H, W).
+    """Return a torchvision pipeline from a PIL image to a float32 tensor (3, H, W).
 
     Args:
         tv: ``torchvision.transforms``, for all of it on PIL images; or its ``v2``, for all of it
@@ -80,7 +80,7 @@ def pipeline(tv: Any, recipe: str, geometry: Sequence[Any] = ()) -> Any:
 
 
 def crop(tv: Any, kind: str, size: int) -> Sequence[Any]:
-    """Crops of ImageNet training ("train") or validation ("val")."""
+    """Return the crops of ImageNet training ("train") or validation ("val")."""
     if kind == "train":
         return [tv.RandomResizedCrop(size), tv.RandomHorizontalFlip()]
     return [tv.Resize(round(size * 256 / 224)), tv.CenterCrop(size)]

@@ -1,4 +1,4 @@
-"""The other end of the benchmark's pipe: runs one contender in its own process and environment.
+"""Contender's end of the benchmark's pipe, in its own process and environment.
 
 Adapters import this, their peer, numpy and nothing else: their interpreter may not have fastdata.
 A request comes as one line of JSON on stdin; what happens goes, one line of JSON an event, to what
@@ -31,7 +31,7 @@ _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
 @dataclass(frozen=True)
 class Request:
-    """What a contender is to do.
+    """Work of a contender.
 
     Attributes:
         data: Folder (or file) with the data prepared for this contender.
@@ -75,7 +75,7 @@ def serve(
     packages: Sequence[str] = (),
     end_at_once: bool = False,
 ) -> None:
-    """The main function of an adapter.
+    """Run an adapter.
 
     Args:
         open_loader: Opens a loader: an object that can be iterated again and again, a pass an
@@ -122,7 +122,7 @@ def serve(
 
 
 def _events() -> Callable[..., None]:
-    """Keeps the real stdout for events; whatever else is printed goes to stderr from now on."""
+    """Keep the real stdout for events; send other output to stderr from now on."""
     sys.stdout.flush()
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -135,7 +135,7 @@ def _events() -> Callable[..., None]:
 
 
 class _ImportClock:
-    """How long this thread spends on imports, so that where they stand does not matter."""
+    """Clock of this thread's imports, wherever they are."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -162,7 +162,7 @@ class _ImportClock:
 
 
 def _age() -> float:
-    """Seconds since this process was started: what Python and the adapter's imports took."""
+    """Return the seconds since this process started: of Python and the adapter's imports."""
     try:
         started = int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     except OSError:
@@ -171,7 +171,7 @@ def _age() -> float:
 
 
 def _batches(loader: Batches) -> Iterator[tuple[Any, Any]]:
-    """Epoch after epoch."""
+    """Yield epoch after epoch."""
     while True:
         empty = True
         for images, labels in loader:
@@ -182,7 +182,7 @@ def _batches(loader: Batches) -> Iterator[tuple[Any, Any]]:
 
 
 def _hand_over(request: Request, loader: Batches) -> None:
-    """Writes the first samples, for the benchmark to compare."""
+    """Write the first samples, which the benchmark compares."""
     import numpy as np
 
     images: list[Any] = []
@@ -258,7 +258,7 @@ def _measure(request: Request, loader: Batches, opened: float, emit: Callable[..
 
 
 def _touch(images: Any, labels: Any) -> int:
-    """Waits until a batch is there, on a GPU too, by looking at its last value.
+    """Wait for a batch, also on a GPU, by reading its last value.
 
     One value: torch would copy a channels-last image with a thread pool that spins afterwards.
     """

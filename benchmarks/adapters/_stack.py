@@ -1,4 +1,4 @@
-"""Batches of arrays by one copy each, for peers that take a collating function."""
+"""Collating function of arrays with one copy, for peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stack(samples: Any) -> tuple[Any, Any]:
-    """Tensors of images and labels from a sequence of (array, label)."""
+    """Return tensors of images and labels from a sequence of (array, label)."""
     import torch
 
     images, labels = zip(*samples, strict=True)

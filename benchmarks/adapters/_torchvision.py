@@ -1,4 +1,4 @@
-"""torchvision's Python parts, also beside a torch that its C++ operators were not built for.
+"""Import of torchvision beside a torch that its C++ operators were not built for.
 
 PyPI's torchvision is built against CUDA; beside a CPU build of torch, importing it fails at the
 first registration for an operator. Datasets and transforms need none.
@@ -14,7 +14,7 @@ _KEPT: list[Any] = []
 
 
 def import_torchvision() -> Any:
-    """Torchvision with ``datasets`` and ``transforms``."""
+    """Import torchvision with ``datasets`` and ``transforms``."""
     try:
         return importlib.import_module("torchvision")
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The two crops of ImageNet training with Pillow, by torchvision's documented arithmetic.
+"""Crops of ImageNet training with Pillow, by torchvision's documented arithmetic.
 
 For peers whose documentation says `torchvision.transforms`: same boxes, same resampling, without
 torchvision, which has no build for PyTorch without CUDA. Standard library, numpy and Pillow only.
@@ -20,7 +20,7 @@ SUFFIXES = (".jpg", ".jpeg")
 def random_resized_box(
     width: int, height: int, uniform: Callable[[float, float], float] = random.uniform
 ) -> tuple[int, int, int, int]:
-    """A box of RandomResizedCrop(scale=(0.08, 1), ratio=(3/4, 4/3)): left, top, width, height."""
+    """Draw RandomResizedCrop(scale=(0.08, 1), ratio=(3/4, 4/3)): left, top, width, height."""
     area = width * height
     for _ in range(10):
         target = area * uniform(0.08, 1.0)
@@ -39,12 +39,12 @@ def random_resized_box(
 
 
 def shorter_side(size: int) -> int:
-    """What Resize brings the shorter side to before CenterCrop(size): 256 for 224."""
+    """Return the shorter side before CenterCrop(size): 256 for 224."""
     return round(size * 256 / 224)
 
 
 def train_crop(image: Image.Image, size: int) -> Image.Image:
-    """RandomResizedCrop(size) and RandomHorizontalFlip, drawn from `random`."""
+    """Apply RandomResizedCrop(size) and RandomHorizontalFlip, drawn from `random`."""
     left, top, w, h = random_resized_box(*image.size)
     image = image.crop((left, top, left + w, top + h))
     image = image.resize((size, size), Image.Resampling.BILINEAR)
@@ -54,7 +54,7 @@ def train_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 def val_crop(image: Image.Image, size: int) -> Image.Image:
-    """Resize(256) and CenterCrop(224), for any size in that ratio."""
+    """Apply Resize(256) and CenterCrop(224), at any size in that ratio."""
     width, height = image.size
     short = shorter_side(size)
     if width <= height:
@@ -79,7 +79,7 @@ class ToArray:
         self._float = dtype == "float32"
 
     def __call__(self, image: Image.Image) -> np.ndarray:
-        """One image, of any mode."""
+        """Transform one image, of any mode."""
         pixels = np.asarray(self._crop(image.convert("RGB"), self._size))
         if not self._float:
             return pixels
@@ -88,12 +88,12 @@ class ToArray:
 
 
 def layout(dtype: str) -> str:
-    """The layout of a stack of what `ToArray` gives."""
+    """Return the layout of stacked arrays of `ToArray`."""
     return "nchw" if dtype == "float32" else "nhwc"
 
 
 def image_folder(tree: str) -> list[tuple[str, int]]:
-    """(path, label) of every image of a tree of class folders, in torchvision's order."""
+    """Return (path, label) of every image of a tree of class folders, in torchvision's order."""
     folders = sorted(entry for entry in Path(tree).iterdir() if entry.is_dir())
     return [
         (str(path), label)

@@ -1,4 +1,4 @@
-"""fastdata's own loader, over each container, raw pixels, and a tree as it is; or DALI in it.
+"""fastdata's own loader, over each container, raw pixels, and a tree; or with DALI.
 
 Recipes are torchvision's own transforms, which the core must have.
 """
@@ -28,7 +28,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
-    """As the README has it; variant "staged" reads the copy that ``fastdata stage`` made."""
+    """Open the README's loader; variant "staged" reads the copy of ``fastdata stage``."""
     from fastdata import DataLoader, ImageDataset
     from fastdata.transforms import (
         CenterCrop,

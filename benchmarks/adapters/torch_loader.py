@@ -40,7 +40,7 @@ class _Transform:
 
 
 class _Recipe:
-    """torchvision's own crop and augmentations."""
+    """Crop and augmentations of torchvision."""
 
     def __init__(self, request: Request) -> None:
         import_torchvision()
@@ -53,7 +53,7 @@ class _Recipe:
 
 
 class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
-    """What torchvision's ImageFolder does."""
+    """Dataset like torchvision's ImageFolder."""
 
     def __init__(self, root: str, transform: Callable[[Image.Image], Any]) -> None:
         self._samples = image_folder(root)
@@ -94,7 +94,7 @@ class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
 
 
 class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
-    """A `datasets.Dataset` with an Image column, transformed on access."""
+    """`datasets.Dataset` with an Image column, transformed on access."""
 
     def __init__(self, path: str, transform: Callable[[Image.Image], Any]) -> None:
         import datasets
@@ -116,7 +116,7 @@ _DATASETS = {"tree": _Tree, "v2": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes an LMDB by py-lmdb, or a dataset by Hugging Face's ``save_to_disk``."""
+    """Write an LMDB by py-lmdb, or a dataset by Hugging Face's ``save_to_disk``."""
     files = image_folder(tree)
     if variant == "lmdb":
         import lmdb
@@ -148,7 +148,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
-    """As PyTorch's ImageNet example: shuffled, persistent workers."""
+    """Open the loader of PyTorch's ImageNet example: shuffled, persistent workers."""
     collate: Any = None
     transform: Any
     if request.recipe or request.variant == "v2":

@@ -113,7 +113,7 @@ _RECIPES: dict[str, Callable[[Any, int], Any]] = {
 
 
 class _Epochs:
-    """A pipeline that stops at each epoch's last full batch."""
+    """Pipeline that stops at each epoch's last full batch."""
 
     def __init__(self, request: Request) -> None:
         from nvidia.dali import fn, pipeline_def, types
@@ -205,7 +205,7 @@ class _Epochs:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A DALI pipeline over the tree itself."""
+    """Open a DALI pipeline over the tree itself."""
     return _Epochs(request)
 
 

@@ -46,7 +46,7 @@ class _Images:
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes out/data.beton."""
+    """Write out/data.beton."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 

@@ -18,7 +18,7 @@ def _sample(item: tuple[str, int]) -> dict[str, Any]:
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes chunks of 64 MB; files are kept as bytes, because its image types need torchvision."""
+    """Write chunks of 64 MB; files are kept as bytes, because its image types need torchvision."""
     import litdata
 
     litdata.optimize(
@@ -27,7 +27,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A StreamingDataLoader over a local folder."""
+    """Open a StreamingDataLoader over a local folder."""
     import torch
     from litdata import StreamingDataLoader, StreamingDataset
     from PIL import Image

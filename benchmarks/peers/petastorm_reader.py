@@ -21,7 +21,7 @@ _ROWS = 64
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes out/data.parquet by pyarrow, the files' bytes as they are, 64 a row group."""
+    """Write out/data.parquet by pyarrow, the files' bytes unchanged, 64 a row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -39,7 +39,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 class _Transform:
-    """A row group's data frame with its images decoded and cropped; pickles into workers."""
+    """Function that decodes and crops the images of a row group; pickles into workers."""
 
     def __init__(self, request: Request) -> None:
         self._array = ToArray(request.crop, request.size, request.dtype)
@@ -104,7 +104,7 @@ class _Epochs:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A reader that goes on over epochs: opening it anew takes time."""
+    """Open a reader that continues over epochs: reopening it takes time."""
     return _Epochs(request)
 
 

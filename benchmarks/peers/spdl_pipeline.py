@@ -86,7 +86,7 @@ class _Epochs:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A pipeline an epoch, over the tree itself."""
+    """Open a pipeline for each epoch, over the tree itself."""
     return _Epochs(request)
 
 

@@ -12,7 +12,7 @@ from _transforms import ToArray, image_folder
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes MDS shards; the `jpeg` encoding keeps a JPEG file's bytes as they are."""
+    """Write MDS shards; the `jpeg` encoding keeps a JPEG file's bytes."""
     from PIL import Image
 
     import_torchvision()  # streaming imports it
@@ -25,7 +25,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """PyTorch's DataLoader over a StreamingDataset of a local folder."""
+    """Open PyTorch's DataLoader over a StreamingDataset of a local folder."""
     import torch
 
     import_torchvision()  # streaming imports it

@@ -31,7 +31,7 @@ class _Batches:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A torchdata.nodes.Loader over the tree itself."""
+    """Open a torchdata.nodes.Loader over the tree itself."""
     # Workers are forked each epoch, when a pool of OpenMP's threads would be lost to them: a worker
     # that waits for it hangs.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

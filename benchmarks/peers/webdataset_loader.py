@@ -12,7 +12,7 @@ from _transforms import ToArray, image_folder
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Writes out/NNNNNN.tar; the files' bytes as they are.
+    """Write out/NNNNNN.tar, the files' bytes unchanged.
 
     Workers read whole shards, so there are 64, that some workers' epoch is not much longer.
     """
@@ -30,7 +30,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
 
 def open_loader(request: Request) -> Iterable[Any]:
-    """A WebLoader; samples are shuffled by shard, then in a buffer of 1000."""
+    """Open a WebLoader; samples are shuffled by shard, then in a buffer of 1000."""
     import torch
     import webdataset
 

@@ -1,4 +1,4 @@
-"""From what was measured to which stage limits, and what to do: pure functions."""
+"""Pure functions from measurements to the stage that limits, and advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW = 0.02
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do.
+    """Piece of advice.
 
     Attributes:
         code: ``nothing``, ``stage``, ``convert``, ``container``, ``order``, ``memory``,
@@ -37,7 +37,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits, and what would be better.
+    """Stage that limits, and advice.
 
     Attributes:
         limit: The stage that limits once an epoch has been read; a key of `stage_rates`.
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def judge(found: Findings) -> Verdict:
-    """What limits, and what to do about it."""
+    """Return the stage that limits, and advice."""
     later = stage_rates(found, held_later(found))
     first = stage_rates(found, held_now(found))
     limit = bottleneck(later, found.rates.loader)
@@ -81,7 +81,7 @@ def judge(found: Findings) -> Verdict:
 
 
 def stage_rates(found: Findings, held: float) -> dict[str, float]:
-    """Images/s of each stage that was measured.
+    """Return images/s of each measured stage.
 
     Args:
         found: What was measured.
@@ -98,7 +98,7 @@ def stage_rates(found: Findings, held: float) -> dict[str, float]:
 
 
 def storage_rate(cold: float | None, warm: float | None, held: float) -> float | None:
-    """Images/s of a storage that finds a part of them in memory.
+    """Return images/s of storage with a part of the images in memory.
 
     Args:
         cold: Where none is in memory; None if that could not be measured.
@@ -112,19 +112,19 @@ def storage_rate(cold: float | None, warm: float | None, held: float) -> float |
 
 
 def held_now(found: Findings) -> float:
-    """The part of the dataset that is in memory now."""
+    """Return the share of the dataset that is in memory now."""
     return 1.0 if found.data.in_memory else found.data.cached_share or 0.0
 
 
 def held_later(found: Findings) -> float:
-    """The part that will be when an epoch has been read: what fits."""
+    """Return the share that will be in memory after an epoch: the share that fits."""
     if found.data.in_memory or not found.data.bytes:
         return 1.0
     return min(1.0, found.machine.memory / found.data.bytes)
 
 
 def bottleneck(stages: dict[str, float], loader: float | None = None) -> str:
-    """The stage that limits: the slowest.
+    """Return the stage that limits: the slowest.
 
     The stages of loading share the CPUs, so the loader may be slower than each of them; where
     it is slower than the step as well, the slowest of them is what limits, not the step.
@@ -142,19 +142,19 @@ def bottleneck(stages: dict[str, float], loader: float | None = None) -> str:
 
 
 def overall(stages: dict[str, float], loader: float | None = None) -> float:
-    """Images/s of training: of the slowest stage, or of the loader as a whole."""
+    """Return images/s of training: of the slowest stage, or of the loader as a whole."""
     return min([*stages.values(), *([] if loader is None else [loader])])
 
 
 def _core(rates: Rates) -> float | None:
-    """Images/s that one core reads and decodes. Waiting for a disk takes no core."""
+    """Return images/s that one core reads and decodes, without waiting for a disk."""
     if rates.decode_core is None:
         return None
     return 1 / (1 / rates.decode_core + rates.read_cpu_s)
 
 
 def _cores(rates: Rates) -> int | None:
-    """Cores that one GPU needs at the step's rate."""
+    """Return the cores that one GPU needs at the step's rate."""
     core = _core(rates)
     if core is None or rates.step is None:
         return None
@@ -162,7 +162,7 @@ def _cores(rates: Rates) -> int | None:
 
 
 def memory_rate(rates: Rates) -> float | None:
-    """Images/s of reading from memory, whatever file system the dataset is on now."""
+    """Return images/s of reading from memory, for any file system of the dataset."""
     # The CPU's part of reading is all that is left where there is nothing to wait for.
     if rates.read_cpu_s <= 0:
         return rates.storage_warm
@@ -193,7 +193,7 @@ def _advise(found: Findings, stages: dict[str, float], limit: str) -> list[Advic
 
 
 def _then(found: Findings, stages: dict[str, float], stage: str, rate: float) -> float | None:
-    """Images/s of training if reading or decoding had another rate; None if that is no gain."""
+    """Return images/s of training with another rate of a stage; None if that is no gain."""
     changed = {**stages, stage: rate}
     loader = found.rates.loader
     if loader is not None:
@@ -211,14 +211,14 @@ def _per_image(stages: dict[str, float]) -> float:
 
 
 class _Proposals(list[Advice]):
-    """Advice for one stage: what is worth it, by what training would then get."""
+    """Worthwhile advice for one stage, with the resulting rate of training."""
 
     def __init__(self, found: Findings, stages: dict[str, float], stage: str) -> None:
         super().__init__()
         self._found, self._stages, self._stage = found, stages, stage
 
     def add(self, code: str, rate: float | None, basis: str, text: str, command: str = "") -> None:
-        """Adds advice that gives the stage another rate, if that is known and a gain."""
+        """Add advice that gives the stage another rate, if the rate is known and a gain."""
         after = None if rate is None else _then(self._found, self._stages, self._stage, rate)
         if after is not None:
             self.append(Advice(code, text, command, after, basis))

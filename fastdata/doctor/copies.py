@@ -1,4 +1,4 @@
-"""How fast finished batches are copied to a GPU."""
+"""Rate of copying finished batches to a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]:
-    """Batches a second that go from page-locked memory to the current accelerator.
+    """Measure batches a second from page-locked memory to the current accelerator.
 
     Returns:
         The rate; None and why, where there is no GPU or no torch.
@@ -34,13 +34,13 @@ def host_to_device(batch_bytes: int, seconds: float) -> tuple[float | None, str]
 
 
 def gpus() -> int:
-    """Accelerators of this machine; 0 without torch."""
+    """Return the number of accelerators; 0 without torch."""
     torch = import_torch()
     return 0 if torch is None else int(torch.accelerator.device_count())
 
 
 def import_torch() -> Any:
-    """The module; None where it is not installed."""
+    """Import torch; return None if it is not installed."""
     try:
         return import_module("torch")
     except ModuleNotFoundError as error:

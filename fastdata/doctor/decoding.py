@@ -1,4 +1,4 @@
-"""How fast samples are decoded, from memory, by the native engine and what helps it."""
+"""Rate of decoding samples from memory, by the native engine and its fallbacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH = 16
 
 
 class Encoded(NamedTuple):
-    """One image in memory.
+    """Image in memory.
 
     Attributes:
         number: Its sample's.
@@ -53,31 +53,31 @@ class Encoded(NamedTuple):
 
 
 def pillow_share(images: Sequence[Encoded]) -> float:
-    """The part of some images that Pillow decodes, 0 to 1."""
+    """Return the share of images that Pillow decodes, 0 to 1."""
     return sum(image.pillow for image in images) / len(images)
 
 
 def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
-    """What Pillow decodes, the most frequent kind first."""
+    """Return the kinds that Pillow decodes, the most frequent first."""
     kinds = Counter(image.kind for image in images if image.pillow)
     return tuple(kind for kind, _ in kinds.most_common())
 
 
 def rewritable_share(images: Sequence[Encoded]) -> float:
-    """The part of some images that are natively decoded JPEGs but not baseline ones, 0 to 1."""
+    """Return the share of natively decoded JPEGs that are not baseline, 0 to 1."""
     kinds = ("jpeg-progressive", "jpeg-arithmetic")
     return sum(image.kind in kinds and not image.pillow for image in images) / len(images)
 
 
 def seekable_share(images: Sequence[Encoded]) -> float:
-    """The part of some images that has seek points, or can have none, 0 to 1."""
+    """Return the share of images that have seek points, or can have none, 0 to 1."""
     return sum(image.table is not None or image.learnable is None for image in images) / len(images)
 
 
 def load(
     opened: Opened, blobs: dict[int, bytes], recipe: Recipe
 ) -> tuple[list[Encoded], dict[int, str]]:
-    """Looks at what was read, and decodes each image once.
+    """Probe the images that were read, and decode each once.
 
     Args:
         opened: The dataset.
@@ -132,14 +132,14 @@ def load(
 
 
 class Variant(NamedTuple):
-    """Images, and whether the core may decode them at 1/2, 1/4 or 1/8."""
+    """Images; ``scaled``: the core may decode them at 1/2, 1/4 or 1/8."""
 
     images: Sequence[Encoded]
     scaled: bool = False
 
 
 def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
-    """Images/s of one thread by its CPU time, of several variants of the same images.
+    """Measure images/s of one thread by its CPU time, for several variants of the same images.
 
     They take turns, a few images each, with the same crops: what else the machine does slows
     all of them alike, so that their ratios hold where their rates scatter.
@@ -191,7 +191,7 @@ def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Spee
 
 
 def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:
-    """A batch of images, from some place on in a random order."""
+    """Return a batch of images, from a position in a random order."""
     order = np.random.default_rng(seed).permutation(len(images))
     return [images[at] for at in np.take(order, np.arange(start, start + _BATCH), mode="wrap")]
 
@@ -199,7 +199,7 @@ def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:
 def _decode(
     images: Sequence[Encoded], recipe: Recipe, key: int, *, scaled: bool = False
 ) -> list[DecodeError]:
-    """Decodes images, cropped at random, as the loader does: the core what it can, Pillow the rest.
+    """Decode random crops as the loader does: with the core, or else with Pillow.
 
     Returns:
         What is wrong with those that cannot be decoded.
@@ -236,11 +236,11 @@ def _shape(program: Program, count: int) -> tuple[int, int, int, int]:
 
 
 def output_dtype(program: Program) -> np.dtype[Any]:
-    """What a program's results are, to numpy, which knows no bfloat16."""
+    """Return numpy's dtype for a program's results; uint16 for bfloat16."""
     dtype = program.output.dtype
     return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 
 def with_seek_points(images: Sequence[Encoded]) -> list[Encoded]:
-    """The same images, as if all had the seek points that they can have."""
+    """Return the same images, with all seek points that they can have."""
     return [image._replace(table=image.learnable) for image in images]

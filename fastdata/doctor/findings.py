@@ -1,4 +1,4 @@
-"""What a diagnosis has found: plain values, which advice is then a pure function of."""
+"""Findings of a diagnosis: plain values, from which advice is computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Data:
-    """What was found about a dataset.
+    """Facts about a dataset.
 
     Attributes:
         path: The folder that was asked for.
@@ -63,7 +63,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to load with.
+    """Resources for loading.
 
     Attributes:
         cpus: CPUs that this process may use: its affinity, its cgroup's quota.
@@ -88,7 +88,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Rates:
-    """Images a second of each stage, for one rank; None where it was not measured.
+    """Images a second of each stage, for one rank; None if not measured.
 
     Attributes:
         storage_cold: Reads in random order of what is not in memory, on `Machine.threads`.
@@ -115,7 +115,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Measured rates of what could be done instead, images/s; None where it is so already.
+    """Measured rates of alternatives, in images/s; None if already in use.
 
     Attributes:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
@@ -130,7 +130,7 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that was measured.
+    """All measurements.
 
     Attributes:
         data: The dataset.
@@ -160,7 +160,7 @@ class Findings:
 
 
 class Speed(NamedTuple):
-    """How fast some threads work.
+    """Speed of some threads.
 
     Attributes:
         images_per_second: As measured.

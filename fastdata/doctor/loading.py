@@ -1,4 +1,4 @@
-"""How fast the loader is as a whole: `fastdata.DataLoader`, as a script would use it."""
+"""Rate of the loader as a whole: `fastdata.DataLoader`, as in a script."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rate(
 
 
 def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
-    """What a script gives the loader; or in words, why that cannot be had."""
+    """Return the dataset of a script; or why it cannot be made, as text."""
     if opened.dataset is not None:
         return ImageDataset(
             opened.dataset.location,  # the copy or original that was opened
@@ -90,15 +90,15 @@ def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
         return "torchvision, whose ImageFolder reads trees, cannot be imported"
 
     class Listed(ImageFolder):  # type: ignore[misc]
-        """The images that are listed already."""
+        """Dataset of images that are already listed."""
 
         def find_classes(self, directory: Any) -> tuple[list[str], dict[str, int]]:
-            """One class of all."""
+            """Return one class."""
             return [""], {"": 0}
 
         @staticmethod
         def make_dataset(*_: Any, **__: Any) -> list[tuple[str, int]]:
-            """As `Opened` has them."""
+            """Return the listed files."""
             return [(file, 0) for file in opened.files]
 
     listed = Listed(str(opened.data.path), transform)
@@ -106,7 +106,7 @@ def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
 
 
 def _endless(samples: list[int]) -> Iterator[int]:
-    """Numbers of samples in random order, without an end."""
+    """Yield sample numbers in random order, endlessly."""
     generator = np.random.default_rng(0)
     while True:
         yield from generator.permutation(samples).tolist()

@@ -1,4 +1,4 @@
-"""Opening what is to be diagnosed: a packed dataset, or a tree of images as it is."""
+"""Opening of a packed dataset, or of a tree of images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MOST_SIZE = 1 << 60
 
 @dataclass(frozen=True)
 class Opened:
-    """A dataset that is open.
+    """Open dataset.
 
     Attributes:
         source: Reads it, as the loader does.
@@ -59,7 +59,7 @@ class Opened:
     data: Data
 
     def extents(self, indices: npt.NDArray[np.int64]) -> list[Extent]:
-        """Where some samples lie."""
+        """Return the extents of some samples."""
         found = self.source.gather(indices).blobs["image"].extents
         paths = [Path(found.path(at)) for at in range(len(indices))]
         places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
@@ -76,7 +76,7 @@ class Opened:
 
 
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> Opened:
-    """Opens a dataset, or lists a tree of images.
+    """Open a dataset, or list a tree of images.
 
     Args:
         dataset: An `ImageDataset`, a packed dataset's folder, or one with images below it.
@@ -163,7 +163,7 @@ def _open_tree(path: Path, listed: Listed) -> Opened:
 
 
 def _convert(about: Mapping[str, Any]) -> str:
-    """The command that packs a dataset's source, as far as its manifest tells."""
+    """Return the command that packs a dataset's source, as far as its manifest shows."""
     kind, root, split = (about.get(name) for name in ("kind", "root", "split"))
     if kind not in _SOURCES:
         return "fastdata convert …"
@@ -176,7 +176,7 @@ def _convert(about: Mapping[str, Any]) -> str:
 
 
 def _with_cached_share(opened: Opened) -> Opened:
-    """The same, with the part that the page cache holds."""
+    """Return the same, with the share that the page cache holds."""
     count = min(len(opened.source), _ASKED)
     drawn = random.Random(_SEED).sample(range(len(opened.source)), count)
     share: float | None = None
@@ -191,7 +191,7 @@ def _with_cached_share(opened: Opened) -> Opened:
 
 
 class Listed(NamedTuple):
-    """A tree of images.
+    """Tree of images.
 
     Attributes:
         files: The images.
@@ -205,7 +205,7 @@ class Listed(NamedTuple):
 
 
 def _list_images(path: Path, seconds: float) -> Listed:
-    """The images below a folder.
+    """List the images below a folder.
 
     Folders are listed in random order until the time is over.
     """

@@ -1,4 +1,4 @@
-"""The kernel's page cache: how much of a file it holds, and dropping parts of one."""
+"""Page cache of the kernel: the share of a file that it holds, and how to drop it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Extent(NamedTuple):
-    """A part of a file, in bytes."""
+    """Part of a file, in bytes."""
 
     path: Path
     offset: int
@@ -33,7 +33,7 @@ class Extent(NamedTuple):
 
 
 def cached_bytes(extent: Extent) -> int:
-    """How much of a part of a file is in memory, in bytes of whole pages.
+    """Return the bytes of a part of a file that are in memory, in whole pages.
 
     Raises:
         OSError: The file cannot be opened or mapped, or is another user's, of which the kernel
@@ -65,7 +65,7 @@ def cached_bytes(extent: Extent) -> int:
 
 
 def drop(extents: Iterable[Extent]) -> None:
-    """Asks the kernel to forget parts of files and what is close to them.
+    """Ask the kernel to drop parts of files, and their surroundings, from the page cache.
 
     What is mapped by a process it may keep.
 
@@ -93,7 +93,7 @@ def drop(extents: Iterable[Extent]) -> None:
 
 
 def resident_share(extents: Iterable[Extent]) -> float:
-    """The part of some extents that is in memory, 0 to 1.
+    """Return the share of some extents that is in memory, 0 to 1.
 
     Raises:
         OSError: As `cached_bytes`.
@@ -107,6 +107,6 @@ def resident_share(extents: Iterable[Extent]) -> float:
 
 
 def _pages(extent: Extent) -> tuple[int, int]:
-    """The whole pages that an extent lies in: from, to, in bytes."""
+    """Return begin and end of the pages that contain an extent, in bytes."""
     start = extent.offset // _PAGE * _PAGE
     return start, -(-(extent.offset + extent.length) // _PAGE) * _PAGE

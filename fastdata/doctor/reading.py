@@ -1,4 +1,4 @@
-"""How fast samples are read: from where they lie, and from the page cache."""
+"""Rate of reading samples, from storage and from the page cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEFT = 0.1
 
 @dataclass
 class Reads:
-    """What was read, and in what time.
+    """Reads and their time.
 
     Attributes:
         images: Reads that succeeded.
@@ -54,12 +54,12 @@ class Reads:
 
     @property
     def rate(self) -> float | None:
-        """Images/s; None if nothing was read."""
+        """Images/s; None without any read."""
         return self.images / self.seconds if self.images and self.seconds > 0 else None
 
 
 class Storage(NamedTuple):
-    """What was measured of the storage.
+    """Measurements of storage.
 
     Attributes:
         first: The first reads, of what is not in memory unless there is a note.
@@ -75,7 +75,7 @@ class Storage(NamedTuple):
 
 
 def draw_samples(opened: Opened) -> npt.NDArray[np.int64]:
-    """Numbers of the samples to measure, int64, in random order; always the same."""
+    """Draw the numbers of the samples to measure, int64, in random order; always the same."""
     count = len(opened.source)
     mean = max(1.0, opened.data.bytes / max(opened.data.samples, 1))
     most = max(1, min(count, _SAMPLES, int(4 * _KEPT_BYTES / mean)))
@@ -89,7 +89,7 @@ def draw_samples(opened: Opened) -> npt.NDArray[np.int64]:
 def measure(
     opened: Opened, samples: npt.NDArray[np.int64], threads: int, seconds: float
 ) -> Storage:
-    """Measures reading, cold and then warm.
+    """Measure reading, cold and then warm.
 
     Args:
         opened: The dataset.
@@ -120,7 +120,7 @@ def measure(
 
 
 def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
-    """Drops samples from the page cache; why that could not be done, or nothing."""
+    """Drop samples from the page cache; return the reason if that fails, else ""."""
     if opened.data.in_memory:
         return "in memory already"
     try:
@@ -138,7 +138,7 @@ def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
 
 
 class _Reader:
-    """Reads samples as the loader does: by the threads of an engine, checksums included."""
+    """Reader of samples like the loader: with an engine's threads, checksums included."""
 
     def __init__(self, opened: Opened, engine: Engine, kept: int) -> None:
         self._opened = opened
@@ -146,7 +146,7 @@ class _Reader:
         self._engine = engine
 
     def cold(self, samples: npt.NDArray[np.int64], seconds: float, *, drops: bool) -> Reads:
-        """Reads samples that were dropped; where there are few, drops and reads them again.
+        """Read samples that were dropped; if there are few, drop and read them again.
 
         Keeps some. Of a slow storage at least as many as the stages that come need, whatever time
         was given; those do not count.
@@ -166,7 +166,7 @@ class _Reader:
         return total
 
     def warm(self, samples: npt.NDArray[np.int64], seconds: float) -> Reads:
-        """Reads the same samples over and over, once they have been read."""
+        """Read the same samples repeatedly, after a first pass."""
         total = Reads()
         self._read([samples], np.inf, Reads())
         order = np.random.default_rng(0).permutation(np.resize(samples, _SAMPLES))
@@ -175,7 +175,7 @@ class _Reader:
         return total
 
     def in_order(self, seconds: float) -> float | None:
-        """Images/s of reading neighbours in order, cold."""
+        """Measure images/s of reading neighbours in order, cold."""
         count = len(self._opened.source)
         generator = np.random.default_rng(1)
         until = time.perf_counter() + seconds
@@ -191,7 +191,7 @@ class _Reader:
         return total.rate
 
     def _batches(self, samples: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Samples in batches, small enough to look at the clock between them."""
+        """Yield samples in batches that are short enough to check the clock between them."""
         size = 4 * self._engine.threads
         return (samples[begin : begin + size] for begin in range(0, len(samples), size))
 
@@ -203,7 +203,7 @@ class _Reader:
         *,
         keep: bool = False,
     ) -> None:
-        """Reads batches until the time is over, at least one, and adds to a total."""
+        """Read batches until the time is over, at least one, and add to a total."""
         kept = sum(map(len, total.blobs.values()))
         pending: deque[tuple[npt.NDArray[np.int64], _native.ReadJob]] = deque()
         batches = iter(batches)

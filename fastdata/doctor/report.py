@@ -1,4 +1,4 @@
-"""A diagnosis for people, and as JSON."""
+"""Diagnosis as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHOLE = "the loader as a whole"
 
 
 class StageLine(NamedTuple):
-    """One measured stage.
+    """Measured stage.
 
     Attributes:
         name: For people.
@@ -41,7 +41,7 @@ class StageLine(NamedTuple):
 
 
 def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
-    """Every stage, in the order that images pass them."""
+    """Return every stage, in the order that images pass them."""
     found, lines = diagnosis.found, []
     rates, machine = found.rates, found.machine
 
@@ -63,7 +63,7 @@ def stage_lines(diagnosis: Diagnosis) -> list[StageLine]:
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Everything that was found, as JSON values."""
+    """Return all findings as JSON values."""
     found, verdict = diagnosis
     return {
         "limit": verdict.limit,
@@ -75,7 +75,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Prints tables to standard output."""
+    """Print tables to standard output."""
     found, verdict = diagnosis
     title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
     click.secho(printable(title), bold=True)
@@ -105,7 +105,7 @@ def show(diagnosis: Diagnosis) -> None:
 
 
 def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """What follows from the stages, in words."""
+    """Return the conclusions as lines of text."""
     (found, verdict), data, machine = diagnosis, diagnosis.found.data, diagnosis.found.machine
     about = "about " if data.estimated else ""
     limits = f"{verdict.limit}: {human_rate(verdict.images_per_second)} images/s"
@@ -172,21 +172,21 @@ def _busy(machine: Machine) -> str:
 
 
 def human_rate(rate: float) -> str:
-    """A rate as people read it: three digits are what such measurements are good for."""
+    """Return a rate as text with three digits, the precision of such measurements."""
     if rate >= 100:
         return f"{float(f'{rate:.3g}'):,.0f}"
     return f"{rate:.3g}"
 
 
 def _limits_as_a_whole(verdict: Verdict, found: Findings) -> bool:
-    """Whether the loader is slower than each of its stages, and than the step."""
+    """Return whether the loader is slower than each of its stages and the step."""
     stages = stage_rates(found, held_later(found))
     loader = found.rates.loader
     return loader is not None and verdict.limit != "step" and loader < stages[verdict.limit]
 
 
 def _reads_cold(diagnosis: Diagnosis) -> bool:
-    """Whether most of what the storage takes is for what is not in memory."""
+    """Return whether storage mostly reads data that are not in memory."""
     found = diagnosis.found
     return (
         found.rates.storage_cold is not None
