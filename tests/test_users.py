@@ -329,7 +329,7 @@ def test_what_has_nothing_to_do_with_the_image_is_called_for_each_sample() -> No
     loader = DataLoader(dataset, 10)
     assert loader.explain().startswith("workers") and "SimMIMTransform" in loader.explain()
     (batch, masks), _ = next(iter(loader))
-    assert masks.shape == (10, 6, 6) and masks.sum((1, 2)).tolist() == [21] * 10
+    assert masks.shape == (10, 6, 6) and masks.sum((1, 2)).tolist() == [22] * 10
     assert len({mask.numpy().tobytes() for mask in masks}) == 10
     for index, image in enumerate(batch):
         assert torch.equal(image, transform(dataset.open_image(index))[0])
@@ -648,7 +648,7 @@ def test_what_is_known_of_pil_images_is_not_done_to_tensors() -> None:
 
 
 def test_attributes_are_read_again_before_an_epoch() -> None:
-    blur = p.SigmaBlur((1.0, 1.0))
+    blur = p.SigmaBlur([1.0, 1.0])
     transform = after_crop(blur)
     dataset = images(transform)
     loader = DataLoader(dataset, 10, require_native=True)
