@@ -395,7 +395,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (
             ["convert", "imagenet", "--to", "shards", "--shard-size", "3"],
             2,
-            ["'3' is 3 bytes", "each image would have a file of its own", "3MiB"],
+            ["'3' is 3 bytes", "each image would get its own file", "3MiB"],
         ),
         (
             ["convert", "imagenet/train", "--to", "shards"],

@@ -254,7 +254,9 @@ def _dataset(
     keys: Path | None,
     **options: Any,
 ) -> None:
-    """A packed dataset, or a part of it, in another order, container or encoding.
+    """A packed dataset, or a part of it, packed again.
+
+    The order, container or encoding may change.
 
     \b
     Examples:
