@@ -18,7 +18,9 @@ from typing import Any
 
 import click
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
-from fastdata.converters import Encoding, ImageFolder, pack
+from fastdata.converters.encode import Encoding
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.packing import pack
 
 from fastdata import ImageDataset
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop

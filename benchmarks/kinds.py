@@ -35,8 +35,9 @@ from fastdata.benchmarks.measure import (
     version_of,
 )
 from fastdata.benchmarks.prepare import listing
-from fastdata.converters import ImageFolder, pack
 from fastdata.converters.encode import ORIGINAL, Encoding
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.packing import pack
 from PIL import Image
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fastdata.benchmarks import augment, bench, bench_figures, convert, encodings, pixels, plots
+from fastdata.benchmarks import augment, bench, bench_figures, convert, pixels, plots
 from fastdata.benchmarks.contenders import FASTDATA, PEERS
 
 Values = dict[str, Any]
@@ -101,7 +101,7 @@ def _encodings(results: Path) -> str:
     if not (path := results / "encodings.json").exists():
         return ""
     found = _read(path)
-    values = {"table": encodings.figures(found), "machine": _machine(found)}
+    values = {"table": _benchmark("encodings").figures(found), "machine": _machine(found)}
     return _fill("encodings", found | values)
 
 

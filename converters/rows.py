@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.trees import SourceFile, file_at
 
 from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
 from fastdata.remote.answers import ChangedError
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
+
+if TYPE_CHECKING:
+    from fastdata.converters.trees import SourceFile
 
 #: Rows to decode at a time: some megabytes of images.
 _ROWS = 64
@@ -108,9 +110,9 @@ def read_row(
     column: str,
     row: int,
     mtime_ns: int,
-    storage_options: Mapping[str, Any] | None = None,
+    open_file: Callable[[str], SourceFile],
 ) -> bytes:
-    """Return the bytes of one row.
+    """Return the bytes of one row of the file that ``open_file(path)`` returns.
 
     Raises:
         RemoteError: The file's URL cannot be reached.
@@ -120,7 +122,7 @@ def read_row(
     wanted = path, column, mtime_ns
     try:
         if getattr(_open, "what", None) != wanted:
-            file = file_at(path, storage_options)
+            file = open_file(path)
             if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
             close_rows()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +24,7 @@ from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import read_row
+from fastdata.converters.trees import file_at
 
 from fastdata.decode.codecs import probe
 from fastdata.decode.pillow import ImageInfo
@@ -226,7 +227,7 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
             return record.pixels[2]
         if record.column is not None:
             where = record.path, record.column, record.offset, record.mtime_ns
-            return read_row(*where, storage_options)
+            return read_row(*where, partial(file_at, storage_options=storage_options))
         return extent(record)
 
     return read

@@ -14,6 +14,7 @@ from containers import digests
 from fastdata.converters import Encoding, ParquetImages, Source, pack
 from fastdata.converters.rows import close_rows, read_row
 from fastdata.converters.tasks import encode, reader
+from fastdata.converters.trees import file_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said
@@ -304,5 +305,5 @@ def test_any_row_in_any_order(
             at += count
     mtime_ns = path.stat().st_mtime_ns
     for number in [*range(total), *(w % total for w in wanted)]:
-        assert read_row(str(path), "nested.bytes", number, mtime_ns) == blobs[number]
+        assert read_row(str(path), "nested.bytes", number, mtime_ns, file_at) == blobs[number]
     close_rows()

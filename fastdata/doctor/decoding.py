@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -17,12 +17,14 @@ from fastdata.decode.codecs import kind_of
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, jpeg_info, seek_points_many
 from fastdata.doctor.findings import Speed
-from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.text import human_count
 from fastdata.transforms.compile import Program, Recipe
+
+if TYPE_CHECKING:
+    from fastdata.doctor.opening import Opened
 
 #: Images that a thread decodes between two looks at the clock.
 _BATCH = 16

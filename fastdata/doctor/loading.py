@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastdata import machine
 from fastdata.dataset import ImageDataset
 from fastdata.doctor.findings import Speed
-from fastdata.doctor.opening import Opened
 from fastdata.storage.cache import Cache
+
+if TYPE_CHECKING:
+    from fastdata.doctor.opening import Opened
 
 
 def rate(

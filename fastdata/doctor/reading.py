@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode import Engine
 from fastdata.doctor import page_cache
-from fastdata.doctor.opening import Opened
 from fastdata.errors import DataError
 from fastdata.text import human_count
+
+if TYPE_CHECKING:
+    from fastdata.doctor.opening import Opened
 
 #: Samples that are read at most: more say no more.
 _SAMPLES = 2_048
