@@ -630,7 +630,8 @@ class Trainer:
             if self.scaler.is_enabled() and state["scaler"]:
                 self.scaler.load_state_dict(state["scaler"])
             self.step, self.best = state["step"], state["best"]
-            self.loader.load_state_dict(state["loader"])  # fits any rank of any number
+            # One state fits all ranks, also if their number has changed.
+            self.loader.load_state_dict(state["loaders"][0])
         steps = gather(self.step)
         if len(set(steps)) > 1:
             what = f"the ranks have found checkpoints of different steps: {steps}"
@@ -660,12 +661,13 @@ class Trainer:
         """Begin to write a checkpoint; every rank must call, the first one writes."""
         if not all(bool(one.isfinite().all()) for one in self.model.parameters()):
             raise FloatingPointError(f"step {self.step}: parameters are not finite, and not saved")
+        loaders = gather(self.loader.state_dict())
         state = {
             "model": self.model.state_dict(),
             "ema": {} if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "loader": self.loader.state_dict(),
+            "loaders": loaders,
             "step": self.step,
             "best": self.best,
             "classes": self.classes,

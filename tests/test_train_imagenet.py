@@ -179,7 +179,7 @@ def test_killed_and_resumed_is_as_undisturbed(data: dict[str, Path], tmp_path: P
     ended = run("whole")
     assert [status for status, _ in ended] == [0, 0], ended
     whole = checkpoint(tmp_path / "whole")
-    assert whole["step"] == 20
+    assert (whole["step"], len(whole["loaders"])) == (20, 2)
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
     # 53 images, which two ranks cannot share evenly.
     assert_right_score(tmp_path / "whole", data["val"], summary["val"], "ema")
@@ -297,7 +297,7 @@ def test_a_copy_of_the_file_trains_under_slurm(data: dict[str, Path], tmp_path: 
     arguments = ["--config", "cpu", "--train", str(data["train"]), "--out", str(tmp_path / "out")]
     run_by_slurm(tmp_path, script, *arguments, *SMALL, "--epochs", "1")
     state = checkpoint(tmp_path / "out")
-    assert state["step"] == 5
+    assert len(state["loaders"]) == 2 and state["step"] == 5
     assert state["config"]["augment"] == "trivial" and state["ema"]
 
 
