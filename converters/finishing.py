@@ -19,8 +19,7 @@ from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.files import whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import BAD_SAMPLES_NAME
-from fastdata.storage.records import INDEX_NAME, write_index
-from fastdata.storage.rows import SCHEMA
+from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
 from fastdata.text import human_count
 
 

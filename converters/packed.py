@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from fastdata.converters.records import Listable, Record, Sharded
 
 from fastdata.errors import SourceError, UsageError, printable
-from fastdata.remote.opening import read_manifest
+from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.places import RemotePlace
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 #: Rows of the index that one task lists.
 _ROWS_PER_SHARD = 65_536

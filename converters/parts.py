@@ -17,7 +17,7 @@ import pyarrow as pa
 from fastdata.storage.arrow import array
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.rows import SCHEMA, Row, rows_to_batch
+from fastdata.storage.records import SCHEMA, Row, rows_to_batch
 
 #: Rows held as Python objects before they become a batch, which needs a fifth of the memory.
 _ROWS_HELD = 1024

@@ -36,7 +36,7 @@ from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 #: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.
 #: This limits memory: each worker has a few pieces in flight.

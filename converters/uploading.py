@@ -30,7 +30,7 @@ from fastdata.errors import CorruptionError, DataError, DatasetError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
-from fastdata.remote.opening import fetch_manifest
+from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, whole_file
 from fastdata.storage.jsontext import parse_json

@@ -27,7 +27,7 @@ from fastdata.storage.cache import Cache
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 from fastdata.storage.source import Source
 from fastdata.text import class_name
 from fastdata.transforms.originals import composed

@@ -32,8 +32,7 @@ from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.records import write_index
-from fastdata.storage.rows import SCHEMA, Row
+from fastdata.storage.records import SCHEMA, Row, write_index
 
 #: Small enough that the trees of these tests become several files, or commits to an LMDB.
 UNIT_SIZE = 2_000_000

@@ -31,7 +31,8 @@ from torch.utils.data import (
 
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.iterator import NativeIterator, Progress
+from fastdata.loading.iterator import NativeIterator
+from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys

@@ -42,8 +42,7 @@ from fastdata.remote.cache import _MAGIC, _TRAILER
 from fastdata.staging.stage import unstage
 from fastdata.staging.staged import find_staged, own_folder
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.records import RECORD, RECORDS_AT, write_index
-from fastdata.storage.rows import SCHEMA
+from fastdata.storage.records import RECORD, RECORDS_AT, SCHEMA, write_index
 
 pytest.importorskip("fsspec")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes two users: needs root")

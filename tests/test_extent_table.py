@@ -24,8 +24,7 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.records import write_index
-from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, rows_to_batch
+from fastdata.storage.records import ROWS_PER_BATCH, SCHEMA, rows_to_batch, write_index
 from fastdata.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from fastdata.transforms.geometry import compiled, draw
 

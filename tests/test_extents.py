@@ -29,9 +29,8 @@ from fastdata.decode import (
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.records import write_index
-from fastdata.storage.rows import Row as IndexRow
-from fastdata.storage.rows import rows_to_batch
+from fastdata.storage.records import Row as IndexRow
+from fastdata.storage.records import rows_to_batch, write_index
 
 SIZE = (40, 32)
 IMAGES = [

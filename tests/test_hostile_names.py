@@ -21,7 +21,7 @@ from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli, main
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, FastdataError, printable
-from fastdata.storage.rows import SCHEMA
+from fastdata.storage.records import SCHEMA
 from fastdata.transforms import RandomResizedCrop
 
 #: Clears the screen; rings; sets the window's title by a C1 character; turns the direction.

@@ -22,8 +22,14 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
-from fastdata.storage.records import RECORDS_AT, write_index
-from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
+from fastdata.storage.records import (
+    RECORDS_AT,
+    ROWS_PER_BATCH,
+    SCHEMA,
+    Row,
+    rows_to_batch,
+    write_index,
+)
 
 #: As many as ImageNet has, roughly; not a multiple of anything.
 LARGE = 1_281_167

@@ -23,8 +23,7 @@ from fastdata.storage.formats.tars import members
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
-from fastdata.storage.records import INDEX_NAME, write_index
-from fastdata.storage.rows import rows_to_batch
+from fastdata.storage.records import INDEX_NAME, rows_to_batch, write_index
 
 PARTS = st.sampled_from(["..", ".", "", "a", "...", "..a", "é", "\0"])
 PATHS = st.one_of(

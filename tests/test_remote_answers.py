@@ -21,7 +21,7 @@ from fastdata.errors import OutageError, RemoteError
 from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
-from fastdata.remote.opening import read_manifest
+from fastdata.remote.manifests import read_manifest
 
 pytest.importorskip("aiohttp")
 

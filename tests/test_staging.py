@@ -49,8 +49,7 @@ from fastdata.storage import files, room
 from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.records import INDEX_NAME, write_index
-from fastdata.storage.rows import Row, rows_to_batch
+from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12

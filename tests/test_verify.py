@@ -34,8 +34,7 @@ from fastdata.maintenance.verify import Verification
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
-from fastdata.storage.records import write_index
-from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
+from fastdata.storage.records import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch, write_index
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
 CONTAINERS = list(FILES)

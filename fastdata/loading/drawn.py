@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, Subset, default_collate, default_convert
 
 from fastdata.dataset import ImageDataset
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.iterator import Progress
 from fastdata.loading.prefix import PrefixDataset
+from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seeding import reseeding, seeded
 from fastdata.plan.draws import epoch_key

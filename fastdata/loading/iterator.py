@@ -10,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,66 +17,19 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.delivery import Tracker, after_fork, called, cannot_pickle, transformed
+from fastdata.device.delivery import after_fork, called, cannot_pickle, transformed
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.batch import Batch
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Pipeline
+from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.loading.stats import Counters
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
-
-
-@dataclass
-class Progress:
-    """Progress of an epoch; outlives its iterator.
-
-    Attributes:
-        seed: Seed of the epoch's order and crops.
-        epoch: Number of the epoch.
-        position: Number of the order's positions delivered, by all ranks together.
-        ended: Whether all batches have been delivered.
-        batch_key: Key of the draws for the batch delivered last.
-    """
-
-    seed: int
-    epoch: int
-    position: int
-    ended: bool = False
-    batch_key: int = 0
-
-
-class ProgressTracker(Tracker):
-    """Tracker of a consumer that takes batches some time after they are delivered.
-
-    Args:
-        delivered: Progress of the iterator that delivers.
-        consumed: Progress of the consumer.
-    """
-
-    def __init__(self, delivered: Progress, consumed: Progress) -> None:
-        self._delivered, self._consumed = delivered, consumed
-
-    def mark(self) -> Progress:
-        """Return a copy of the delivered progress."""
-        return replace(self._delivered)
-
-    def reach(self, mark: Progress) -> None:
-        """Record that the consumer has the batch of that mark."""
-        consumed = self._consumed
-        consumed.position, consumed.batch_key = mark.position, mark.batch_key
-
-    def end(self) -> None:
-        """Record that the consumer has all batches of the epoch."""
-        self._consumed.ended = True
-
-    def drawing(self) -> AbstractContextManager[None]:
-        """Return the context in which draws depend on the consumer's batch alone."""
-        return seeded(self._consumed.batch_key)
 
 
 class NativeIterator(Iterator[Any]):

@@ -26,10 +26,10 @@ from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.drawn import DrawnPass
 from fastdata.loading.images import Images, leaves, reads_remotely, recognise
-from fastdata.loading.iterator import Progress, ProgressTracker
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import warn_of_neighbours
 from fastdata.loading.noticing import in_memory, notice
+from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded

@@ -18,8 +18,9 @@ from fastdata.loading.buffers import BufferPool
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
 from fastdata.loading.images import Images
-from fastdata.loading.iterator import NativeIterator, Progress
+from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.pipeline import Pipeline, plan_fetches
+from fastdata.loading.progress import Progress
 from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass

@@ -13,7 +13,7 @@ from torch.utils.data import SequentialSampler
 from fastdata.errors import UsageError, warn
 from fastdata.loading.accelerate import LeftAlone
 from fastdata.loading.config import Choice
-from fastdata.loading.iterator import Progress
+from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.plan.order import OrderLike
 from fastdata.plan.sharding import State

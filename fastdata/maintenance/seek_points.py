@@ -22,8 +22,7 @@ from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.records import write_index
-from fastdata.storage.rows import SCHEMA
+from fastdata.storage.records import SCHEMA, write_index
 
 _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.

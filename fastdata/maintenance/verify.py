@@ -28,7 +28,7 @@ from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose file sizes one task checks.

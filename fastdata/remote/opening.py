@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,18 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, UsageError
-from fastdata.remote.filesystem import download, read_bytes
+from fastdata.remote.filesystem import download
+from fastdata.remote.manifests import read_manifest
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
-from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
 from fastdata.storage.index import Index
-from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, FileEntry, Manifest
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 from fastdata.storage.source import Rows
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
@@ -39,44 +38,6 @@ if TYPE_CHECKING:
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 
 _ID_DIGITS = 12
-_MANIFEST_READS = 3
-
-
-def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
-    """Return the text of a remote dataset's manifest.
-
-    Raises:
-        DatasetError: There is no finished dataset.
-        RemoteError: The server cannot be reached.
-    """
-    try:
-        return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out uploads the manifest last.",
-        ) from None
-
-
-def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
-    """Return the text of a manifest; read it again if it is not valid.
-
-    Raises:
-        FileNotFoundError: There is no manifest.
-        RemoteError: The manifest cannot be read, or exceeds 64 MiB.
-    """
-    for number in range(1, _MANIFEST_READS + 1):
-        text = read_bytes(url, storage_options, most=MOST_BYTES)
-        try:
-            Manifest.parse(text, redact(url))
-        except CorruptionError:  # a server may send fewer bytes without an error
-            if number < _MANIFEST_READS:
-                time.sleep(wait_before(number))
-            continue
-        except DatasetError:
-            pass
-        break
-    return text
 
 
 class RemoteSource(IndexedSource):

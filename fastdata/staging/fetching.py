@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import CorruptionError, SpaceError
 from fastdata.remote.filesystem import download, file_info
-from fastdata.remote.opening import read_manifest
+from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import join_url, redact
 from fastdata.staging.places import Place, RemotePlace
 from fastdata.storage.files import free_space, human_bytes

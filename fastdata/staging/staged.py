@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import BusyError, DatasetError, UsageError, warn
-from fastdata.remote.opening import fetch_manifest
+from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,

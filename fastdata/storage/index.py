@@ -25,14 +25,16 @@ from fastdata.storage.records import (
     IN_HEAP,
     RECORD,
     RECORDS_AT,
+    ROWS_PER_BATCH,
+    SCHEMA,
     Records,
+    Row,
     Values,
     heap_span,
     parse_header,
     unpack_batch,
     unpack_row,
 )
-from fastdata.storage.rows import ROWS_PER_BATCH, SCHEMA, Row
 
 
 class Index(Sequence[Row]):

@@ -19,7 +19,7 @@ from fastdata.storage.files import ExtentReader
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 from fastdata.storage.source import (
     MOST_BYTES,
     Blob,

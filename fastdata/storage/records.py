@@ -1,4 +1,4 @@
-"""Layout of the index file, ``_index.rows``: a record of fixed size per row, then a heap.
+"""Rows of an index, and the layout of its file: a record of fixed size per row, then a heap.
 
 `fastdata.storage.index` reads the file. The normative layout is docs/formats/index.md.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,34 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import DatasetError
-from fastdata.storage.arrow import as_numpy
+from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.rows import (
-    ENCODING_CODES,
-    ENCODING_DICTIONARY,
-    ROWS_PER_BATCH,
-    SCHEMA,
-    Row,
-)
 
 INDEX_NAME = "_index.rows"
+
+#: Rows that are read and written at a time. With their seek points (about 1 kB a row) they need
+#: little memory; a read of so many is limited by its bytes, not by the call.
+ROWS_PER_BATCH = 16_384
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),
+        pa.field("file", pa.int32(), nullable=False),
+        pa.field("path", pa.string()),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+        pa.field("channels", pa.uint8(), nullable=False),
+        pa.field("encoding", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("crc32c", pa.uint32(), nullable=False),
+        pa.field("seek_points", pa.binary()),
+    ]
+)
+#: The dictionary of the column ``encoding``, and the place of each name in it.
+_DICTIONARY = array(_native.ENCODINGS, pa.string())
+_CODES = {name: code for code, name in enumerate(_native.ENCODINGS)}
 
 MAGIC = b"FDROWS2\n"
 #: Magic, bytes of a record, zeros, rows, bytes of the heap, zeros; the checksum of these follows.
@@ -61,7 +77,7 @@ RECORD = np.dtype(
 _FIXED = frozenset(RECORD.names or ()) & frozenset(SCHEMA.names) - {"encoding"}
 #: Columns whose values the heap holds.
 IN_HEAP = frozenset({"key", "path", "seek_points"})
-_OTHER = ENCODING_CODES["other"]
+_OTHER = _CODES["other"]
 _TABLE_CRC = _CRC.size
 #: Most bytes of a key, and of a path: 16 bits store their sizes.
 _MOST = 0xFFFF
@@ -69,6 +85,51 @@ _MOST = 0xFFFF
 Records = npt.NDArray[Any]
 #: All keys, all paths and all seek tables of some rows, each one behind the other.
 Values = tuple[bytes, bytes, bytes]
+
+
+class Row(NamedTuple):
+    """One sample's entry in the index.
+
+    Attributes:
+        key: The sample's name, unique in the dataset.
+        label: Index of its class, from 0.
+        file: Which of the manifest's files holds the blob; -1 where ``path`` does.
+        path: The blob's own file, relative to the manifest's root; else None.
+        offset: Where in the file the blob begins, in bytes; -1 while not yet known.
+        length: The blob's length in bytes.
+        width: Columns of the image, in pixels.
+        height: Rows of the image, in pixels.
+        channels: Colour components as stored: 1, 3 or 4.
+        encoding: One of `fastdata.storage.encodings.ENCODINGS`.
+        crc32c: CRC-32C of the blob.
+        seek_points: Where a JPEG decoder may start; None where there are none.
+    """
+
+    key: str
+    label: int
+    file: int
+    path: str | None
+    offset: int
+    length: int
+    width: int
+    height: int
+    channels: int
+    encoding: str
+    crc32c: int
+    seek_points: bytes | None = None
+
+
+def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows as a record batch of `SCHEMA`."""
+    columns: list[pa.Array] = []
+    values = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
+    for field, column in zip(SCHEMA, values, strict=True):
+        if field.name == "encoding":
+            codes = array([_CODES[name] for name in column], pa.int8())
+            columns.append(pa.DictionaryArray.from_arrays(codes, _DICTIONARY))
+        else:
+            columns.append(array(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> None:
@@ -133,7 +194,7 @@ def _pack(path: Path, batch: pa.RecordBatch, first: int, heap_at: int) -> tuple[
 
 def _codes(column: pa.DictionaryArray) -> npt.NDArray[np.uint8]:
     """Return the codes of encodings; their dictionary may have another order, or other entries."""
-    known = [ENCODING_CODES.get(name, _OTHER) for name in column.dictionary.to_pylist()]
+    known = [_CODES.get(name, _OTHER) for name in column.dictionary.to_pylist()]
     codes: npt.NDArray[np.uint8] = np.array(known, np.uint8)[as_numpy(column.indices)]
     return codes
 
@@ -191,7 +252,7 @@ def unpack_row(records: Records, values: Values) -> Row:
     return Row(
         key=key.decode(),
         path=path.decode() or None,
-        encoding=ENCODINGS[_known(record["encoding"])],
+        encoding=_native.ENCODINGS[_known(record["encoding"])],
         seek_points=table or None,
         **{name: record[name] for name in _FIXED},
     )
@@ -214,7 +275,7 @@ def unpack_batch(records: Records, values: Values | None, schema: pa.Schema) -> 
     for field in schema:
         if field.name == "encoding":
             codes = _known(records["encoding"]).astype(np.int8)
-            arrays.append(pa.DictionaryArray.from_arrays(_fixed(codes), ENCODING_DICTIONARY))
+            arrays.append(pa.DictionaryArray.from_arrays(_fixed(codes), _DICTIONARY))
         elif field.name in in_heap:
             arrays.append(_variable(field, records[sizes[field.name]], in_heap[field.name]))
         else:
@@ -226,7 +287,7 @@ def unpack_batch(records: Records, values: Values | None, schema: pa.Schema) -> 
 
 def _known(codes: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """Return codes of this fastdata; those of a later one are "other"."""
-    known: npt.NDArray[np.uint8] = np.where(np.less(codes, len(ENCODINGS)), codes, _OTHER)
+    known: npt.NDArray[np.uint8] = np.where(np.less(codes, len(_native.ENCODINGS)), codes, _OTHER)
     return known
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 #: The containers by name. `folder` has no writer: it leaves a tree where it is.
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")

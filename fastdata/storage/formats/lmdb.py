@@ -25,7 +25,7 @@ from fastdata.storage.files import (
     read_exactly,
     written_behind,
 )
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to

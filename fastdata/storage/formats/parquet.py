@@ -20,7 +20,7 @@ from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
 #: it is written, and is what readers like petastorm load at once.

@@ -21,7 +21,7 @@ from fastdata.storage.direct import DirectFile
 from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats.tars import members
-from fastdata.storage.rows import Row
+from fastdata.storage.records import Row
 
 FILE_NAME = "shard-{:06d}.tar"
 #: Longest header of a .npy in bytes: NumPy's own have 128.

@@ -1,0 +1,52 @@
+"""Manifests of datasets behind a URL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastdata.errors import CorruptionError, DatasetError
+from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.retries import wait_before
+from fastdata.remote.urls import join_url, redact
+from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
+
+_MANIFEST_READS = 3
+
+
+def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
+    """Return the text of a remote dataset's manifest.
+
+    Raises:
+        DatasetError: There is no finished dataset.
+        RemoteError: The server cannot be reached.
+    """
+    try:
+        return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
+            "Check the URL; fastdata convert … --out uploads the manifest last.",
+        ) from None
+
+
+def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
+    """Return the text of a manifest; read it again if it is not valid.
+
+    Raises:
+        FileNotFoundError: There is no manifest.
+        RemoteError: The manifest cannot be read, or exceeds 64 MiB.
+    """
+    for number in range(1, _MANIFEST_READS + 1):
+        text = read_bytes(url, storage_options, most=MOST_BYTES)
+        try:
+            Manifest.parse(text, redact(url))
+        except CorruptionError:  # a server may send fewer bytes without an error
+            if number < _MANIFEST_READS:
+                time.sleep(wait_before(number))
+            continue
+        except DatasetError:
+            pass
+        break
+    return text
