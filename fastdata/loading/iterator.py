@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from fastdata.device.delivery import after_fork, called, cannot_pickle, transfor
 from fastdata.errors import FastdataError, SampleError, warn
 from fastdata.loading import helpers
 from fastdata.loading.batch import Batch
-from fastdata.loading.config import LoaderConfig
 from fastdata.loading.pipeline import Pipeline
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
@@ -30,6 +29,9 @@ from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
+
+if TYPE_CHECKING:
+    from fastdata.loading.config import LoaderConfig
 
 
 class NativeIterator(Iterator[Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,9 +15,7 @@ from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.loading.batch import Settings
 from fastdata.loading.buffers import BufferPool
-from fastdata.loading.config import LoaderConfig
 from fastdata.loading.helpers import helper_threads
-from fastdata.loading.images import Images
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.pipeline import Pipeline, plan_fetches
 from fastdata.loading.progress import Progress
@@ -26,6 +24,10 @@ from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
+
+if TYPE_CHECKING:
+    from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.images import Images
 
 
 class NativePath:

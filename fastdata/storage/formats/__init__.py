@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fastdata.storage.records import Row
+if TYPE_CHECKING:
+    from fastdata.storage.records import Row
+
 
 #: The containers by name. `folder` has no writer: it leaves a tree where it is.
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
