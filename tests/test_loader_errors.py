@@ -1,4 +1,4 @@
-"""Damaged datasets in the loader: what is raised, left out or zeroed, and that nothing hangs."""
+"""Damaged datasets in the loader: what is raised, replaced or zeroed, and that nothing hangs."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_a_file_that_is_not_as_it_was(how: str, container: str, threads: int) ->
         else:
             assert batch[2].tolist() == list(range(8 * number, min(8 * number + 8, SAMPLES)))
     if lost and len(lost) < SAMPLES:
-        with pytest.warns(UserWarning, match="left out"):
+        with pytest.warns(UserWarning, match="replaced by others"):
             skipped = list(make(data, num_workers=threads, on_error="skip"))
         assert not lost & {index for batch in skipped for index in batch[2].tolist()}
 

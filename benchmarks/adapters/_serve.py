@@ -320,8 +320,8 @@ class _Tree:
         return ticks / os.sysconf("SC_CLK_TCK") if self.processes else None
 
     def bytes_read(self, field: str = "rchar") -> int | None:
-        """What read calls returned (not what was read through memory maps), or ``read_bytes``:
-        what storage had to deliver.
+        """Return the bytes that read calls returned, memory maps left out; or, for ``read_bytes``,
+        those that storage delivered.
         """
         total = None
         for process in self.processes:
@@ -334,8 +334,8 @@ class _Tree:
         return total
 
     def private_bytes(self) -> int | None:
-        """What is in no other process and no file, of all together: not what is mapped of files,
-        which belongs to the page cache.
+        """Return the private bytes of all processes together. Mapped files are left out: they
+        belong to the page cache.
         """
         total = None
         for process in self.processes:

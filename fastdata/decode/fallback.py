@@ -35,7 +35,7 @@ _OTHER_SIZE = ("too_large", "other_size", "bad_region")
 
 
 class Step(Enum):
-    """What follows on a code of the core."""
+    """Next attempt after a code of the core."""
 
     FAIL = 0
     WITHOUT_TABLE = 1  # decode natively, from the image's beginning

@@ -38,7 +38,7 @@ class DecodeError(SampleError, ValueError):
 
 @dataclass(frozen=True)
 class JpegInfo:
-    """What ``jpeg_info`` finds. Sizes are 0 where the bytes given do not tell."""
+    """Result of ``jpeg_info``. Sizes are 0 if the given bytes end before them."""
 
     encoding: str  # "jpeg", "png", "webp", "gif", "bmp", "unknown"
     width: int

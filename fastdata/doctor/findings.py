@@ -23,7 +23,7 @@ class Data:
         estimated: Whether the tree was too large to be listed whole.
         stage_bytes: What a staged copy would take.
         in_memory: Whether it is read from a file system in memory.
-        cached_share: Part of it that the page cache holds, 0 to 1; None where nobody may know.
+        cached_share: Part of it that the page cache holds, 0 to 1; None if not known.
         cached_how: How that was found, or why it was not.
         seekable_share: Part of the sampled images that have seek points, or can have none, 0 to 1.
         pillow_share: Part that are not JPEGs which the core decodes, 0 to 1: the codec table's, or

@@ -33,7 +33,7 @@ from fastdata.text import human_count
 
 #: Samples whose sizes, or share in the page cache, stand for those of all.
 _ASKED = 1_000
-#: Sources that can be packed anew in another encoding.
+#: Sources that can be packed again in another encoding.
 _SOURCES = ("imagenet", "imagefolder", "webdataset")
 #: Seeds what is drawn here: the same dataset is measured on the same images.
 _SEED = 6

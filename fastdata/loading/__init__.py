@@ -1,6 +1,7 @@
-"""What `fastdata.DataLoader` is made of on its native path.
+"""Modules of `fastdata.DataLoader`.
 
-A batch goes through these files in this order: `fastdata.plan.schedule` (which samples),
-``source`` (where they lie), `fastdata.transforms.compile` (which crops), ``buffers`` (where their
-pixels go), ``pipeline`` (decoding, ahead of the consumer), ``iterator`` (what the consumer sees).
+A batch on the native path passes these in order: `fastdata.plan.schedule` (which samples),
+`fastdata.storage.source` (where they lie), `fastdata.transforms.compile` (which crops),
+``buffers`` (where their pixels go), ``pipeline`` (decoding, ahead of the consumer), ``iterator``
+(what the consumer sees).
 """

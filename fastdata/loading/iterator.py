@@ -315,7 +315,7 @@ class NativeIterator(Iterator[Any]):
         warn(
             f"{human_count(skipped, 'sample')} could not be decoded and "
             f"{'was' if skipped == 1 else 'were'} "
-            f"{'left out' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
+            f"{'replaced by others' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
             + (f"\n  and {more} more" if more > 0 else "")
         )
 
