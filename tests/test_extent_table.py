@@ -206,9 +206,9 @@ def test_extents_outlive_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
-        ({"file": 1}, "a file that there is not"),
-        ({"file": -1}, "a file that there is not"),
-        ({"file": -(2**31)}, "a file that there is not"),
+        ({"file": 1}, "a file that does not exist"),
+        ({"file": -1}, "a file that does not exist"),
+        ({"file": -(2**31)}, "a file that does not exist"),
         ({"offset": -1}, "offset or length"),
         ({"length": -1}, "offset or length"),
         ({"offset": 2**63 - 1, "length": 2**63 - 1}, "offset or length"),

@@ -95,13 +95,13 @@ const char* RecordTable::find_file(const Record& record, ByteSpan path, size_t i
                                    Extents& out) const {
   if (path.size > 0) {
     if (!stays_below(path)) return "its path leaves the dataset's root";
-    if (record.file != -1) return "the index gives it a path, and a file besides";
+    if (record.file != -1) return "the index gives it both a path and a file";
     out.set_path(
         i, dataset_.root + '/' + std::string(reinterpret_cast<const char*>(path.data), path.size));
     return nullptr;
   }
   if (record.file < 0 || static_cast<size_t>(record.file) >= dataset_.files->count())
-    return "the index puts it in a file that there is not";
+    return "the index puts it in a file that does not exist";
   Extent& extent = out.extents[i];
   extent.file = record.file;
   if (extent.corrupt || extent.offset <= dataset_.files->size(record.file) - extent.length)
