@@ -287,7 +287,7 @@ class PieceCache:
                 self._full = True
                 warn(
                     f"{self._folder}: the disk is full, so samples that do not fit are fetched "
-                    "again every time; give a smaller cache_bytes="
+                    "again every time; give fewer bytes in cache=Cache(path, bytes)"
                 )
 
     def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> None:
