@@ -681,20 +681,33 @@ def test_two_processes_stage_once(dataset: Path) -> None:
 
 def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
-    CliRunner().invoke(cli, ["stage", "--help"])  # imports, which take long on a busy machine
     for tell in ("library", "command"):
         process = start(dataset, 'hook(copying, "_write", slowly)')
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGSTOP)  # it goes on once the other one waits
         if tell == "library":
             told: list[bool] = []
-            assert stage(dataset, waiting=lambda: told.append(True)).reused
+
+            def resume(told: list[bool] = told, process: subprocess.Popen[str] = process) -> None:
+                told.append(True)
+                process.send_signal(signal.SIGCONT)
+
+            assert stage(dataset, waiting=resume).reused
             assert told == [True]
         else:
-            result = CliRunner().invoke(cli, ["stage", str(dataset)])
-            assert result.exit_code == 0, result.output
-            assert result.stderr == "waiting for another process that is staging it\n"
-            assert "staged already" in result.stdout
+            command = subprocess.Popen(
+                [sys.executable, "-m", "fastdata", "stage", str(dataset)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert command.stderr is not None
+            assert command.stderr.readline() == "waiting for another process that is staging it\n"
+            process.send_signal(signal.SIGCONT)
+            out, err = command.communicate(timeout=HANG)
+            assert (command.returncode, err) == (0, ""), err
+            assert "staged already" in out
         process.communicate(timeout=HANG)
         unstage(dataset)
     assert CliRunner().invoke(cli, ["stage", str(dataset)]).stderr == ""
