@@ -89,7 +89,7 @@ def repeat_tree(tree: Path, out: Path, times: int) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What a folder holds: the SHA-256 of every file below it."""
+    """Return the SHA-256 of every file below a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -153,7 +153,7 @@ def edit_manifest(dataset: Path, change: Callable[[dict[str, Any]], object]) -> 
 def edit_index(
     dataset: Path, change: Callable[[pa.Table], pa.Table], *, honest: bool = True
 ) -> None:
-    """Writes an index anew with other rows; where ``honest``, the manifest has its checksum."""
+    """Rewrites an index with other rows; where ``honest``, the manifest has its checksum."""
     blobs = PackedSource(dataset)
     table = change(pa.Table.from_batches(blobs.index.batches(), SCHEMA))
     name = blobs.manifest.index.name

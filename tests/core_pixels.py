@@ -14,7 +14,7 @@ from fastdata.transforms.compile import Program
 
 
 def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:
-    """What the loader makes of one image of mode RGB: (height, width, channels)."""
+    """Return the loader's pixels for one RGB image: (height, width, channels)."""
     cuts = program.draw([image.width], [image.height], keys)
     pixels = np.asarray(image)
     if cuts["needs_padding"][0]:

@@ -120,12 +120,12 @@ def opened(name: str, transform: Any) -> ImageDataset:
 
 
 def compiled(name: str, transform: Any) -> Recipe | Refusal:
-    """What the compiler makes of a recipe, for those images."""
+    """Compile a recipe for those images."""
     return compile_recipe(transform, (32, 32) if small(name) else None)
 
 
 def original(transform: Any, image: Any) -> Any:
-    """What the library, or the script, makes of an image."""
+    """Return the tensors that the library, or the script, makes of an image."""
     made = transform(image)
     if not hasattr(transform, "image_mean"):
         return made

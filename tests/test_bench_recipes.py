@@ -28,7 +28,7 @@ MOCO = "MoCo v2, 2 views"
 
 
 class _Original(NamedTuple):
-    """What it makes by itself is not what fastdata is given for it."""
+    """Its own pixels are not those that fastdata makes for it."""
 
     recipe: Any
     then: Callable[[Any], Any]

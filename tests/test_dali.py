@@ -178,7 +178,7 @@ def test_two_views() -> None:
 
 
 def test_its_signature_has_all_that_it_takes() -> None:
-    """Frameworks make loaders anew from it."""
+    """Frameworks rebuild loaders from it."""
     own = {"prefetch_queue_depth", "region_decode", "hw_decoder_load", "decoder_options"}
     taken = set(inspect.signature(DataLoader).parameters) - {"require_native"} | own
     assert set(inspect.signature(DALILoader).parameters) == taken

@@ -244,7 +244,7 @@ def test_a_loader_works_where_torchs_default_device_is_the_gpu() -> None:
 
 
 def test_streams_are_those_of_torch_cuda() -> None:
-    """What `torch.cuda.stream` makes current is what `torch.accelerator` finds, and the reverse."""
+    """`torch.accelerator` finds the stream that `torch.cuda.stream` set, and the reverse."""
     mine = torch.cuda.Stream()
     with torch.cuda.stream(mine):
         found = torch.accelerator.current_stream()

@@ -71,7 +71,7 @@ def slow_reads(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def sample(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``fastdata sample`` makes, packed without seek points."""
+    """The images of ``fastdata sample``, packed without seek points."""
     out = tmp_path_factory.mktemp("sample") / "lmdb"
     pack_tree(made_tree / "train", out, "lmdb", seek_points=False)
     return out

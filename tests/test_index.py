@@ -285,7 +285,7 @@ def test_a_row_has_a_name_only_where_it_belongs(tmp_path: Path) -> None:
 
 
 def test_damaged_seek_points_are_no_bar_to_the_rest(tmp_path: Path) -> None:
-    """So that `fastdata seek-points` can make them anew."""
+    """`fastdata seek-points` can then rebuild them."""
     data = written(tmp_path / "index", 9).read_bytes()
     assert data.count((4).to_bytes(8, "little")) == 1
     at = data.index((4).to_bytes(8, "little"))

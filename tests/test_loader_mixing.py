@@ -156,7 +156,7 @@ def test_the_generators_go_on_as_if_nothing_had_been_drawn(place: Any) -> None:
 
 
 def test_draws_have_their_distribution() -> None:
-    """Over batches, each of which seeds the generators anew."""
+    """Over batches, each of which seeds the generators again."""
     transform = lambda batch: (  # noqa: E731
         float(np.random.beta(0.2, 0.2)),
         float(torch.distributions.Beta(0.2, 0.2).sample()),

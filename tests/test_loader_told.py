@@ -99,7 +99,7 @@ def test_the_first_image_that_pillow_decodes_is_named_once(
     assert re.search(f"decoded by Pillow, which is slower, as it is a {kind}[.: ]", words)
     assert "stats().by_pillow" in words
     assert loader.stats().by_pillow == 2
-    # Each loader tells anew.
+    # Each loader warns again.
     assert len(told(FallbackWarning, DataLoader(dataset, batch_size=2), epochs=1)) == 1
 
 

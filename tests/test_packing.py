@@ -170,7 +170,7 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     assert digests(out) == digests(tmp_path / "fresh")
     files = sorted(name for name in before if name.endswith((".tar", ".parquet")))
     kept = [name for name in files if times(out).get(name) == before[name]]
-    # The changed file is packed anew, and those after it whose borders have moved.
+    # The changed file is packed again, and those after it whose borders have moved.
     assert 2 <= len(kept) < len(files)
 
 
@@ -386,7 +386,7 @@ def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def long_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough work for several seconds, where images are encoded anew."""
+    """Enough work for several seconds, where images are re-encoded."""
     return repeat_tree(tree, tmp_path_factory.mktemp("long") / "tree", 40)
 
 

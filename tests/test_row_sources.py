@@ -32,7 +32,7 @@ Identity = Callable[[Any], Any]
 
 
 class Written(NamedTuple):
-    """What the test has written of a row."""
+    """The row that the test wrote."""
 
     key: str
     label: int

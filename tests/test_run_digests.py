@@ -40,7 +40,7 @@ def simd() -> Iterator[None]:
 
 
 def run(container: str, threads: int, level: str, stops: tuple[int, ...]) -> str:
-    """Digest of two epochs, saved and begun anew after as many batches as ``stops`` says."""
+    """Digest of two epochs, saved and restarted after as many batches as ``stops`` says."""
     _native.set_simd(level)
     digest = hashlib.sha256()
     state: dict[str, Any] | None = None

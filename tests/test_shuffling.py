@@ -1,4 +1,4 @@
-"""Packing in a random order: a permutation by a seed, whatever packs it; and packing anew."""
+"""Packing in a random order: a permutation by a seed, whatever packs it; and packing again."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_bad_image_in_an_archive_is_named(tmp_path: Path) -> None:
     assert (packed.manifest.samples, packed.manifest.skipped) == (7, 1)
 
 
-# Packing anew.
+# Packing again.
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
@@ -239,8 +239,8 @@ def test_packed_anew_it_has_the_same_samples(tree: Path, tmp_path: Path, contain
 def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
     convert("imagefolder", "--root", tree, "--encoding", "raw", "--max-side", 40, "--to", "shards",
             "--out", tmp_path / "raw")  # fmt: skip
-    anew = convert("dataset", "--root", tmp_path / "raw", "--out", tmp_path / "lmdb")
-    assert anew.exit_code == 0, anew.output
+    again = convert("dataset", "--root", tmp_path / "raw", "--out", tmp_path / "lmdb")
+    assert again.exit_code == 0, again.output
     assert contents(tmp_path / "lmdb") == contents(tmp_path / "raw")
     # The order is still the shuffled one.
     assert load_manifest(tmp_path / "lmdb")["order"] == "shuffled"
@@ -249,9 +249,9 @@ def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
 
 def test_an_index_over_a_tree_packed_anew(tree: Path, tmp_path: Path) -> None:
     pack_tree(tree, tmp_path / "index", "folder")
-    anew = convert("dataset", "--root", tmp_path / "index", "--to", "folder", "--part", "0:0.5",
+    again = convert("dataset", "--root", tmp_path / "index", "--to", "folder", "--part", "0:0.5",
                    "--out", tmp_path / "half")  # fmt: skip
-    assert anew.exit_code == 0, anew.output
+    assert again.exit_code == 0, again.output
     found = contents(tmp_path / "half")
     assert 0 < len(found) < len(originals(tree))
     assert set(found) < set(contents(tmp_path / "index"))

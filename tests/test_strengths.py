@@ -78,7 +78,7 @@ def strengths(
 def results(
     version: int, transform: Any, steps: list[tuple[str, float]], image: Any
 ) -> Iterator[np.ndarray]:
-    """What torchvision makes of an image by each operation at each strength."""
+    """Return torchvision's images of each operation at each strength."""
     interpolation = transform.interpolation
     if version == 1:
         apply, fill = import_torchvision().transforms.autoaugment._apply_op, None

@@ -62,7 +62,7 @@ def keys_of(count: int, seed: int = 0) -> Keys:
 
 
 def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
-    """What comes before the tail: a PIL image, or a tensor (3, H, W)."""
+    """Return the tail's input: a PIL image, or a tensor (3, H, W)."""
     (program,) = recipe.programs
     pixels, output = by_core(program, image, keys), program.output
     if output.as_pil:

@@ -26,7 +26,7 @@ _MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 def apply(image: Image.Image, call: Call) -> Image.Image:
-    """What torchvision makes of a PIL image, given an operation and its values."""
+    """Apply an operation of torchvision, with these values, to a PIL image."""
     functional = import_torchvision().transforms.functional
     name, values = call
     match name:
