@@ -95,7 +95,7 @@ OPERATIONS: dict[str, int]
 def augment(
     pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], key: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """What one augmentation makes of an image: for tests and measurements.
+    """Apply one augmentation to an image: for tests and measurements.
 
     ``pixels``: (H, W, 3) or (H, W), contiguous. ``key``: what operations that draw, draw from.
     ValueError: no such operation, or values that are not for it, or not for such an image.
@@ -189,7 +189,7 @@ class Extents:
     def plan_fetches(
         self, rows: Sequence[int], boxes: list[npt.NDArray[np.int32]], scaled: bool
     ) -> npt.NDArray[np.int64]:
-        """What must be fetched of some samples for boxes of them: ranges for `attach_rows`.
+        """Return the ranges to fetch for boxes of some samples, for `attach_rows`.
 
         ``rows``: N of these samples. ``boxes``: (N, 4) for each view. ``scaled``: whether views may
         be decoded at a smaller scale. Returns (N, 6): size of the header, its CRC-32C, first byte
@@ -305,7 +305,7 @@ class PixelProgram:
     def draw(
         self, key: int, width: int, height: int
     ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
-        """What an image of so many pixels gets, of a sample's key.
+        """Return the draws for an image of so many pixels, by a sample's key.
 
         ([(operation, values)], [(left, top, width, height) that is erased], width, height after
         it). ValueError: it cannot be done to such an image.

@@ -78,7 +78,7 @@ def main(folder: str) -> None:
 
 
 def write_header(out: Path) -> None:
-    """What stands before an image's pixels, in every format that is told from others."""
+    """Write the bytes before an image's pixels, for every format that is recognised."""
     out.mkdir(parents=True, exist_ok=True)
     pixels = picture(20, 10, 0)
     jpegs = [encode(pixels, sampling, 50) for sampling in SAMPLINGS]

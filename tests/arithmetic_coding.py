@@ -34,7 +34,7 @@ _ESTIMATES = [
 
 
 class Conditioning(NamedTuple):
-    """What a DAC segment says of a table: L, U and Kx."""
+    """Conditioning of a table in a DAC segment: L, U and Kx."""
 
     lower: int = 0
     upper: int = 1

@@ -109,7 +109,7 @@ def served(folder: Path) -> Iterator[str]:
 async def examine(
     tab: Page, base: str, name: str, schemes: tuple[str, str], axe: bool, screenshots: Path | None
 ) -> list[str]:
-    """What is wrong with one page, opened in the system's first scheme, then switched."""
+    """Return one page's problems, in the system's first colour scheme, then in the other."""
     part = "html" if name == "index.html" else "article"
     wrong: list[str] = []
     asked: set[Request] = set()  # not those of the page before, which leaving it may have ended
@@ -161,7 +161,7 @@ async def examine(
 async def browse(
     folder: Path, browser: str, everything: bool, screenshots: Path | None
 ) -> dict[str, list[str]]:
-    """What is wrong with each page of the folder."""
+    """Return the problems of each page of the folder."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     found: dict[str, list[str]] = {}
     queue = enumerate(name for name in names if name != "404.html")

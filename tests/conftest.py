@@ -1,4 +1,4 @@
-"""What all tests share: image trees, and a machine that no test can litter."""
+"""Fixtures of all tests: image trees, and a machine that no test can litter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every container must do, whatever it is: subclassed by one test module each.
+"""Conformance suites of containers: one test module subclasses them for each.
 
 The tests compare a dataset with its source, which they read with plain ``open``; and they
 read the dataset itself both through fastdata and round it: the index by struct, the
@@ -211,7 +211,7 @@ class Made(NamedTuple):
 
 
 class ContainerConformance:
-    """What holds for every container."""
+    """Conformance suite of every container."""
 
     container: ClassVar[str]
     beside: ClassVar[set[str]] = set()  # files that the manifest does not name
@@ -312,7 +312,7 @@ def blobs_of(sizes: Sequence[int]) -> list[bytes]:
 
 
 class FileContainerConformance(ContainerConformance):
-    """What holds for every container that has files of its own."""
+    """Conformance suite of containers that have files of their own."""
 
     def write(self, path: Path, groups: Sequence[Sequence[bytes]]) -> list[int] | None:
         """Writes groups of blobs by the container's writer.

@@ -1,4 +1,4 @@
-"""What the tests of `fastdata.DeviceLoader` share: loaders to wrap, and how close is equal."""
+"""Helpers for tests of `fastdata.DeviceLoader`: loaders to wrap, and tolerances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole epochs, planned by the loader's own code and not decoded: what a sample's pixels would be.
+"""Plan whole epochs by the loader's own code, without decoding: keys stand for pixels.
 
 `simulate` draws a combination from a seed: the number of samples, an order or a sampler, ranks
 and batch sizes, threads, bad samples and what is done about them, and where the run is broken
@@ -84,7 +84,7 @@ class Delivered:
 
 @dataclass
 class Run:
-    """What all segments of a run have in common; what is bad, and known to be so from before."""
+    """Settings that all segments of a run share, with its bad samples, known and unknown."""
 
     n: int
     seed: int
@@ -175,7 +175,7 @@ class Rank:
         return found
 
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
-        """What ``state_dict()`` saves; of a consumer that has come as far as ``progress``."""
+        """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
         run, progress = self.run, progress or self.progress
         state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
         return state.to_dict()

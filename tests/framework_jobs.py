@@ -73,7 +73,7 @@ def distributed(root: str, how: str) -> None:
 
 
 class Preset:
-    """What a script of torchvision's has for each split: a class that holds a Compose."""
+    """Preset like those of torchvision's scripts: a class that holds a Compose."""
 
     def __init__(self, compose: Any) -> None:
         self.transforms = compose
@@ -175,7 +175,7 @@ def accelerated(root: str, how: str) -> None:
 
 
 def explain(loader: Any) -> str:
-    """What a loader says of itself; a loader of torch's says nothing."""
+    """Return a loader's own description; "" for torch's."""
     return loader.explain() if isinstance(loader, DataLoader) else type(loader).__module__
 
 

@@ -124,11 +124,11 @@ class Operation:
         raise NotImplementedError
 
     def result(self) -> Any:
-        """What it has made."""
+        """Return the paths that it has made."""
         raise NotImplementedError
 
     def check_between(self) -> None:
-        """What must hold after a kill as well."""
+        """Check what must hold after a kill, too."""
 
 
 class Convert(Operation):
@@ -251,7 +251,7 @@ OPERATIONS = {each.__name__.lower(): each for each in (Convert, Index, Stage, Ca
 
 
 class Site:
-    """What operations start from, and what undisturbed runs have given."""
+    """Inputs of the operations, and results of undisturbed runs."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url

@@ -1,4 +1,4 @@
-"""What an augmentation of the core should make of an image, by Pillow and numpy.
+"""Expected pixels of the core's augmentations, by Pillow and numpy.
 
 As torchvision.transforms.functional calls them; tests/test_native_augment.py compares with
 torchvision itself where it is installed.

@@ -1,4 +1,4 @@
-"""What each instruction set makes of a JPEG and its seek points."""
+"""Decode a JPEG and build its seek points with each instruction set."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class _Output:
         return self
 
     def on_gpu(self) -> Any:
-        """What `torch.from_dlpack` makes of it."""
+        """Return it as `torch.from_dlpack` takes it."""
         return self._tensor
 
 

@@ -74,7 +74,7 @@ def schedules(count: int) -> list[Schedule]:
 
 
 class CUDAError(RuntimeError):
-    """What torch raises for an error of the driver."""
+    """Stand-in for torch's error of the driver."""
 
 
 class GPUs:
@@ -152,7 +152,7 @@ class GPUs:
             self._current = before
 
     def visit(self, device: int) -> None:
-        """What streams and events do: make a device the current one, and the one before again."""
+        """Make a device the current one and restore the one before, as streams and events do."""
         self.check()
         self.contexts |= {device, self._current}
 
@@ -314,7 +314,7 @@ class GPUs:
         return torch.from_numpy(array)[: count * dtype.itemsize].view(dtype).view(size)
 
     def when_read(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
-        """What a copy will read of host memory, when it runs."""
+        """Return a function that reads host memory when a copy runs."""
         found = self.pinned(tensor)
         array = None if found is None else found.array()
         if found is None or array is None:
@@ -437,7 +437,7 @@ class Stream:
 
 @dataclass
 class Hold:
-    """What holds up a stream's queue until something is so."""
+    """Entry of a stream's queue that waits for a condition."""
 
     mark: Callable[[], bool]
 
@@ -609,7 +609,7 @@ def _nothing(value: Any) -> Any:
 
 
 def _host(value: Any) -> Any:
-    """What stands for an argument when work runs: memory, or what pageable memory holds now."""
+    """Return an argument's value for later work: its memory, or a copy of pageable memory."""
     if isinstance(value, GPUTensor):
         return value.memory
     return value.clone() if isinstance(value, torch.Tensor) else value

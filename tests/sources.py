@@ -1,4 +1,4 @@
-"""What the tests of sources share: the conformance suite, and ImageNet in every layout."""
+"""Conformance suite of sources, and ImageNet in every layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEVKIT = "ILSVRC2012_devkit_t12"
 
 
 class Expected:
-    """What a source should yield, found by other means than the source's own code.
+    """Expected records of a source, found without the source's own code.
 
     Attributes:
         classes: Class names in the order of the labels.
@@ -37,7 +37,7 @@ class Expected:
 
 
 class SourceConformance:
-    """What every source must do; a subclass supplies the two fixtures."""
+    """Conformance suite of sources; a subclass supplies the two fixtures."""
 
     @pytest.fixture
     def sources(self) -> list[Source]:
@@ -181,7 +181,7 @@ def tar_bytes(members: Iterable[tuple[str, bytes]], form: int = tarfile.GNU_FORM
 
 
 def imagenet_expected(root: Path, split: str) -> Expected:
-    """What a tree ``<split>/<wnid>/*`` should give, labelled by train's classes."""
+    """Return the expected records of a tree ``<split>/<wnid>/*``, labelled by train's classes."""
     train = root / "train"
     classes = sorted(path.name for path in (train if train.is_dir() else root / split).iterdir())
     paths = sorted((root / split).glob("*/*"), key=lambda path: (path.parent.name, path.name))

@@ -1,4 +1,4 @@
-"""What torchvision makes of a tensor of bytes, given operations of the core and their values."""
+"""Call torchvision on tensors of bytes, with the core's operations and values."""
 
 from __future__ import annotations
 

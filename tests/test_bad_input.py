@@ -62,7 +62,7 @@ def run(*arguments: object) -> Result:
 
 
 def no_dataset(out: Path) -> None:
-    """Whatever an error left behind, it must not pass for a dataset."""
+    """Check that what an error left behind does not pass for a dataset."""
     assert not (out / "_dataset.json").exists()
     with pytest.raises(DatasetError):
         ImageDataset(out)

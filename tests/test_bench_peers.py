@@ -21,7 +21,7 @@ _PEERS = [peer for peer in _PEERS if not peer.needs_gpu]
 
 
 def _val_crops(files: list[Path], peer: Contender) -> np.ndarray:
-    """What Pillow makes of the images that the peer stores, N x 224 x 224 x 3."""
+    """Return Pillow's crops of the images that the peer stores, N x 224 x 224 x 3."""
     images = [pixels.reduced(Image.open(path), peer.max_side, area=peer.area) for path in files]
     crops = pixels.reference([(image, 0) for image in images], 224, area=peer.area)
     return crops.images.astype(np.float32)

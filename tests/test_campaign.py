@@ -199,7 +199,7 @@ def test_files_that_change_while_they_are_open(
 
 
 def change(file: Path, draw: random.Random) -> str:
-    """What happens to files under a reader: cut, written over, exchanged, gone."""
+    """Cut, overwrite, exchange and remove files under a reader."""
     size = file.stat().st_size
     at = draw.randrange(size)
     noise = draw.randbytes(draw.randint(1, size - at))

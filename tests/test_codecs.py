@@ -54,7 +54,7 @@ def colours(found: Any) -> Any:
 
 
 def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
-    """What the table makes of a file is what Pillow makes of it, trusted or not."""
+    """The table decodes a file to Pillow's pixels, trusted or not."""
     want = by_pillow(data)
     height, width = want.shape[:2]
     left, upper, right, lower = box or (0, 0, width, height)
@@ -468,7 +468,7 @@ def test_a_kind_without_its_library_names_the_extra(
     start: bytes, name: str, error: ImportError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Missing:
-        """What the import system asks first: says no, or gives a library that is broken."""
+        """Finder that the import system asks first: hides a library, or gives a broken one."""
 
         @staticmethod
         def find_spec(module: str, *_: Any) -> Any:
@@ -612,7 +612,7 @@ def write_all_kinds(tree: Path) -> Counter[str]:
 
 
 def assert_foretold(data: ImageDataset, decoders: Counter[str]) -> None:
-    """What `explain` says of each kind is what `stats` counts afterwards."""
+    """`explain` names the decoder that `stats` counts afterwards, for each kind."""
     loader = DataLoader(data, batch_size=5, num_workers=2, on_error="zero")
     foretold = told(loader.explain(), len(data))
     for _ in range(2):  # of files, kinds and sizes are learnt in the first epoch

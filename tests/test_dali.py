@@ -303,7 +303,7 @@ def test_a_gpus_batches_stay_while_they_are_held() -> None:
 
 @pytest.mark.gpu
 def test_a_gpus_batches_may_be_used_on_any_stream() -> None:
-    """What the consumer's stream is late to read is not decoded over."""
+    """A batch that the consumer's stream reads late is not overwritten."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     streams = [torch.cuda.Stream() for _ in range(2)]

@@ -59,7 +59,7 @@ def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def both(data: Any, **options: Any) -> list[list[Any]]:
-    """What the two loaders give: batches, and errors in their places; warnings of each."""
+    """Return what the two loaders give: batches, errors in their places, and warnings of each."""
     found = []
     for kind in (DALILoader, DataLoader):
         with warnings.catch_warnings(record=True) as caught:

@@ -105,7 +105,7 @@ def test_slow_reads_limit_until_the_dataset_is_staged(
 
 
 def limited_by_decoding(found: Findings) -> Findings:
-    """What was found, with rates that do not depend on what else this machine does.
+    """Return findings with rates that do not depend on other work of this machine.
 
     Whatever would make decoding faster, as far as it was measured, makes it twice as fast.
     """

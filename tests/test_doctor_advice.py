@@ -1,4 +1,4 @@
-"""What limits and what to do about it: a pure function of what was measured."""
+"""The limit and the advice are a pure function of the measurements."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_cut_short_while_open(tmp_path: Path) -> None:
 
 
 def test_cut_short_while_it_is_read(tmp_path: Path) -> None:
-    """Whatever it is read by: a map would raise SIGBUS, of which nobody must die."""
+    """A map would raise SIGBUS, which must kill no process, on any path of reading."""
     size = 48 << 20
     file = tmp_path / "blobs"
     file.write_bytes(b"\x01" * size)
@@ -368,7 +368,7 @@ def test_stride_builds_seek_points_once(simd: str, tmp_path: Path) -> None:
 
 
 def stamp(path: str) -> tuple[int, int]:
-    """What a file is recognised by."""
+    """Return the size and the time by which a file is recognised."""
     about = os.stat(path)
     return about.st_size, about.st_mtime_ns
 

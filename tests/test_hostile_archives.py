@@ -91,7 +91,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(packed: Path, out: Path, container: str, data: bytes) -> str:
-    """What verify finds in a dataset whose file holds ``data``, and has its checksum."""
+    """Verify a dataset whose file holds ``data``, with its checksum."""
     out.mkdir()
     for path in (packed / container).iterdir():
         (out / path.name).write_bytes(path.read_bytes())

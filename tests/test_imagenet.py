@@ -309,7 +309,7 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
 
 
 class TestContradictions:
-    """What each layout can have wrong with it."""
+    """Damage that each layout can have."""
 
     def test_nothing_there(self, tmp_path: Path) -> None:
         result = convert("imagenet", "--root", tmp_path)

@@ -1,4 +1,4 @@
-"""What an image may cost: max_pixels and max_scans, on every path."""
+"""Limits on the cost of an image: max_pixels and max_scans, on every path."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_max_scans(tmp_path: Path, source: str) -> None:
 
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
 def test_scans_of_a_thumbnail_do_not_count(tmp_path: Path) -> None:
-    """What looks like one in a segment of text or EXIF is none, nor what follows the image."""
+    """Markers in a segment of text or EXIF do not count, nor those after the image."""
     data = LARGE["progressive"]
     comment = b"\xff\xfe" + (2 + 1000).to_bytes(2, "big") + b"\xff\xda" * 500
     tree(tmp_path, data[:2] + comment + data[2:] + b"\xff\xda" * 100)

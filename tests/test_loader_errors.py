@@ -520,7 +520,7 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
 @settings(max_examples=20)
 @given(st.data())
 def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
-    """Whatever has changed in it: an error of ours or samples, never a crash or a hang."""
+    """Changed bytes give one of fastdata's errors or samples, never a crash or a hang."""
     root = damaged("shards", set())
     index = root / "_index.rows"
     content = bytearray(index.read_bytes())

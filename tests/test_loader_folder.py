@@ -111,7 +111,7 @@ def images(torchvision: Any, root: Path, transform: Any, **options: Any) -> Any:
 
 
 def reference(dataset: Any, batch_size: int = 4, workers: int = 0) -> list[Any]:
-    """What torch's own loader gives."""
+    """Return the batches of torch's own loader."""
     return list(torch.utils.data.DataLoader(dataset, batch_size, num_workers=workers))
 
 
@@ -747,7 +747,7 @@ def test_a_crop_larger_than_pillow_takes_for_a_bomb(
 
 
 def cut_jpegs() -> dict[str, bytes]:
-    """Whole JPEGs of all kinds, and the same cut, padded, and with an end marker elsewhere."""
+    """Return JPEGs of all kinds: whole, cut, padded, and with an end marker elsewhere."""
     image = picture(260, 200, 5)
     found: dict[str, bytes] = {}
     options = [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"subsampling": 0}]

@@ -163,7 +163,7 @@ class TestAccelerate:
 
     @pytest.mark.parametrize("how", ["prepared", "shard"])
     def test_two_processes(self, accelerated: Reports, how: str) -> None:
-        """What Accelerate shards is a loader of torch's; one that shards itself it leaves alone."""
+        """Accelerate shards torch's loader, and leaves alone one that shards itself."""
         found = accelerated[how]
         for one in found:
             if how == "shard":

@@ -27,7 +27,7 @@ def cut(order: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[np.ndarray
 def delivered(
     schedule: Schedule, bad: set[int], prefetch: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int], int]]:
-    """What a consumer gets that finds out only by decoding which samples are bad.
+    """Return the batches of a consumer that learns only by decoding which samples are bad.
 
     Gives (samples, draws, position) and takes ``prefetch`` batches ahead, which varies.
     """

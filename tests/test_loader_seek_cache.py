@@ -197,7 +197,7 @@ def test_a_damaged_file_is_built_anew(tree: Path, tmp_path: Path) -> None:
 
 
 def test_every_byte_of_the_file_may_be_damaged(tree: Path, tmp_path: Path) -> None:
-    """Whatever it says then, nothing crashes, and no table is believed that has changed."""
+    """A damaged cache crashes nothing, and no changed table is used."""
     file = tmp_path / "cache.arrow"
     epoch_of(loader_of(tree, cache=file))
     good = file.read_bytes()

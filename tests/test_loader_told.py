@@ -1,4 +1,4 @@
-"""What a loader tells of slower paths: one warning for a transform, one for images; the errors of
+"""Warnings of slower paths, one for a transform and one for images; the errors of
 ``require_native``; and `explain`."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def images(container: str, files: list[tuple[str, bytes]], transform: Any = CROP
 
 
 def told(category: type[Warning], loader: Any, epochs: int = 2) -> list[str]:
-    """What passes over a loader warn of."""
+    """Return the warnings of passes over a loader."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(epochs):
@@ -455,7 +455,7 @@ def test_an_image_backend_that_is_not_pillow_is_told(monkeypatch: pytest.MonkeyP
 
 
 class InOrder(torch.utils.data.IterableDataset[Any]):
-    """What another dataset has, in its order."""
+    """Dataset that wraps another one, in its order."""
 
     def __init__(self, base: Any) -> None:
         self.base = base

@@ -185,7 +185,7 @@ def test_limit_of_scans():
 
 
 def test_truncated_everywhere(simd):
-    """What has no end is nobody's; Pillow refuses it too."""
+    """An image without an end is refused; Pillow refuses it, too."""
     data = write(drawn(40, 30, "4:2:0", random.Random(1)), SCRIPT)
     first = data.index(b"\xff\xda")
     for length in range(first, len(data) - 1, 3):

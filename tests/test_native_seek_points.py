@@ -118,7 +118,7 @@ def test_lies_mean_the_same_on_every_path(in_table, in_scan, seed):
 
 @pytest.mark.parametrize("by", [1, -1, 8, -8])
 def test_a_point_within_a_row_that_lies(simd, by):
-    """Whoever begins there must notice that the bits before it end elsewhere."""
+    """A decoder that begins there must notice that the bits before it end elsewhere."""
     positions, predictors = parse(TABLE, JPEG, 17, 12, 3)
     for point in range(2, 9 * 12 - 1):
         if point % 9 == 0:

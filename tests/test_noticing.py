@@ -1,4 +1,4 @@
-"""What a loader says of images that torch's path decodes: of other libraries' datasets, and of
+"""Warnings about images that torch's path decodes: of other libraries' datasets, and of
 the dataset that everybody writes; and what it leaves alone."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def named(image: Any) -> dict[str, Any]:
 
 
 def told(dataset: Any, passes: int = 2, **options: Any) -> list[str]:
-    """What a loader that is made and passed over warns of."""
+    """Return the warnings of making a loader and of a pass."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = DataLoader(dataset, **{"batch_size": 4, **options})

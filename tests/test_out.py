@@ -1,4 +1,4 @@
-"""What ``--out`` may be, what ``--force`` removes and when, and outputs of unforeseen size."""
+"""Values of ``--out``, files that ``--force`` removes and when, and outputs of unforeseen size."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_table(number):
 @example(number=0, corners=(1, 1, 1, 1), scaled=False)
 @settings(max_examples=40)
 def test_equal_to_reading_all(number, corners, scaled):
-    """What was not read holds other images' bytes, so pixels show whether it is used."""
+    """Rows that were not read hold other images' bytes, so pixels show whether they are used."""
     box = box_of(number, corners)
     given = {"regions": [box], "dct_scaling": scaled, "fallback": "never"}
     jpeg = blobs()[number]

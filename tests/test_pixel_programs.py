@@ -1,4 +1,4 @@
-"""What a pixel program draws: functions of the key, distributed as torchvision's own draws are."""
+"""Draws of pixel programs: functions of the key, distributed as torchvision's."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def canonical(calls: list[Call]) -> tuple[Call, ...]:
 
 
 def theirs(transform: Any, count: int, image: Any = None) -> list[tuple[Call, ...]]:
-    """What torchvision does to an image, so many times."""
+    """Apply torchvision's transform to an image, so many times."""
     torch.manual_seed(1)
     random.seed(1)
     image = Image.new("RGB", SIZE) if image is None else image
@@ -262,7 +262,7 @@ def theirs(transform: Any, count: int, image: Any = None) -> list[tuple[Call, ..
 
 
 def ours(transform: Any, count: int) -> list[tuple[Call, ...]]:
-    """What a program draws, of so many keys."""
+    """Return a program's draws for so many keys."""
     program = program_of(transform)
     found = []
     for key in keys_of(count):

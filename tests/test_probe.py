@@ -1,4 +1,4 @@
-"""What an image is: what the walk through a JPEG lets pass, Pillow decodes."""
+"""Pillow decodes every JPEG that the probe accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOS = b"\xff\xda"
 
 @pytest.fixture
 def no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is probed must pass by its markers alone."""
+    """Fail where the markers alone do not suffice to accept an image."""
 
     def refuse(data: bytes) -> ImageInfo:
         raise AssertionError("left to Pillow")

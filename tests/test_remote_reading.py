@@ -581,7 +581,7 @@ def test_a_damaged_index_is_fetched_again(
 
 
 def test_a_cache_folder_that_others_may_change(gcs: Bucket, tmp_path: Path) -> None:
-    """What they put there could not be told from what was fetched: checksums can be forged."""
+    """Files of other users are not trusted: checksums can be forged."""
     url = put(gcs, "shards")
     cache = tmp_path / "cache"
     for mode in (0o777, 0o775):

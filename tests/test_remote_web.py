@@ -47,7 +47,7 @@ TOKEN = "token=s3cr3t-value&v=1"
 
 @pytest.mark.parametrize("container", ["shards", "folder"])
 def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
-    """What a server wants behind the ``?`` is sent with every file's name, and never shown."""
+    """The query of a URL is sent with every file's name, and never shown."""
     packed = tmp_path / "site" / "packed"
     shutil.copytree(dataset(container), packed)
     manifest = packed / "_dataset.json"

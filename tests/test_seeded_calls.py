@@ -1,4 +1,4 @@
-"""What `seed=` governs off the native path: two runs have the same pixels, the world goes on."""
+"""Off the native path, `seed=` repeats a run's pixels and leaves global generators alone."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_seed_governs_labels_on_the_native_path() -> None:
 
 
 def test_a_sample_that_comes_twice_draws_twice() -> None:
-    """What fills up the batches of several ranks is padding, which repeats samples."""
+    """Padding fills up the batches of several ranks, and repeats samples."""
     dataset = Subset(images(Compose([RandomResizedCrop(8), Noise()])), [3])
     ranks = [epoch(DataLoader(dataset, 1, seed=2, shard=(rank, 2))) for rank in (0, 1)]
     assert not alike(*ranks)

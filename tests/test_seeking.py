@@ -102,7 +102,7 @@ def test_another_stride_and_none(packed: Path, made_tree: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_packed_anew_in_the_same_place(container: str, tmp_path: Path) -> None:
-    """What was indexed there before in this process counts for nothing."""
+    """Nothing is used that this process knows of an earlier dataset in the same place."""
     image = tmp_path / "tree" / "a" / "0.jpg"
     image.parent.mkdir(parents=True)
     out = tmp_path / "out"
@@ -140,7 +140,7 @@ def jpeg(width: int = 160, **options: object) -> bytes:
 
 
 def test_damage_within_is_left_to_pillow(tmp_path: Path) -> None:
-    """What Pillow still decodes is packed, without seek points; what it does not is bad."""
+    """An image that only Pillow decodes gets no seek points; one that it rejects is bad."""
     folder = tmp_path / "tree" / "a"
     folder.mkdir(parents=True)
     whole = jpeg()

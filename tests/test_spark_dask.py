@@ -1,4 +1,4 @@
-"""What docs/spark-dask.md says of Dask: its lines run, and what they write is converted."""
+"""Run the Dask lines of docs/spark-dask.md, and convert what they write."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ def test_folders_of_a_group_of_ones_own(shared: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_folder_behind_a_link(make: Callable[[str], Path], place: Path) -> None:
-    """Whoever made the link could lead elsewhere a moment later."""
+    """A link's owner could point it elsewhere a moment later."""
     dataset = make("lmdb")
     copy = stage(dataset).path
     copy.parent.rename(place / "elsewhere")

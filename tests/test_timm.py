@@ -672,7 +672,7 @@ def create_loader(data: Any, **options: Any) -> Any:
 
 
 def replaced(data: Any, dtype: str, batch_transform: Any = None, **options: Any) -> Any:
-    """What docs/recipes.md gives in create_loader's place."""
+    """Return the loader of docs/recipes.md that takes the place of create_loader."""
     transform = data.create_transform(48, interpolation="bicubic", use_prefetcher=True, **options)
     return DeviceLoader(
         DataLoader(images(transform), 10, require_native=True),

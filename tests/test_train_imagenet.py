@@ -417,7 +417,7 @@ class TestOptionsAct:
 def test_steps_are_those_of_torchvisions_reference(
     trained: Callable[..., Any], optimizer: str
 ) -> None:
-    """What its train.py does in a step, written out: loss, clipping, decay, rate, average."""
+    """Compare with a step of its train.py, written out: loss, clipping, decay, rate, average."""
     options = ["--optimizer", optimizer, "--epochs", "1", "--max-steps", "7", "--lr", "0.5"]
     options += ["--mixup", "0.2", "--cutmix", "1", "--label-smoothing", "0.1", "--clip-grad", "0.3"]
     options += ["--weight-decay", "0.3", "--warmup-epochs", "0"]

@@ -1,4 +1,4 @@
-"""What verify finds: each way that a dataset can be damaged, and nothing in a sound one."""
+"""Verify finds each kind of damage, and nothing in a sound dataset."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ FIXED = {
 
 @pytest.mark.parametrize("options", [{}, {"seek_points": False}, {"kind": "raw"}, {"scaled": 1}])
 def test_each_view_is_as_alone(options: dict[str, Any]) -> None:
-    """What views share is decoded once, or not; nobody sees which."""
+    """Views that share pixels give the same results whether these are decoded once or twice."""
     options = dict(options)
     scaled = bool(options.pop("scaled", False))
     for name, transforms in FIXED.items():

@@ -106,7 +106,7 @@ def names(tv: Any, version: int) -> list[str]:
 
 
 def becomes(tv: Any, version: int, name: str, given: str) -> tuple[str, str]:
-    """What becomes of a transform that is given ``pil``, ``bytes`` or ``floats``; and why."""
+    """Return how a transform of ``pil``, ``bytes`` or ``floats`` runs; and why."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some say that they are deprecated
         step = getattr(tv, name)(*ARGUMENTS.get(name, lambda tv: ())(tv))
