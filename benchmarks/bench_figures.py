@@ -76,13 +76,19 @@ def figures(result: dict[str, Any]) -> Figures:
                 f"{stored / 1e3:,.0f}",
             ]
             rows.append((speed.median, cells))
-        if contender["error"]:
-            failed = [contender["name"], "", "failed", *[""] * (len(_COLUMNS) - 3)]
-            rows.append((-1.0, failed))
-    rows.sort(key=lambda row: -row[0])
     options = result["options"]
     what = f"{options['crop']} crop, {options['dtype']}, {options['order']}"
-    return Figures(f"Loaders alone: {what}", _COLUMNS, [cells for _, cells in rows])
+    return _sorted(f"Loaders alone: {what}", _COLUMNS, rows, result)
+
+
+def _sorted(
+    title: str, columns: list[str], rows: list[tuple[float, list[str]]], result: dict[str, Any]
+) -> Figures:
+    """Return a table of (speed, cells), the fastest first, with failed contenders at its end."""
+    cells = [row for _, row in sorted(rows, key=lambda row: -row[0])]
+    blank = [""] * (len(columns) - 3)
+    failed = [[c["name"], "", "failed", *blank] for c in result["contenders"] if c["error"]]
+    return Figures(title, columns, cells + failed)
 
 
 def tables(result: dict[str, Any]) -> list[Figures]:
@@ -135,12 +141,7 @@ def recipe(result: dict[str, Any], name: str) -> Figures:
                 *ratios,
             ]
             rows.append((speed.median, cells))
-        if contender["error"]:
-            failed = [contender["name"], "", "failed", *[""] * (len(_RECIPE_COLUMNS) - 3)]
-            rows.append((-1.0, failed))
-    rows.sort(key=lambda row: -row[0])
-    title = f"{RECIPES[name].title}, {size} x {size}"
-    return Figures(title, _RECIPE_COLUMNS, [cells for _, cells in rows])
+    return _sorted(f"{RECIPES[name].title}, {size} x {size}", _RECIPE_COLUMNS, rows, result)
 
 
 def _of_recipe(contender: dict[str, Any], name: str, size: int) -> dict[str, Any]:
@@ -211,9 +212,8 @@ def ratios(result: dict[str, Any]) -> Figures:
 def limits(result: dict[str, Any], decoding: dict[str, Any]) -> Figures | None:
     """Return the time of each stage for an image that fastdata loads from JPEG.
 
-    Args:
-        result: Of the loader benchmark.
-        decoding: Of the decoding benchmark, on the same machine: its stages are a profile.
+    ``decoding`` are the results of the decoding benchmark on the same machine, whose stages are a
+    profile.
     """
     runs = _most(result, "fastdata-lmdb")
     whole = median(runs, cpu) if runs else None

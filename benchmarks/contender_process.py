@@ -34,12 +34,6 @@ def run_contender(
 ) -> dict[str, Any]:
     """Run one request.
 
-    Args:
-        interpreter: The Python of the contender's environment.
-        adapter: Its file.
-        request: What to do.
-        timeout: Seconds after which it counts as hanging.
-
     Returns:
         Its events by name: "ready", "first", "round", "done".
 

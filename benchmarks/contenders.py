@@ -308,12 +308,7 @@ def choose(
 ) -> list[Contender]:
     """Return the contenders that names select.
 
-    Args:
-        names: Of contenders or families; None for all that can run here.
-        among: What there is.
-        environments: Folder of the peers' environments.
-        gpu: Whether there is a GPU.
-        recipes: Whether recipes of augmentation are measured.
+    ``names`` are contenders or families; None for all that can run here.
 
     Raises:
         UsageError: A name stands for nothing, or for something that cannot run here.

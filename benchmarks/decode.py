@@ -217,12 +217,7 @@ def figures(result: dict[str, Any]) -> Figures:
     turbo = next((times[name] for name in times if name.startswith("libjpeg-turbo")), None)
     rows = []
     for name, values in times.items():
-        # Ratios round by round, since the machine's mood lasts longer than a round.
-        ratio = (
-            ""
-            if turbo is None
-            else str(Spread.of([theirs / ours for theirs, ours in zip(turbo, values, strict=True)]))
-        )
+        ratio = "" if turbo is None else str(Spread.of_ratios(turbo, values))
         rows.append([name, f"{Spread.of(values):.3f}", ratio])
     building = f"{Spread.of(result['building_milliseconds']):.3f}"
     growth = f"building seek points, {result['growth']:.2%} of the JPEGs' bytes"

@@ -9,7 +9,6 @@ other processes change less than wall time.
 
 from __future__ import annotations
 
-import operator
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from fastdata.benchmarks.loading import Loading
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 
 from fastdata import ImageDataset
-from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 _ORIGINAL = "JPEGs as they are"
 ENCODINGS = {
@@ -41,22 +40,15 @@ _EPOCHS = 4
 
 def _loading(dataset: Path) -> Callable[[], float]:
     """Return a function that measures images a second of CPU time, of all threads together."""
-    from fastdata import DataLoader  # which needs torch, unlike the figures
-
-    crops = Compose((RandomResizedCrop(224), RandomHorizontalFlip()))
-    images = ImageDataset(dataset, transform=crops, staged=False)
-    loader: DataLoader[Any] = DataLoader(
-        images, BATCH, shuffle=True, num_workers=1, persistent_workers=True, seed=0, drop_last=True
-    )
-    for _ in loader:  # fills the page cache
-        pass
+    epoch = Loading(dataset, BATCH).loader(1)
+    epoch()  # fills the page cache
+    images = len(ImageDataset(dataset)) // BATCH * BATCH
 
     def run() -> float:
         began = time.process_time()
         for _ in range(_EPOCHS):
-            for _ in loader:
-                pass
-        return _EPOCHS * len(loader) * BATCH / (time.process_time() - began)
+            epoch()
+        return _EPOCHS * images / (time.process_time() - began)
 
     return run
 
@@ -86,7 +78,7 @@ def figures(result: dict[str, Any]) -> Figures:
     every = result["images_a_cpu_second"]
     rows = []
     for name, rates in every.items():
-        ratio = Spread.of(list(map(operator.truediv, rates, every[_ORIGINAL])))
+        ratio = Spread.of_ratios(rates, every[_ORIGINAL])
         size = result["bytes_an_image"][name] / 1e3
         rows.append([name, f"{size:,.0f}", f"{Spread.of(rates):,.0f}", str(ratio)])
     columns = ["stored", "kB an image", "images a CPU second", "times the JPEGs as they are"]

@@ -10,7 +10,6 @@ pixels are compared with Pillow's before anything is timed, and ratios are taken
 from __future__ import annotations
 
 import gc
-import importlib
 import io
 import os
 import tempfile
@@ -20,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
-from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from fastdata.benchmarks.loading import SIZE, Loading, verify
+from fastdata.benchmarks.loading import Loading, torch_loader, verify
 from fastdata.benchmarks.measure import (
     Figures,
     Spread,
@@ -89,19 +86,6 @@ def store(photographs: list[Image.Image], kind: str, root: Path) -> None:
         path.write_bytes(data)
 
 
-def torch_loader(tree: Path, workers: int, batch: int) -> Callable[[], float]:
-    """Return a function that measures images a second of torch's loader with torchvision."""
-    import_torchvision()
-    tv = importlib.import_module("torchvision.transforms")
-    datasets = importlib.import_module("torchvision.datasets")
-    crops = tv.Compose([tv.RandomResizedCrop(SIZE), tv.RandomHorizontalFlip(), tv.PILToTensor()])
-    files = datasets.ImageFolder(str(tree), crops, is_valid_file=lambda path: True)
-    loader: Any = torch.utils.data.DataLoader(
-        files, batch, shuffle=True, num_workers=workers, persistent_workers=True, drop_last=True
-    )
-    return partial(epoch_rate, loader)
-
-
 def measure_kind(
     photographs: list[Image.Image], kind: str, threads: int, batch: int, rounds: int
 ) -> dict[str, Any]:
@@ -113,8 +97,8 @@ def measure_kind(
         pack(ImageFolder(tree), packed, encoding=encoding, workers=1)
         loading = Loading(packed, batch)
         verify(loading, 2)
-        contenders = {
-            "torch": torch_loader(tree, threads, batch),
+        contenders: dict[str, Callable[[], float]] = {
+            "torch": partial(epoch_rate, torch_loader(tree, threads, batch)),
             "fastdata": loading.loader(threads),
         }
         for run in contenders.values():
@@ -168,16 +152,14 @@ def figures(result: dict[str, Any]) -> Figures:
     for kind, found in result["kinds"].items():
         rates = found["images_per_second"]
         cpu = found["cpu_milliseconds"]
-        pairs = zip(rates["fastdata"], rates["torch"], strict=True)
-        costs = zip(cpu["torch"], cpu["fastdata"], strict=True)
         rows.append(
             [
                 kind,
                 f"{found['bytes'] / 1e3:,.0f}",
                 f"{Spread.of(rates['torch']):,.0f}",
                 f"{Spread.of(rates['fastdata']):,.0f}",
-                f"{Spread.of([ours / theirs for ours, theirs in pairs]):.1f}",
-                f"{Spread.of([theirs / ours for theirs, ours in costs]):.1f}",
+                f"{Spread.of_ratios(rates['fastdata'], rates['torch']):.1f}",
+                f"{Spread.of_ratios(cpu['torch'], cpu['fastdata']):.1f}",
             ]
         )
     title = "{images:,} photographs in each kind, {threads} threads or workers".format(**result)

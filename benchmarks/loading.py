@@ -22,6 +22,8 @@ from typing import Any
 
 import click
 import numpy as np
+import torch
+from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import (
     Figures,
     Spread,
@@ -46,12 +48,7 @@ _FIRST_EPOCH = epoch_key(SEED, 0)
 
 
 class Loading:
-    """Contenders on one dataset, with the same crops.
-
-    Args:
-        path: A packed dataset.
-        batch: Images a batch.
-    """
+    """Contenders on one dataset, with the same crops."""
 
     def __init__(self, path: Path, batch: int) -> None:
         crops = Compose((RandomResizedCrop(SIZE), RandomHorizontalFlip()))
@@ -123,6 +120,22 @@ class Loading:
         return self.program.draw(widths, heights, sample_keys(_FIRST_EPOCH, numbers, 0))
 
 
+def torch_loader(tree: Path, workers: int, batch: int, **options: Any) -> Any:
+    """Return torch's loader of the same crops, from a tree of images, with Pillow."""
+    torchvision = import_torchvision()
+    tv = torchvision.transforms
+    crops = tv.Compose([tv.RandomResizedCrop(SIZE), tv.RandomHorizontalFlip(), tv.PILToTensor()])
+    return torch.utils.data.DataLoader(
+        torchvision.datasets.ImageFolder(str(tree), crops, is_valid_file=lambda path: True),
+        batch,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        drop_last=True,
+        **options,
+    )
+
+
 def verify(loading: Loading, batches: int = 4) -> None:
     """Compare some batches with Pillow's pixels, before anything is timed."""
     dataset = loading.dataset
@@ -188,8 +201,8 @@ def figures(result: dict[str, Any]) -> list[Figures]:
     ]
     ratios = []
     for name, by, one, other in _RATIOS:
-        pairs = zip(rates[one], rates[other], strict=True)
-        ratios.append([name, str(Spread.of([by * a / b for a, b in pairs]))])
+        ratio = Spread.of_ratios((by * rate for rate in rates[one]), rates[other])
+        ratios.append([name, str(ratio)])
     title = (
         f"Loading {result['samples']:,} images, {result['container']}, batches of {result['batch']}"
     )

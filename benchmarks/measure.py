@@ -41,6 +41,11 @@ class Spread(NamedTuple):
         """Return the spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
+    @classmethod
+    def of_ratios(cls, these: Iterable[float], those: Iterable[float]) -> Spread:
+        """Return the spread of ratios by round: a machine's mood lasts longer than a round."""
+        return cls.of([one / other for one, other in zip(these, those, strict=True)])
+
 
 Name = TypeVar("Name", bound=Hashable)
 Measured = TypeVar("Measured")
@@ -50,10 +55,6 @@ def interleave(
     contenders: Mapping[Name, Callable[[], Measured]], rounds: int
 ) -> dict[Name, list[Measured]]:
     """Run contenders in turn (A B C, A B C, …), so that a drift of the machine hits all.
-
-    Args:
-        contenders: Functions that return their own measurements, by name.
-        rounds: Number of rounds.
 
     Returns:
         The measurements of each contender, in order.
@@ -99,11 +100,7 @@ class Run(NamedTuple):
 def run_command(command: list[str], cwd: Path | None = None, *, sample_memory: bool = False) -> Run:
     """Run a command.
 
-    Args:
-        command: The program and its arguments.
-        cwd: The folder to run it in.
-        sample_memory: Whether to sample its memory 20 times a second. This slows it down, so do
-            not time it.
+    Sampling its memory, 20 times a second, slows it down: do not time it then.
 
     Raises:
         subprocess.CalledProcessError: It failed.

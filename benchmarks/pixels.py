@@ -38,11 +38,8 @@ def reference(
 ) -> Reference:
     """Crop samples by Pillow alone: Resize(256 / 224 * size) and CenterCrop(size).
 
-    Args:
-        samples: Images and labels.
-        size: Side of the crop, in pixels.
-        area: Cut the central square of 224 / 256 of the shorter side, in whole pixels, and average
-            areas, as FFCV's ``CenterCropRGBImageDecoder`` does.
+    With ``area``, cut the central square of 224 / 256 of the shorter side, in whole pixels, and
+    average areas, as FFCV's ``CenterCropRGBImageDecoder`` does.
     """
     images, labels = [], []
     for image, label in samples:
@@ -64,11 +61,7 @@ def reduced(image: Image.Image, max_side: int | None, *, area: bool = False) -> 
     """Return ``image`` in RGB, its longer side at most ``max_side`` pixels.
 
     The shorter side is rounded down, as FFCV's ``max_resolution`` and ``convert --max-side`` do.
-
-    Args:
-        image: Any image.
-        max_side: In pixels; None keeps the size.
-        area: Average areas; else Lanczos, as ``convert`` does.
+    With ``area``, average areas; else use Lanczos, as ``convert`` does.
     """
     image = image.convert("RGB")
     longer = max(image.size)
@@ -139,12 +132,7 @@ def check(
 ) -> Difference:
     """Compare the samples that a contender handed over.
 
-    Args:
-        given: That.
-        wanted: What it must be.
-        tolerance: Largest mean absolute difference of any image, in levels of 255.
-        mean_tolerance: Largest mean absolute difference of all images, in levels; None for
-            ``tolerance``.
+    Tolerances are the largest mean absolute difference, in levels of 255: of any image, and of all.
 
     Returns:
         How far they are off.
@@ -190,10 +178,7 @@ def torchvisions_change(wanted: Reference, recipe: str) -> float:
 def check_change(given: Given, wanted: Reference, expected: float) -> float:
     """Check the mean change of randomly augmented images.
 
-    Args:
-        given: Augmented images.
-        wanted: The plain ones.
-        expected: How far torchvision takes them from there.
+    ``expected`` is torchvision's change.
 
     Returns:
         How far the contender does: the mean absolute difference, in levels of 255.

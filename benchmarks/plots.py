@@ -36,10 +36,7 @@ FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdat
 def loaders(bench: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
     """Plot images a second of each loader with the most threads, the fastest first.
 
-    Args:
-        bench: Results of the loader benchmark.
-        among: Contenders to show; all if none of these was measured.
-        narrow: Draw for a phone.
+    ``among`` are the contenders to show; all if none of these was measured.
     """
     grouped = {c["name"]: runs_by_threads(c) for c in bench["contenders"] if c["runs"]}
     most = max(threads for runs in grouped.values() for threads in runs)
@@ -77,11 +74,8 @@ def _bars(
 ) -> str:
     """Draw horizontal bars.
 
-    Args:
-        title: Description for readers who cannot see the plot.
-        axis: The measure and its unit.
-        rows: Name, value, and whether it is ours, from top to bottom.
-        narrow: Whether to draw for a phone, with names above their bars.
+    Rows are (name, value, whether it is ours), from top to bottom. A narrow plot, for phones, has
+    names above their bars.
     """
     whole, step, above = (_NARROW, 46, 18) if narrow else (_WIDTH, 26, 0)
     left = 4 if narrow else 12 + max(_width(name, ours) for name, _, ours in rows)

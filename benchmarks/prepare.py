@@ -72,12 +72,6 @@ def listing(tree: Path) -> list[tuple[str, int]]:
 def prepare(contender: Contender, tree: Path, work: Path, environments: Path) -> Path:
     """Prepare a contender's data, unless they exist.
 
-    Args:
-        contender: Whom it is for.
-        tree: The images.
-        work: Where to.
-        environments: Folder of the peers' environments.
-
     Returns:
         The path of its data.
 

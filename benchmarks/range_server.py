@@ -25,8 +25,7 @@ _RANGE = re.compile(rb"^range: bytes=(\d+)-(\d*)\r?$", re.I | re.M)
 class Link:
     """Rate shared by all answers.
 
-    Args:
-        rate: Bytes a second.
+    ``rate`` is in bytes a second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -91,10 +90,7 @@ async def _answer(head: bytes, root: Path, writer: asyncio.StreamWriter, link: L
 def range_server(root: Path, latency: float, rate: float) -> Iterator[str]:
     """Start a server in its own process; yield its URL.
 
-    Args:
-        root: The folder that it serves.
-        latency: Seconds before each answer.
-        rate: Bytes a second for all answers together.
+    Each answer begins after ``latency`` seconds; together they get ``rate`` bytes a second.
     """
     command = [sys.executable, "-m", "fastdata.benchmarks.range_server", str(root)]
     command += ["--latency", str(latency), "--rate", str(rate)]

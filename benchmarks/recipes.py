@@ -73,11 +73,7 @@ class _FailedError(Exception):
 class _Contender:
     """Loader whose turns continue one endless stream of batches.
 
-    Args:
-        name: The contender's name.
-        loader: Yields (views, labels); can be iterated repeatedly.
-        batches: Batches of a turn.
-        ahead: Batches that it prefetches, which belong to the time before the turn.
+    Its first ``ahead`` batches were prefetched before the turn, and do not count.
     """
 
     def __init__(self, name: str, loader: Any, batches: int, ahead: int) -> None:
@@ -200,13 +196,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run the benchmark; return all figures as JSON values.
 
-    Args:
-        makers: Functions that return the transforms, by recipe; those in ``done`` are skipped.
-        dataset: The dataset, packed from ``tree``.
-        tree: A folder of images by class.
-        keep: Called with the results so far, after each recipe.
-        done: Results of an earlier run, by recipe.
-        settings: Options of the command line.
+    Skips recipes in ``done``, and calls ``keep`` with the results so far after each other one.
     """
     done = {} if done is None else done
     result = {
@@ -236,8 +226,8 @@ def ratio(result: dict[str, Any], name: str, value: Callable[[_Turn], float]) ->
     turns = result["recipes"].get(name, {}).get("turns")
     if turns is None:
         return None
-    pairs = zip(turns["fastdata"], turns["torch"], strict=True)
-    return Spread.of([value(_Turn(*mine)) / value(_Turn(*its)) for mine, its in pairs])
+    ours, theirs = ([value(_Turn(*turn)) for turn in turns[who]] for who in ("fastdata", "torch"))
+    return Spread.of_ratios(ours, theirs)
 
 
 def speed(turn: _Turn) -> float:

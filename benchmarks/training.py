@@ -27,12 +27,12 @@ import torch
 from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.command import Numbers
+from fastdata.benchmarks.loading import SIZE, torch_loader
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
-SIZE = 224
 #: Steps in a trace.
 TRACED = 8
 
@@ -110,20 +110,11 @@ class Training:
 
     def torch_alone(self, workers: int) -> Iterable[Batch]:
         """Return torch's loader over the tree, bytes on the host."""
-        torchvision = import_torchvision()
-        steps = torchvision.transforms
-        transform = steps.Compose(
-            [steps.RandomResizedCrop(SIZE), steps.RandomHorizontalFlip(), steps.PILToTensor()]
-        )
-        return torch.utils.data.DataLoader(
-            torchvision.datasets.ImageFolder(str(self.tree), transform),
-            self._batch,
-            shuffle=True,
-            drop_last=True,
-            num_workers=workers,
-            persistent_workers=True,
-            pin_memory=self._device.type == "cuda",
-        )
+        pinned = self._device.type == "cuda"
+        loader: Iterable[Batch]
+        assert self.tree is not None
+        loader = torch_loader(self.tree, workers, self._batch, pin_memory=pinned)
+        return loader
 
     def torch(self, workers: int) -> Iterator[Batch]:
         """Yield batches of torch's loader, sent and normalised as its users write it."""
@@ -276,7 +267,7 @@ def figures(result: dict[str, Any]) -> list[Figures]:
     for name in ("fastdata", "torch"):
         for count, found in turns.get(name, {}).items():
             rates = [rate for rate, _ in found]
-            shares = Spread.of([100 * a / b for a, b in zip(rates, own, strict=True)])
+            shares = Spread.of_ratios((100 * rate for rate in rates), own)
             waits = Spread.of([100 * wait for _, wait in found])
             fed.append([name, count, f"{Spread.of(rates):,.0f}", f"{shares:.1f}", f"{waits:.0f}"])
         for count, found in turns.get(f"{name} alone", {}).items():

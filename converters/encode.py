@@ -73,10 +73,6 @@ class Encoding:
     def apply(self, data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
         """Turn an image's bytes into its blob.
 
-        Args:
-            data: The image's bytes in the source.
-            info: Its encoding and size.
-
         Returns:
             The blob, and its encoding and size.
 

@@ -301,9 +301,6 @@ class Listing:
     """Reader of a listing, a batch at a time.
 
     Files are read, not mapped: a mapped file would count as resident memory of every worker.
-
-    Args:
-        folder: Written by `write_listing`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -28,11 +28,7 @@ def find_committed(
 ) -> dict[int, Part]:
     """Return the units committed to the LMDB, by number; none if it holds anything else.
 
-    Args:
-        out: The dataset's folder.
-        job: The parameters of packing.
-        units: All units.
-        current: Returns a unit's part, with a suffix of its path; None if it is not current.
+    ``current`` returns a unit's part, with a suffix of its path; None if it is not current.
     """
     data = unfinished_file(out)
     if data.with_name(lmdb.DATA_NAME).exists():
@@ -68,15 +64,8 @@ def pack_lmdb(
 ) -> None:
     """Write units to the single file, in order; workers only prepare them.
 
-    Args:
-        out: The dataset's folder.
-        job: The parameters of packing.
-        executor: Runs the tasks.
-        todo: The units to write.
-        committed: Samples that the file has already.
-        map_size: LMDB's map size.
-        ahead: Most prepared pieces that wait for a commit.
-        tick: Called while waiting.
+    ``committed`` samples are in the file already. At most ``ahead`` prepared pieces wait for a
+    commit.
     """
 
     def work() -> Iterator[Piece]:

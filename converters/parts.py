@@ -110,12 +110,7 @@ class PartBuilder:
     ) -> None:
         """Write the part.
 
-        Args:
-            path: The file to write.
-            fingerprint: The unit's fingerprint.
-            file_number: Value of the column ``file``.
-            file: The unit's output file, if it has one.
-            offsets: Values of the column ``offset``; None to keep the rows' own.
+        ``offsets`` replaces the rows' own.
         """
         self._flush()
         about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()

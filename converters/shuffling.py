@@ -72,10 +72,7 @@ def split_to_pack(classes: Iterable[str]) -> str | None:
 def default_order(container: str, about: Mapping[str, Any]) -> str:
     """Return the default order of packing.
 
-    Args:
-        container: The container's name.
-        about: The source's `fastdata.converters.records.Source.about`, whose split or folder
-            name shows whether it is a split for evaluation.
+    The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
     """
     if container not in ("parquet", "shards") or _is_evaluation(about):
         return SOURCE

@@ -232,10 +232,6 @@ class RemoteTree:
     """Folder behind a URL; a `Tree`.
 
     Lists one class at a time, to limit memory; most drivers list 1,000 images per request.
-
-    Args:
-        url: The folder's URL.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:

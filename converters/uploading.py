@@ -131,9 +131,6 @@ class Uploading:
     def finished(self, force: bool) -> Manifest | None:
         """Return the manifest of an existing dataset; None without one.
 
-        Args:
-            force: Whether to replace an existing dataset.
-
         Raises:
             UsageError: The URL has other files.
             DatasetError: The manifest cannot be read.
@@ -174,9 +171,7 @@ class Uploading:
     def begin(self, done: Iterable[FileEntry], force: bool) -> None:
         """Remove the bucket's manifest, and begin to upload finished files that are still here.
 
-        Args:
-            done: Files of finished units.
-            force: Whether to ignore earlier uploads.
+        ``force`` ignores earlier uploads.
         """
         if force:
             self._ledger.unlink(missing_ok=True)
@@ -197,10 +192,7 @@ class Uploading:
     ) -> None:
         """Queue a finished file for upload; wait while the queue is full.
 
-        Args:
-            entry: The file.
-            tick: Called now and then while waiting.
-            keep: Whether to keep the local file until the dataset is finished.
+        ``keep`` keeps the local file until the dataset is finished.
 
         Raises:
             RemoteError: This file or an earlier one cannot be uploaded. Files that were not
@@ -262,9 +254,7 @@ class Uploading:
     def finish(self, manifest: Manifest, others: Iterable[FileEntry]) -> None:
         """Upload the remaining files and then the manifest; remove an older dataset's files.
 
-        Args:
-            manifest: The finished dataset's manifest.
-            others: Further files, which the manifest does not name.
+        ``others`` are files that the manifest does not name.
 
         Raises:
             RemoteError: A file cannot be uploaded.

@@ -23,9 +23,6 @@ _OURS = re.compile(
 def work_folder(out: Path) -> Iterator[None]:
     """Create and lock the folder of the packing state; remove it if nothing can be resumed.
 
-    Args:
-        out: The dataset's folder; created if missing.
-
     Raises:
         UsageError: ``out`` has other contents, or cannot be written to.
         BusyError: Another process is packing to it.

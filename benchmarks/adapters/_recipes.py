@@ -60,11 +60,8 @@ RECIPES = {
 def pipeline(tv: Any, recipe: str, geometry: Sequence[Any] = ()) -> Any:
     """Return a torchvision pipeline from a PIL image to a float32 tensor (3, H, W).
 
-    Args:
-        tv: ``torchvision.transforms``, for all of it on PIL images; or its ``v2``, for all of it
-            on uint8 tensors.
-        recipe: Its name; "" for no augmentation and values from 0 to 1, not normalised.
-        geometry: What cuts and resizes.
+    ``tv`` is ``torchvision.transforms`` (all on PIL images) or its ``v2`` (all on uint8 tensors).
+    Recipe "" has no augmentation, and values from 0 to 1.
     """
     found = RECIPES[recipe or "none"]
     steps = [*geometry, *found.steps(tv)]

@@ -41,10 +41,6 @@ class ProgressReport:
     """Display of the progress of a long operation; a context manager.
 
     Serves as the ``progress`` of `fastdata.converters.pack`; other operations call `advance`.
-
-    Args:
-        title: Name of the operation.
-        stream: Output; None for standard error.
     """
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
@@ -84,11 +80,7 @@ class ProgressReport:
     def start(self, images: int, size: int, done_images: int = 0, done_size: int = 0) -> None:
         """Begin the work.
 
-        Args:
-            images: Number of images.
-            size: Their bytes; 0 if unknown.
-            done_images: Images that an earlier run has done.
-            done_size: Their bytes.
+        ``size`` is 0 if unknown; ``done_*`` is the work of an earlier run.
         """
         self._total, self._done = images, done_images
         self._begun = time.monotonic()

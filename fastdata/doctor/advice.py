@@ -83,9 +83,7 @@ def judge(found: Findings) -> Verdict:
 def stage_rates(found: Findings, held: float) -> dict[str, float]:
     """Return images/s of each measured stage.
 
-    Args:
-        found: What was measured.
-        held: Part of the dataset that is in memory, 0 to 1.
+    ``held`` is the share of the dataset in memory, 0 to 1.
     """
     rates = found.rates
     stages = {
@@ -100,10 +98,7 @@ def stage_rates(found: Findings, held: float) -> dict[str, float]:
 def storage_rate(cold: float | None, warm: float | None, held: float) -> float | None:
     """Return images/s of storage with a part of the images in memory.
 
-    Args:
-        cold: Where none is in memory; None if that could not be measured.
-        warm: Where all are.
-        held: The part that is, 0 to 1.
+    ``cold`` is None if it could not be measured; ``held`` is the share in memory, 0 to 1.
     """
     if cold is None or warm is None:
         return warm if cold is None else cold
@@ -126,12 +121,8 @@ def held_later(found: Findings) -> float:
 def bottleneck(stages: dict[str, float], loader: float | None = None) -> str:
     """Return the stage that limits: the slowest.
 
-    The stages of loading share the CPUs, so the loader may be slower than each of them; where
-    it is slower than the step as well, the slowest of them is what limits, not the step.
-
-    Args:
-        stages: Images/s by stage; at least one.
-        loader: Images/s of the loader as a whole, if known.
+    The stages of loading share the CPUs, so the loader may be slower than each of them; where it is
+    slower than the step as well, the slowest of them is what limits, not the step.
     """
     loading = {name: rate for name, rate in stages.items() if name != "step"}
     if "step" in stages:

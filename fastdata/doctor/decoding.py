@@ -81,11 +81,6 @@ def load(
 ) -> tuple[list[Encoded], dict[int, str]]:
     """Probe the images that were read, and decode each once.
 
-    Args:
-        opened: The dataset.
-        blobs: By sample number, the bytes.
-        recipe: What becomes of them.
-
     Returns:
         The images; and by sample number, what is wrong with those that cannot be decoded.
 
@@ -143,13 +138,8 @@ class Variant(NamedTuple):
 def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
     """Measure images/s of one thread by its CPU time, for several variants of the same images.
 
-    They take turns, a few images each, with the same crops: what else the machine does slows
-    all of them alike, so that their ratios hold where their rates scatter.
-
-    Args:
-        variants: What to decode, by name, over and over; at least one image each.
-        recipe: What becomes of them.
-        seconds: How long, all together.
+    They take turns, a few images each, with the same crops: what else the machine does slows all of
+    them alike, so that their ratios hold where their rates scatter.
     """
     spent = dict.fromkeys(variants, 0.0)
     begun = time.perf_counter()
@@ -165,14 +155,7 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
 
 
 def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Speed:
-    """Measure how fast images are decoded.
-
-    Args:
-        variant: What to decode, over and over; at least one image.
-        recipe: What becomes of it.
-        threads: How many threads decode.
-        seconds: How long.
-    """
+    """Measure how fast images are decoded."""
     begun = time.perf_counter()
     stolen = machine.stolen_share()
 

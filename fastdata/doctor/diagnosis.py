@@ -240,11 +240,8 @@ def _described(
 def _alone(rate: float | None, readers: int, cpu_s: float, lost: float) -> float | None:
     """Estimate images/s of reading without other processes on the CPUs.
 
-    Args:
-        rate: The measured rate.
-        readers: Number of threads that read.
-        cpu_s: CPU seconds of an image; the rest is waiting for the disk.
-        lost: Share of a thread's time in which other processes have its CPU.
+    ``cpu_s`` are an image's CPU seconds; the rest is waiting for the disk. Other processes have a
+    thread's CPU for the share ``lost`` of its time.
     """
     if rate is None:
         return None
@@ -327,13 +324,7 @@ def _measure_decoding(
 ) -> _Decoded:
     """Measure decoding, and faster ways to decode.
 
-    Args:
-        opened: The dataset.
-        images: The images to decode.
-        recipe: Their transform.
-        machine: The machine.
-        seconds: Duration of the whole diagnosis.
-        learns: Whether the loader has learnt all seek points after an epoch.
+    ``learns``: the loader knows all seek points after an epoch.
     """
     scaled = opened.dataset is not None and opened.dataset.dct_scaling
     seekable = decoding.with_seek_points(images)

@@ -30,14 +30,7 @@ def rate(
 ) -> tuple[Speed | None, str]:
     """Measure how fast the loader feeds a consumer that does nothing.
 
-    Args:
-        opened: The dataset.
-        samples: Numbers of the samples to load, over and over.
-        transform: What becomes of them.
-        batch_size: Images in a batch.
-        num_workers: As `fastdata.DataLoader` has it.
-        learns: Whether seek points are kept that a tree's first epoch builds.
-        seconds: How long.
+    ``learns`` keeps the seek points that a tree's first epoch builds.
 
     Returns:
         The speed, None if it cannot be measured here; and the path that was taken, or why not.

@@ -78,9 +78,7 @@ class Opened:
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> Opened:
     """Open a dataset, or list a tree of images.
 
-    Args:
-        dataset: An `ImageDataset`, a packed dataset's folder, or one with images below it.
-        seconds: How long a tree may be listed.
+    A tree is listed for at most ``seconds``.
 
     Raises:
         UsageError: It is behind a URL.

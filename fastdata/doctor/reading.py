@@ -93,12 +93,6 @@ def measure(
 ) -> Storage:
     """Measure reading, cold and then warm.
 
-    Args:
-        opened: The dataset.
-        samples: Which to read, in this order.
-        threads: How many read at the same time.
-        seconds: How long it may take.
-
     Raises:
         DataError: None of them can be read.
     """

@@ -49,10 +49,7 @@ def seek_tables(
 
     This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
     damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
-
-    Args:
-        images: The images with their descriptions, `SEEK_BATCH` at a time for speed.
-        stride: Pixels between points; None for no tables.
+    ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
 
     Returns:
         A table per image; None for images without one; an error for those that neither the core

@@ -59,12 +59,7 @@ class Asked(NamedTuple):
 
 
 def state_number(name: str, value: str) -> int:
-    """Return a number below 2**56 that identifies a file's state.
-
-    Args:
-        name: The header that names the state, or any other name.
-        value: The header's value.
-    """
+    """Return a number below 2**56 that identifies a file's state."""
     header = _STATE_HEADERS.index(name) + 1 if name in _STATE_HEADERS else 0
     digest = hashlib.blake2b(value.encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") << 2 | header
@@ -127,11 +122,7 @@ def bounded_options(
 ) -> dict[str, Any]:
     """Return options that limit an fsspec driver's responses; none for drivers without aiohttp.
 
-    Args:
-        driver: The driver.
-        given: The user's options, which take precedence.
-        connect: Seconds to wait for a connection.
-        idle: Seconds to wait for the next bytes.
+    The user's options, ``given``, take precedence. Times are in seconds.
     """
     module = driver.__module__
     if module.startswith("s3fs."):

@@ -182,10 +182,7 @@ def file_info(
 ) -> RemoteFile:
     """Return the metadata of a file.
 
-    Args:
-        url: The file.
-        storage_options: See `open_filesystem`.
-        abandon: Cancels the request from another thread.
+    ``abandon`` cancels the request from another thread.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -225,11 +225,8 @@ class RemoteSource(IndexedSource):
     ) -> dict[int, list[Wanted]]:
         """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
 
-        Args:
-            extents: The samples.
-            numbers: Their numbers in the dataset.
-            draws: Their draws, needed with ``fetches``: each draw has its own crop.
-            fetches: A row of ``Extents.plan_fetches`` for each slot that is read in part.
+        ``fetches`` has a row of ``Extents.plan_fetches`` for each slot that is read in part. Each
+        draw has its own crop.
         """
         columns = zip(
             numbers.tolist(),

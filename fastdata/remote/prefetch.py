@@ -69,12 +69,7 @@ class _Held(Wanted):
 
 
 class Fetch:
-    """Pending bytes of one batch.
-
-    Args:
-        held: The ranges of its samples, by slot in the batch.
-        taken: Called when the consumer takes them.
-    """
+    """Pending bytes of one batch."""
 
     def __init__(self, held: dict[int, list[_Held]], taken: Callable[[list[_Held]], None]) -> None:
         self._held = held
@@ -283,12 +278,7 @@ class RemotePass:
                     del self._pieces[piece]
 
     def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
-        """Request a batch's bytes.
-
-        Args:
-            extents: Its gathered extents.
-            draws: Its draws.
-        """
+        """Request a batch's bytes."""
         wanted = self._wanted(extents, draws)
         self._needed += sum(one.size for ranges in wanted.values() for one in ranges)
         with self._lock:
@@ -392,8 +382,7 @@ class RemotePass:
     def _plan(self, needed: Set[Hashable] = frozenset()) -> bool:
         """Plan requests for announced ranges; return whether any are queued.
 
-        Args:
-            needed: Keys of ranges that must be requested now.
+        Ranges whose keys are ``needed`` are requested now.
         """
         options = self._options
         far = [self._unplanned[key] for key in needed]

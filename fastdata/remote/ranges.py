@@ -90,11 +90,8 @@ def merge(
 ) -> list[Request]:
     """Return the requests for some samples; neighbours with small gaps share one.
 
-    Args:
-        wanted: `Wanted`, in any order.
-        merge_gap: Most bytes between two neighbours of a request.
-        max_request: Most bytes of a request for more than one sample.
-        waste: Most bytes between a request's neighbours, as a part of the bytes needed.
+    ``merge_gap`` limits the bytes between two neighbours; ``waste`` those of a request, as a part
+    of the bytes needed.
     """
     requests: list[Request] = []
     needed = wasted = 0
@@ -126,14 +123,8 @@ def plan(
 ) -> list[Request]:
     """Return the next requests, in the order in which batches need them.
 
-    The requests cover the next quarter of ``reach``, with neighbours from all of it.
-
-    Args:
-        coming: `Wanted`, in the order in which batches need them.
-        reach: Bytes of ``coming`` to consider.
-        merge_gap: See `merge`.
-        max_request: See `merge`.
-        needed: Ranges that must be requested, before all others.
+    The requests cover the next quarter of ``reach``, with neighbours from all of it. ``coming`` is
+    in the order of the batches. Ranges in ``needed`` come before all others.
     """
     places: dict[Hashable, int] = {}
     near: list[Any] = []

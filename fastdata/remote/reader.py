@@ -35,13 +35,8 @@ class RangeCounts:
 class RangeReader:
     """Reader of byte ranges of remote files, several at once; for one process.
 
-    Requests run on fsspec's event loop, in its own thread, and share the driver's
-    connections. Requests of drivers that are not asynchronous run in threads.
-
-    Args:
-        url: The dataset.
-        options: Concurrency, time-outs and retries.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
+    Requests run on fsspec's event loop, in its own thread, and share the driver's connections.
+    Requests of drivers that are not asynchronous run in threads.
     """
 
     def __init__(
@@ -103,13 +98,9 @@ class RangeReader:
     ) -> list[Any]:
         """Read a request's samples and compare each with its checksum; runs on `loop`.
 
-        Wrong samples are evicted from the cache and fetched again, without the others.
-
-        Args:
-            request: The request; its members are `Wanted`.
-            found: Called with each member that is right, and its bytes.
-            cache: The cache folder to read from first; None for none.
-            present: The request's bytes, if that folder had them.
+        Wrong samples are evicted from the cache and fetched again, without the others. Calls
+        ``found`` with each right member and its bytes. ``present`` are the request's bytes, if the
+        cache folder had them.
 
         Returns:
             The members that were wrong at every try.

@@ -91,13 +91,7 @@ class TruncatedError(OSError):
 
 
 class StatusError(OSError):
-    """Error of a response whose status may be temporary.
-
-    Args:
-        status: The response's status.
-        headers: Its headers.
-        text: Its text.
-    """
+    """Error of a response whose status may be temporary."""
 
     def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
         super().__init__(f"status {status}: {text}")
@@ -107,11 +101,8 @@ class StatusError(OSError):
 class Patience:
     """Seconds for which the requests of a pass, or of a file, may fail without a response.
 
-    Concurrent waits count once, and each response restores one second. A server that fails
-    now and then never exhausts them. A server that stalls soon does, for any number of requests.
-
-    Args:
-        seconds: Seconds until `failed` raises.
+    Concurrent waits count once, and each response restores one second. A server that fails now and
+    then never exhausts them. A server that stalls soon does, for any number of requests.
     """
 
     def __init__(self, seconds: float = PATIENCE) -> None:
@@ -137,10 +128,7 @@ class Patience:
     def failed(self, begun: float, what: str, error: Exception) -> None:
         """Record a failure.
 
-        Args:
-            begun: Time of the request's first try, by `time.monotonic`.
-            what: See `Retries`.
-            error: The error of the last try.
+        ``begun`` is the `time.monotonic` of the request's first try.
 
         Raises:
             OutageError: No seconds are left.
@@ -194,9 +182,6 @@ class Retries:
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next try; raise if there is none.
 
-        Args:
-            error: The error of the last try.
-
         Raises:
             FileNotFoundError: The server reports that the file is missing; its text is ``what``.
             RemoteError: The request failed for good, or too often.
@@ -238,12 +223,7 @@ def retrying(
 ) -> T:
     """Call a function until it succeeds, under the policy of `Retries`; return its result.
 
-    Args:
-        call: The function.
-        what: See `Retries`.
-        tries: See `Retries`.
-        pause: Waits for so many seconds; its exceptions end the retries.
-        patience: See `Retries`.
+    ``pause`` waits so many seconds; its exceptions end the retries.
 
     Raises:
         FileNotFoundError: See `Retries.wait_after`; `RemoteError` and `FastdataError` likewise.

@@ -97,8 +97,7 @@ class Fetching:
     def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for each file that is missing or has the wrong size.
 
-        Args:
-            loose: Whether to check the images of a ``folder`` dataset, too.
+        ``loose`` also checks the images of a ``folder`` dataset.
         """
         manifest = self.blobs.manifest
         sizes = self._place.sizes(entry.name for entry in manifest.files)

@@ -299,10 +299,7 @@ def lock(
 ) -> AbstractContextManager[Callable[[], None]]:
     """Hold a copy's lock while it is made or removed; see `fastdata.storage.files.file_lock`.
 
-    Args:
-        final: The copy's final path.
-        wait: Whether to wait if another process holds it.
-        waiting: Called once, before waiting.
+    ``waiting`` is called once, before waiting for another process.
 
     Raises:
         BusyError: Another process holds it, and ``wait`` is False or it makes no progress.
