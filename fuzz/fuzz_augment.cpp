@@ -32,7 +32,7 @@ Input read_input(const uint8_t* data, size_t size) {
   size_t at = 3;
   for (int i = 0; i < kMaxCalls && at + 9 <= size; i++) {
     Call call{};
-    call.operation = static_cast<Operation>(data[at] % kOperationCount);
+    call.operation = static_cast<Operation>(data[at] % std::size(kOperations));
     std::memcpy(&call.key, data + at + 1, 8);
     at += 9;
     for (int v = 0; v < info_of(call.operation).values && at + 8 <= size; v++, at += 8)

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "augment/geometric.h"
-#include "augment/point.h"
+#include "augment/operations.h"
 #include "portable.h"
 #include "simd/kernels.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "augment/geometric.h"
+#include "augment/operations.h"
 #include "simd/kernels.h"
 
 namespace fastdata {

@@ -1,9 +1,9 @@
-#include "augment/geometric.h"
-
+// Operations that move pixels, and noise, as torchvision.transforms.functional does them to a
+// Pillow image.
 #include <algorithm>
 #include <cstring>
 
-#include "augment/point.h"
+#include "augment/operations.h"
 #include "simd/kernels.h"
 
 namespace fastdata {

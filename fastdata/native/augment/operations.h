@@ -6,9 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "augment/canvas.h"
+#include "common.h"
 #include "status.h"
 
 namespace fastdata {
@@ -86,20 +86,11 @@ namespace fastdata {
 #define FASTDATA_OPERATION(name, count) name,
 enum class Operation : uint8_t { FASTDATA_OPERATIONS(FASTDATA_OPERATION) };
 
-struct OperationInfo {
-  const char* name;
-  int values;
-};
-#define FASTDATA_OPERATION_INFO(name, count) {#name, count},
-inline constexpr OperationInfo kOperations[] = {FASTDATA_OPERATIONS(FASTDATA_OPERATION_INFO)};
-inline constexpr size_t kOperationCount = sizeof kOperations / sizeof *kOperations;
+inline constexpr NamedKind kOperations[] = {FASTDATA_OPERATIONS(FASTDATA_NAMED_KIND)};
 
-constexpr const OperationInfo& info_of(Operation operation) {
+constexpr const NamedKind& info_of(Operation operation) {
   return kOperations[static_cast<size_t>(operation)];
 }
-
-/// False if no operation has that name.
-bool parse_operation(std::string_view name, Operation& operation);
 
 struct Call {
   static constexpr int kMaxValues = 12;
@@ -113,5 +104,21 @@ struct Call {
 /// finite, or is not meant for such an image; too_large: the result would be. The image is then as
 /// it was. Throws std::bad_alloc.
 Status augment(const Call& call, Canvas& canvas);
+
+// The operations. They rely on finite values, and check the ranges themselves.
+#define FASTDATA_OPERATION_FUNCTION(name, count) Status name(const Call& call, Canvas& canvas);
+FASTDATA_OPERATIONS(FASTDATA_OPERATION_FUNCTION)
+
+/// Whether a value is an integer within [least, most]; if so, that integer.
+inline bool whole_number(double value, int least, int most, int& number) {
+  if (!(value >= least && value <= most)) return false;
+  number = static_cast<int>(value);
+  return number == value;
+}
+
+// Pillow's enhancers take any factor; beyond this one floats may overflow.
+constexpr double kMaxFactor = 1e6;
+constexpr Status kBadFactor{Code::bad_parameters, "a factor outside 0 to 1e6"};
+inline bool is_factor(double value) { return value >= 0 && value <= kMaxFactor; }
 
 }  // namespace fastdata

@@ -1,9 +1,10 @@
-#include "augment/point.h"
-
+// Operations on single pixels, and on an image's histogram, as torchvision.transforms.functional
+// does them to a Pillow image, to the bit.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "augment/operations.h"
 #include "simd/kernels.h"
 
 namespace fastdata {

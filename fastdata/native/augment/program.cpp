@@ -15,14 +15,6 @@
 namespace fastdata {
 namespace {
 
-struct NodeInfo {
-  const char* name;
-  int values;
-};
-#define FASTDATA_NODE_INFO(name, values) {#name, values},
-constexpr NodeInfo kNodes[] = {FASTDATA_NODES(FASTDATA_NODE_INFO)};
-constexpr size_t kNodeKinds = sizeof kNodes / sizeof *kNodes;
-
 constexpr int kMaxDepth = 64;
 constexpr int kMaxLeafValues = 14;
 // Larger images are only mistakes, and their sizes would overflow in between.
@@ -160,7 +152,7 @@ PixelProgram::PixelProgram(std::vector<Node> nodes, std::vector<Value> values,
 
 void PixelProgram::check_node(int at, int end, int depth) const {
   const Node& node = nodes_[at];
-  const NodeInfo& info = kNodes[static_cast<size_t>(node.kind)];
+  const NamedKind& info = kNodes[static_cast<size_t>(node.kind)];
   if (depth > kMaxDepth) throw std::invalid_argument("the tree is too deep");
   if (node.end <= at || node.end > end)
     throw std::invalid_argument("a node's end is not within its parent");
@@ -649,15 +641,6 @@ float linspace(double start, double end, int index, int count) {
   const float step = (last - first) / static_cast<float>(count - 1);
   if (index < count / 2) return std::fma(step, static_cast<float>(index), first);
   return std::fma(-step, static_cast<float>(count - 1 - index), last);
-}
-
-bool parse_node(std::string_view name, NodeKind& kind) {
-  for (size_t i = 0; i < kNodeKinds; i++)
-    if (name == kNodes[i].name) {
-      kind = static_cast<NodeKind>(i);
-      return true;
-    }
-  return false;
 }
 
 }  // namespace fastdata

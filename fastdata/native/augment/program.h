@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string_view>
 #include <vector>
 
 #include "augment/operations.h"
@@ -71,6 +70,7 @@ namespace fastdata {
 
 #define FASTDATA_NODE(name, values) name,
 enum class NodeKind : uint8_t { FASTDATA_NODES(FASTDATA_NODE) };
+inline constexpr NamedKind kNodes[] = {FASTDATA_NODES(FASTDATA_NAMED_KIND)};
 
 // The kinds of numbers (`_native.VALUES`): a; uniform from a to b, in single precision as torch
 // draws or in double as Python does; one of `count` entries of the tables from `first` on; entry b
@@ -91,9 +91,6 @@ enum class Mixing : uint8_t { sum, blended_sum, blends };
 /// Entry `index` of `count` floats evenly spaced from `start` to `end`, as torch.linspace rounds
 /// them: once, by a fused multiplication and addition.
 float linspace(double start, double end, int index, int count);
-
-/// False if no node has that name.
-bool parse_node(std::string_view name, NodeKind& kind);
 
 /// A number, drawn or not.
 struct Value {

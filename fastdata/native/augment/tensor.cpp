@@ -1,10 +1,10 @@
-#include "augment/tensor.h"
-
+// Operations as torchvision does them to tensors of bytes, which round otherwise than Pillow's; and
+// mixtures of images, as its AugMix makes them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "augment/point.h"
+#include "augment/operations.h"
 #include "simd/kernels.h"
 
 namespace fastdata {

@@ -5,9 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "augment/geometric.h"
-#include "augment/point.h"
-#include "augment/tensor.h"
+#include "augment/operations.h"
 #include "simd/cpu.h"
 #include "simd/kernels.h"
 

@@ -39,6 +39,16 @@ struct Warp {
   int outputs;             // pixels of a row of the result
 };
 
+constexpr int kWarpBlock = 64;  // pixels of a row of the result that are computed together
+
+/// For each pixel the packed source pixel that it is, or that is up and left of where it lies, and
+/// pairs of weights, the first in the low 16 bits, which sum to 2^14. Bilinear: of the upper two
+/// neighbours, of the lower two. Bicubic: of columns, of rows.
+struct WarpBlock {
+  alignas(64) int32_t offset[kWarpBlock];
+  alignas(64) int32_t pairs[4][kWarpBlock];
+};
+
 /// Row y of the result, into a padded row of each plane.
 using WarpRow = void (*)(const Warp& warp, int y, uint8_t* const* rows, int channels);
 

@@ -14,13 +14,6 @@
 namespace fastdata {
 namespace {
 
-struct StepInfo {
-  std::string_view name;
-  size_t values;
-};
-#define FASTDATA_STEP_INFO(name, values) {#name, values},
-constexpr StepInfo kSteps[] = {FASTDATA_STEPS(FASTDATA_STEP_INFO)};
-
 // The draw that chooses one of several filters, beyond those of RandomResizedCrop's box.
 constexpr uint64_t kFilterDraw = 2 * kCropAttempts + 2;
 constexpr double kMaxSide = 1 << 30;
@@ -164,9 +157,9 @@ Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
 
 Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
   for (GeometryStep& step : steps_) {
-    const StepInfo& info = kSteps[static_cast<size_t>(step.kind)];
+    const NamedKind& info = kSteps[static_cast<size_t>(step.kind)];
     const std::string name(info.name);
-    if (step.values.size() != info.values)
+    if (step.values.size() != static_cast<size_t>(info.values))
       throw std::invalid_argument("not as many values as it has for " + name);
     for (size_t i = 0; i < step.values.size(); i++)
       if (!(std::fabs(step.values[i]) <= (i < 2 ? kMaxSide : std::numeric_limits<double>::max())))
@@ -187,15 +180,6 @@ Cut Geometry::draw(uint64_t key, int64_t width, int64_t height) const {
   int number = 0;
   for (const GeometryStep& step : steps_) drawing.take(step, ++number);
   return drawing.finish(width, height);
-}
-
-bool parse_step(std::string_view name, StepKind& kind) {
-  for (size_t i = 0; i < std::size(kSteps); i++)
-    if (name == kSteps[i].name) {
-      kind = static_cast<StepKind>(i);
-      return true;
-    }
-  return false;
 }
 
 }  // namespace fastdata

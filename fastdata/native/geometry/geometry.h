@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "common.h"
 #include "geometry/crops.h"
 #include "geometry/cut.h"
 
@@ -35,9 +35,7 @@ namespace fastdata {
 
 #define FASTDATA_STEP(name, values) name,
 enum class StepKind : uint8_t { FASTDATA_STEPS(FASTDATA_STEP) };
-
-/// False if no step has that name.
-bool parse_step(std::string_view name, StepKind& kind);
+inline constexpr NamedKind kSteps[] = {FASTDATA_STEPS(FASTDATA_NAMED_KIND)};
 
 struct GeometryStep {
   StepKind kind;

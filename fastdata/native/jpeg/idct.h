@@ -60,6 +60,10 @@ using IdctRow = void (*)(const BlockRow& row, const uint16_t quantisation[64], u
 void idct_block_scalar(const int16_t* coefficients, const uint16_t quantisation[64], uint8_t* out,
                        size_t stride);
 
+/// The scalar path's IdctRow.
+void idct_row_scalar(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out,
+                     size_t stride);
+
 /// A row to size x size samples a block, size 4, 2 or 1 (jidctred.c): for scaled
 /// decoding.
 void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int size, uint8_t* out,

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "jpeg/idct.h"
-#include "jpeg/idct_scalar.h"
 
 namespace fastdata {
 namespace {

@@ -19,7 +19,7 @@ namespace {
 
 Call parse_call(const std::string& name, const std::vector<double>& values, uint64_t key) {
   Call call;
-  if (!parse_operation(name, call.operation))
+  if (!parse_kind(kOperations, name, call.operation))
     throw py::value_error("operation '" + name + "': not one of _native.OPERATIONS");
   const size_t count = info_of(call.operation).values;
   if (values.size() != count)
@@ -114,7 +114,7 @@ std::vector<double> time_augment(const py::object& pixels, const std::string& na
 
 void bind_augment(py::module_& m) {
   py::dict operations;
-  for (const OperationInfo& info : kOperations) operations[info.name] = info.values;
+  for (const NamedKind& info : kOperations) operations[info.name] = info.values;
   m.attr("OPERATIONS") = operations;
   m.def("augment", &augment_python, py::arg("pixels"), py::arg("operation"), py::arg("values"),
         py::arg("key") = 0);

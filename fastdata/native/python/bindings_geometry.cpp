@@ -22,7 +22,8 @@ std::unique_ptr<Geometry> make_geometry(const std::vector<StepTuple>& tuples) {
   std::vector<GeometryStep> steps;
   for (const auto& [name, draw, values, filters] : tuples) {
     StepKind kind;
-    if (!parse_step(name, kind)) throw py::value_error("a kind of step that there is not: " + name);
+    if (!parse_kind(kSteps, name, kind))
+      throw py::value_error("a kind of step that there is not: " + name);
     steps.push_back({kind, draw, values, filters, {}});
   }
   return std::make_unique<Geometry>(std::move(steps));

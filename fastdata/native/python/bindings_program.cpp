@@ -28,9 +28,9 @@ ValueKind parse_value_kind(const std::string& name) {
 Node node_of(const NodeTuple& tuple) {
   const auto& [kind, operation, end, first_value, values, draw] = tuple;
   Node node;
-  if (!parse_node(kind, node.kind))
+  if (!parse_kind(kNodes, kind, node.kind))
     throw py::value_error("a kind of node that there is not: " + kind);
-  if (node.kind == NodeKind::call && !parse_operation(operation, node.operation))
+  if (node.kind == NodeKind::call && !parse_kind(kOperations, operation, node.operation))
     throw py::value_error("an operation that there is not: " + operation);
   node.end = end;
   node.first_value = first_value;
@@ -66,7 +66,7 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height)
     throw py::value_error(s.detail);
   py::list calls, erased;
   for (const Call& call : drawn.calls) {
-    const OperationInfo& info = info_of(call.operation);
+    const NamedKind& info = info_of(call.operation);
     calls.append(
         py::make_tuple(info.name, std::vector<double>(call.values, call.values + info.values)));
   }

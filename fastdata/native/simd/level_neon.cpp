@@ -23,11 +23,9 @@
 #include "resample/filters_core.h"
 #include "jpeg/upsample_core.h"
 #include "augment/blur_core.h"
-#include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_core.h"
 #include "augment/noise_core.h"
-#include "augment/warp_block_core.h"
 #include "augment/warp_taps_core.h"
 #include "augment/warp_core.h"
 #include "augment/tensor_core.h"
@@ -35,26 +33,6 @@
 
 namespace fastdata {
 namespace {
-void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
-  int x = 0;
-  for (; x + 16 <= n; x += 16) {
-    const uint8x16x3_t rgb = {{vld1q_u8(r + x), vld1q_u8(g + x), vld1q_u8(b + x)}};
-    vst3q_u8(out + 3 * x, rgb);
-  }
-  interleave_from(x, r, g, b, n, out);
-}
-
-void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  int x = 0;
-  for (; x + 16 <= n; x += 16) {
-    const uint8x16x3_t rgb = vld3q_u8(in + 3 * x);
-    vst1q_u8(r + x, rgb.val[0]);
-    vst1q_u8(g + x, rgb.val[1]);
-    vst1q_u8(b + x, rgb.val[2]);
-  }
-  deinterleave_from(x, in, n, r, g, b);
-}
-
 /// 64 entries of the table at a time; an index beyond them leaves what is there.
 void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
   uint8x16x4_t quarters[4];

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "jpeg/bit_reader.h"
-#include "jpeg/idct_scalar.h"
 #include "simd/kernels.h"
 
 #include "jpeg/bands_core.h"
@@ -20,13 +19,10 @@ constexpr int kVectorBytes = 16;  // any processor's, where the compiler makes v
 }
 }  // namespace fastdata
 
-#include "augment/look_up_core.h"
 #include "augment/blur_core.h"
-#include "augment/box_core.h"
 #include "augment/point_core.h"
 #include "augment/mix_scalar.h"
 #include "augment/noise_core.h"
-#include "augment/warp_block_core.h"
 #include "augment/warp_taps_core.h"
 #include "augment/warp_core.h"
 #include "augment/tensor_core.h"
@@ -66,12 +62,8 @@ void ycc_to_rgb(const uint8_t* __restrict y_row, const uint8_t* __restrict cb_ro
   }
 }
 
-void interleave(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* out) {
-  interleave_from(0, r, g, b, n, out);
-}
-
-void deinterleave(const uint8_t* in, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  deinterleave_from(0, in, n, r, g, b);
+void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
+  for (size_t i = 0; i < n; i++) pixels[i] = table[pixels[i]];
 }
 
 void idct_row(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out, size_t stride) {

@@ -100,5 +100,13 @@ FASTDATA_INLINE void store_halves(uint8_t* even, uint8_t* odd, I v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(odd), _mm512_extracti64x4_epi64(sorted, 1));
 }
 
+/// For unstuff_core.h.
+constexpr int kFoundBits = 1;
+FASTDATA_INLINE uint64_t copy_and_find(const uint8_t* source, uint8_t* out) {
+  const I bytes = load(source);
+  store(out, bytes);
+  return _mm512_cmpeq_epi8_mask(bytes, set8(0xFF));
+}
+
 }  // namespace
 }  // namespace fastdata
