@@ -86,7 +86,7 @@ class Loading:
             began = time.perf_counter()
             for number, (samples, tables, cuts) in enumerate(plans):
                 if len(under_way) == len(outs):
-                    under_way.pop(0).raw_failures()
+                    under_way.pop(0).collect()
                 under_way.append(
                     engine.submit(
                         samples,
@@ -97,7 +97,7 @@ class Loading:
                     )
                 )
             for pending in under_way:
-                pending.raw_failures()
+                pending.collect()
             return len(plans) * self._batch / (time.perf_counter() - began)
 
         return run

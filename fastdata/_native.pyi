@@ -155,6 +155,9 @@ class Extents:
     def seekable(self) -> npt.NDArray[np.uint8]:
         """(N,), 1 where there are seek points."""
 
+    def count_seekable(self) -> int:
+        """Return the number of samples with seek points."""
+
     @property
     def files(self) -> npt.NDArray[np.int32]:
         """(N,), numbers of the table's files; -1 for those that have a file of their own."""
@@ -390,15 +393,12 @@ class Job:
     def failures(self) -> list[tuple[int, Code, str, int]]:
         """(index, code, detail, offset) of each sample that failed."""
 
-    def built(self) -> list[tuple[int, bytes, int, int]]:
-        """Of those built because of ``stride``: (index, packed seek points, size, mtime_ns).
-
-        The last two are the file's at the time, of samples that are files: its stamp."""
-
-    def timings(self) -> tuple[float, float]:
-        """Seconds of all threads: reading (checksums included), decoding."""
-    def bytes_read(self) -> int:
-        """Bytes of samples and of their seek points that were read from files."""
+    def collect(
+        self, timeout: float | None = None
+    ) -> tuple[
+        list[tuple[int, Code, str, int]], list[tuple[int, bytes, int, int]], float, float, int
+    ]:
+        """Wait; return the values of `fastdata.decode.engine.Collected`. TimeoutError: not done."""
 
 class ProbeJob:
     """Finds widths, heights and encodings of Extents where the width is 0.

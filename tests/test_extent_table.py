@@ -123,7 +123,7 @@ def test_rows_that_the_core_cannot_crop_are_refused(made_tree: Path, tmp_path: P
         pending.run()
         if isinstance(step, RandomCrop):
             assert pending.cuts["too_small"].tolist() == [1, 1, 1]
-        return {code for _, code, _, _ in pending.raw_failures()}
+        return {code for _, code, _, _ in pending.collect().failures}
 
     assert codes(RandomResizedCrop(SIZE[::-1])) == set()
     assert codes(RandomResizedCrop(SIZE[::-1]), max_pixels=1) == {"too_large"}

@@ -57,7 +57,7 @@ def run(extents: _native.Extents, **options: Any) -> tuple[Any, dict[int, tuple[
     out = blank(len(extents))
     with Engine(2) as engine:
         pending = engine.submit(extents, out, **options)
-        failures = pending.raw_failures()
+        failures = pending.collect().failures
     return out, {index: (code, detail) for index, code, detail, _ in failures}
 
 
@@ -356,15 +356,15 @@ def test_stride_builds_seek_points_once(simd: str, tmp_path: Path) -> None:
     out = blank(7)
     pending = PendingBatch(extents, out, regions=boxes, stride=64)
     pending.run()
-    assert [code for _, code, _, _ in pending.raw_failures()] == ["not_jpeg", "truncated"]
+    assert [code for _, code, _, _ in pending.collect().failures] == ["not_jpeg", "truncated"]
     expected = [(i, seek_points(IMAGES[i], 64), *stamp(paths[i])) for i in (0, 2, 3, 4)]
-    assert pending.built() == expected
+    assert pending.collect().built == expected
     assert np.array_equal(out[:5], decode_batch(IMAGES, SIZE, regions=boxes[:5]))
-    assert PendingBatch(extents, out, regions=boxes).built() == []
+    assert PendingBatch(extents, out, regions=boxes).collect().built == []
     # From memory too.
     pending = PendingBatch(IMAGES, blank(5), regions=boxes[:5], stride=64)
     pending.run()
-    assert [built[0] for built in pending.built()] == [0, 1, 2, 3, 4]
+    assert [built[0] for built in pending.collect().built] == [0, 1, 2, 3, 4]
 
 
 def stamp(path: str) -> tuple[int, int]:
@@ -384,9 +384,9 @@ def test_seek_points_of_a_changed_file_are_not_used(tmp_path: Path, changed: str
     out = blank(2)
     pending = PendingBatch(extents, out, stride=64)
     pending.run()
-    assert [(i, code) for i, code, _, _ in pending.raw_failures()] == [(0, "bad_seek_points")]
+    assert [(i, code) for i, code, _, _ in pending.collect().failures] == [(0, "bad_seek_points")]
     assert np.array_equal(out[1], EXPECTED[1])
-    assert pending.built() == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
+    assert pending.collect().built == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
 
 
 def test_stamps_must_be_one_a_file(tmp_path: Path) -> None:
@@ -396,10 +396,9 @@ def test_stamps_must_be_one_a_file(tmp_path: Path) -> None:
 
 def test_timings(tmp_path: Path) -> None:
     pending = PendingBatch(_native.Extents(write(tmp_path) * 20), blank(100))
-    assert pending.timings() == (0, 0)
     pending.run()
-    reading, decoding = pending.timings()
-    assert 0 < reading < 10 and 0 < decoding < 10
+    done = pending.collect()
+    assert 0 < done.read_seconds < 10 and 0 < done.decode_seconds < 10
 
 
 def test_a_batch_runs_only_once(tmp_path: Path) -> None:
@@ -494,7 +493,7 @@ def test_dropping_a_batch_that_has_not_ended(tmp_path: Path) -> None:
             del pending
         pending = engine.submit(table.gather(np.arange(500) % 5), blank(500))
         pending.cancel()
-        assert {code for _, code, _, _ in pending.raw_failures()} <= {"cancelled"}
+        assert {code for _, code, _, _ in pending.collect().failures} <= {"cancelled"}
 
 
 # --- probing -----------------------------------------------------------------------------------

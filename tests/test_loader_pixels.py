@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from containers import pack_tree
+from jpegs import picture
 from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, dataset, images, same
 from PIL import Image
 from torchvision_calls import apply
@@ -14,6 +17,8 @@ torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
+from fastdata.storage.packed import IndexedSource  # noqa: E402
+from fastdata.storage.source import Rows  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
     CenterCrop,
     Compose,
@@ -114,6 +119,37 @@ def test_what_pads_most_images_is_not_left_to_pillow(name: str) -> None:
     for loader in loaders:
         list(loader)
     assert loaders[0].stats().by_pillow == loaders[1].stats().by_pillow
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+@pytest.mark.parametrize(("every", "gathered"), [(2, 3), (40, 0)])
+def test_many_declined_samples_have_later_batches_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, gathered: int
+) -> None:
+    """Pixels and counts are Pillow's before and after the change; a few PNGs change nothing."""
+    files = []
+    for number in range(80):
+        extension = "png" if number % every == 1 else "jpg"
+        path = tmp_path / "tree" / "class" / f"{number:02}.{extension}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture(40, 30, number)).save(path)
+        files.append(path)
+    pack_tree(tmp_path / "tree", tmp_path / "packed", "lmdb")
+    calls, gather = [], IndexedSource.gather
+
+    def counted(source: IndexedSource, rows: Rows) -> Any:
+        calls.append(len(rows))
+        return gather(source, rows)
+
+    monkeypatch.setattr(IndexedSource, "gather", counted)
+    loader = DataLoader(ImageDataset(tmp_path / "packed", CenterCrop(16)), 20, num_workers=0)
+    pixels = torch.cat([batch for batch, _ in loader])
+    assert calls == [20] * gathered
+    kinds = {kind: sum(counts.values()) for kind, counts in loader.stats().kinds.items()}
+    assert kinds == {"jpeg": 80 - len(range(1, 80, every)), "png": len(range(1, 80, every))}
+    for found, path in zip(pixels, files, strict=True):
+        expected = np.asarray(Image.open(path).crop((12, 7, 28, 23)))
+        assert np.array_equal(found.permute(1, 2, 0), expected), path
 
 
 def test_epochs_are_cropped_differently() -> None:

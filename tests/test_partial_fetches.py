@@ -180,7 +180,7 @@ def test_parts_that_decoding_needs_more_than() -> None:
     for box in (large, np.array([[0, 0, 1200, 900]], np.int32)):
         pending = PendingBatch(extents, np.empty_like(got), regions=box, **options)
         pending.run()
-        ((_, code, *_),) = pending.raw_failures()
+        ((_, code, *_),) = pending.collect().failures
         assert code == "bad_seek_points"
     with pytest.raises(ValueError, match="only some of its bytes"):
         extents.read(0)

@@ -128,7 +128,7 @@ def test_equal_to_reading_all(number, corners, scaled):
     pending.run()
     assert np.array_equal(pending.result(), whole)
     table = len(seek_points(jpeg)) + 4
-    read, least = pending.bytes_read() - table, sum(b - a for a, b in needed(number, box))
+    read, least = pending.collect().bytes_read - table, sum(b - a for a, b in needed(number, box))
     if read != len(jpeg):
         assert least * 0.9 < read < len(jpeg) * 7 / 8
     else:  # as good as all is needed
@@ -145,7 +145,7 @@ def test_several_views():
     first.result()
     for pixels, box in zip(out, boxes, strict=True):
         assert np.array_equal(pixels, decode_batch([blobs()[0]], SIZE, regions=[box]))
-    assert first.bytes_read() < 0.9 * len(blobs()[0])
+    assert first.collect().bytes_read < 0.9 * len(blobs()[0])
 
 
 @pytest.fixture
@@ -254,4 +254,4 @@ def test_an_image_that_several_threads_find_damaged(damaged):
     out = np.empty((1, 48, 64, 3), np.uint8)
     with Engine(threads=4) as engine:
         pending = engine.submit(source, out, regions=[(0, 0, WIDTH, HEIGHT)])
-        assert [failure[:2] for failure in pending.raw_failures()] == [(0, "changed")]
+        assert [failure[:2] for failure in pending.collect().failures] == [(0, "changed")]

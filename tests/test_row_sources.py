@@ -132,7 +132,8 @@ class Conformance:
         assert labels.dtype == np.int64 and labels.flags.writeable
         images = gathered.blobs["image"]
         kinds = [np.int32, np.int32, np.bool_, np.int8]
-        assert [(one.dtype, one.shape) for one in images[1:]] == [(k, (64,)) for k in kinds]
+        arrays = images.widths, images.heights, images.pillow, images.encodings
+        assert [(one.dtype, one.shape) for one in arrays] == [(k, (64,)) for k in kinds]
         assert len(images.extents) == 64
         for slot, row in enumerate(rows.tolist()):
             path = written[row].path

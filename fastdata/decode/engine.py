@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ class BatchOptions(TypedDict, total=False):
         dct_scaling: As for :func:`decode_jpeg`.
         fallback: As for :func:`decode_jpeg`.
         stride: Build seek points, so many pixels apart, for JPEGs that have none;
-            :meth:`PendingBatch.built` returns them. 0, the default: do not.
+            :meth:`PendingBatch.collect` returns them. 0, the default: do not.
         check: Check the checksums of Extents that have them; the default.
         cuts: One a sample: a drawn geometry (``fastdata.transforms.geometry``), instead of
             ``regions``, ``sizes``, ``windows``, ``flips`` and ``filter``.
@@ -195,6 +195,25 @@ def decode_batch(
     return pending.result()
 
 
+class Collected(NamedTuple):
+    """Result of a finished batch, apart from its pixels.
+
+    Attributes:
+        failures: (index, code, detail, offset) of each sample that the core did not decode.
+        built: (index, packed table, size, mtime_ns) of seek points built because of ``stride``.
+            Size in bytes and time of change in nanoseconds since 1970 tell the state of the file.
+        read_seconds: Seconds that threads spent reading, with checksums.
+        decode_seconds: Seconds that they spent decoding.
+        bytes_read: Bytes of samples and seek points that they read from files.
+    """
+
+    failures: list[tuple[int, str, str, int]]
+    built: list[tuple[int, bytes, int, int]]
+    read_seconds: float
+    decode_seconds: float
+    bytes_read: int
+
+
 class PendingBatch:
     """Batch that an :class:`Engine` works on.
 
@@ -291,37 +310,13 @@ class PendingBatch:
         """Let samples not yet begun fail with ``cancelled``."""
         self._job.cancel()
 
-    def raw_failures(self, timeout: float | None = None) -> list[tuple[int, str, str, int]]:
-        """Wait; return what the native core did not decode: (index, code, detail, offset).
-
-        Nothing is given to Pillow.
+    def collect(self, timeout: float | None = None) -> Collected:
+        """Wait; return what the native core did. Pillow decodes nothing.
 
         Raises:
             TimeoutError: not done after so many seconds.
         """
-        self._wait(timeout)
-        return self._job.failures()
-
-    def built(self, timeout: float | None = None) -> list[tuple[int, bytes, int, int]]:
-        """Wait; return the seek points built because of ``stride``.
-
-        Returns:
-            (index, packed table, size, mtime_ns) of each; the last two say which state of its
-            file it is of, in bytes and nanoseconds since 1970 (of samples that are files).
-
-        Raises:
-            TimeoutError: not done after so many seconds.
-        """
-        self._wait(timeout)
-        return self._job.built()
-
-    def timings(self) -> tuple[float, float]:
-        """Return the seconds that threads spent reading (with checksums) and decoding so far."""
-        return self._job.timings()
-
-    def bytes_read(self) -> int:
-        """Return how many bytes of samples and seek points threads have read from files."""
-        return self._job.bytes_read()
+        return Collected(*self._job.collect(timeout))
 
     def failures(self, timeout: float | None = None) -> list[DecodeError]:
         """Wait; decode what the core declined; return an error for each sample still missing.
@@ -329,11 +324,11 @@ class PendingBatch:
         Raises:
             TimeoutError: not done after so many seconds.
         """
-        self._wait(timeout)
+        failures = self.collect(timeout).failures
         if self._errors is not None:
             return self._errors
         errors = []
-        for index, code, detail, offset in self._job.failures():
+        for index, code, detail, offset in failures:
             verdict = Verdict(code, detail, offset)
             sample = _OneOfBatch(self, index)
             outcome = decode_alone(sample, verdict, self._fallback, redraws=False)
@@ -353,11 +348,6 @@ class PendingBatch:
         if errors:
             raise errors[0]
         return self._out
-
-    def _wait(self, timeout: float | None) -> None:
-        # Asking first saves giving the GIL away.
-        if not self._job.done() and not self._job.wait(timeout):
-            raise TimeoutError(f"the batch was not done after {timeout} s")
 
     def _sample(self, index: int) -> Any:
         """Return one sample's bytes or pixels."""

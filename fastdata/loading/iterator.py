@@ -74,6 +74,7 @@ class NativeIterator(Iterator[Any]):
         self._source = source
         self._config = config
         self._target = target
+        self._mixes = config.mixes_bytes
         self._counters = counters
         self._length = length
         self._to_device = to_device
@@ -256,7 +257,7 @@ class NativeIterator(Iterator[Any]):
         """Return the batch for the user."""
         config = self._config
         found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
-        if config.mixes_bytes:
+        if self._mixes:
             with seeded(self._progress.batch_key):
                 mixed = self._mix(found["image"], found["label"])
             found["image"], found["label"] = map(self._moved, mixed)

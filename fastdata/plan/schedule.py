@@ -77,7 +77,7 @@ class Numbering:
     def plan(self, draws: Indices, position: int = 0, **values: Any) -> Planned:
         """Return the batch of some draws; ``values`` are attributes of `Planned`."""
         numbers, occurrences = draws, None
-        if int(draws.max()) >= self.n:
+        if np.maximum.reduce(draws) >= self.n:  # numpy's max() is Python
             occurrences, numbers = np.divmod(draws, self.n)
         indices = numbers if self._subset is None else self._subset[numbers]
         return Planned(indices, numbers, draws, occurrences, position, **values)

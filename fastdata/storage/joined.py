@@ -73,8 +73,11 @@ class JoinedSource(Source):
         for name in found[0].blobs:
             parts = [one.blobs[name] for one in found]
             extents = _native.Extents.join(len(rows), [one.extents for one in parts], slots)
-            known = zip(*(one[1:] for one in parts), strict=True)
-            blobs[name] = BlobColumn(extents, *(np.concatenate(one)[order] for one in known))
+            arrays = {
+                array: np.concatenate([getattr(one, array) for one in parts])[order]
+                for array in ("widths", "heights", "pillow", "encodings")
+            }
+            blobs[name] = BlobColumn(extents, **arrays)
         for name in found[0].columns:
             columns[name] = np.concatenate([one.columns[name] for one in found])[order]
         return Gathered(blobs, columns)

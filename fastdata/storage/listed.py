@@ -128,7 +128,13 @@ class FilesSource(Source):
             pillow[:] = [row in self._pillow for row in numbers]
         sizes = self._sizes[rows]
         extents = _native.Extents(paths, seek_points=tables, stamps=stamps, sizes=sizes)
-        images = BlobColumn(extents, sizes[:, 0], sizes[:, 1], pillow, self._encodings[rows])
+        images = BlobColumn(
+            extents,
+            widths=sizes[:, 0],
+            heights=sizes[:, 1],
+            pillow=pillow,
+            encodings=self._encodings[rows],
+        )
         labels = np.array([label for _, label in chosen], np.int64)
         return Gathered({"image": images}, {"label": labels})
 

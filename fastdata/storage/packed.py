@@ -14,7 +14,6 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, printable, warn
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
@@ -35,9 +34,6 @@ from fastdata.storage.source import (
 from fastdata.text import human_count
 
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
-
-#: Encodings that the core decodes, by their place in `ENCODINGS`.
-_NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
 
 
 class IndexedSource(Source):
@@ -108,10 +104,7 @@ class IndexedSource(Source):
 
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
-        encodings = extents.encodings
-        pillow = ~_NATIVE[encodings]
-        images = BlobColumn(extents, extents.widths, extents.heights, pillow, encodings)
-        return Gathered({"image": images}, {"label": extents.labels.copy()})
+        return Gathered({"image": BlobColumn(extents)}, {"label": extents.labels.copy()})
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
         """See `Source.column`."""

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -25,7 +26,7 @@ from fastdata.errors import (
     SampleError,
     UsageError,
 )
-from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ Encodings: TypeAlias = npt.NDArray[np.int8]
 NOT_NATIVE = ("unsupported", "not_jpeg")
 #: Most bytes of a packed image. The native core has the same bound (``io/extents.cpp``).
 MOST_BYTES = 1 << 30
+
+
+#: Whether the core decodes an encoding, by its place in `ENCODINGS`.
+_NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
 
 
 class Field(NamedTuple):
@@ -99,22 +104,39 @@ class Blob(NamedTuple):
     checked: bool = False
 
 
-class BlobColumn(NamedTuple):
+class BlobColumn:
     """Blobs of one field in several rows, before they are read. Arrays have the shape (N,).
+
+    An array that is not given is the extents' own. It is made on first use, because a batch that
+    the core decodes needs few of them.
 
     Attributes:
         extents: Where the blobs lie.
-        widths: int32, in pixels; 0 if only the file tells.
-        heights: As ``widths``.
-        pillow: bool, True for blobs that the core is known not to decode.
-        encodings: int8, places in `ENCODINGS`; -1 if only the file tells.
     """
 
-    extents: _native.Extents
-    widths: Sides
-    heights: Sides
-    pillow: npt.NDArray[np.bool_]
-    encodings: Encodings
+    def __init__(self, extents: _native.Extents, **arrays: npt.NDArray[Any]) -> None:
+        self.extents = extents
+        vars(self).update(arrays)  # the properties below are then not called
+
+    @cached_property
+    def widths(self) -> Sides:
+        """int32, in pixels; 0 if only the file tells."""
+        return self.extents.widths
+
+    @cached_property
+    def heights(self) -> Sides:
+        """As `widths`."""
+        return self.extents.heights
+
+    @cached_property
+    def pillow(self) -> npt.NDArray[np.bool_]:
+        """True for blobs that the core is known not to decode."""
+        return ~_NATIVE[self.encodings]
+
+    @cached_property
+    def encodings(self) -> Encodings:
+        """int8, places in `ENCODINGS`; -1 if only the file tells."""
+        return self.extents.encodings
 
 
 class Gathered(NamedTuple):
@@ -241,7 +263,10 @@ class Source(ABC):
                 extents.attach(slot, blob.data)
                 sizes[:, slot] = blob.width, blob.height
                 encodings[slot] = ENCODINGS.index(blob.encoding) if blob.encoding else -1
-        return BlobColumn(extents, sizes[0], sizes[1], encodings == _RAW, encodings)
+        pillow = encodings == _RAW
+        return BlobColumn(
+            extents, widths=sizes[0], heights=sizes[1], pillow=pillow, encodings=encodings
+        )
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -437,6 +437,10 @@ void bind_extents(py::module_& m) {
           "encodings", [](const py::object& self) { return column(self, &Extents::encodings); })
       .def_property_readonly(
           "seekable", [](const py::object& self) { return column(self, &Extents::seekable); })
+      .def("count_seekable",
+           [](const BoundExtents& extents) {
+             return std::count(extents.seekable.begin(), extents.seekable.end(), uint8_t{1});
+           })
       .def_property_readonly("files",
                              [](const py::object& self) { return member(self, &Extent::file); })
       .def_property_readonly("offsets",

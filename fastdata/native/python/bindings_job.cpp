@@ -128,7 +128,7 @@ class PendingWork {
   }
 
   bool wait(std::optional<double> timeout) {
-    if (!batch_) return true;
+    if (done()) return true;  // without giving the GIL away
     const Released release;
     if (timeout) return batch_->wait_for(*timeout);
     batch_->wait();
@@ -318,9 +318,21 @@ class Job : public PendingWork {
     return cuts;
   }
 
-  /// (index, packed table, the file's size, its mtime in ns) of those built for this batch.
+  /// Waits for the batch. Returns (failures, built, seconds reading, seconds decoding, bytes read)
+  /// in one call: each call from Python costs the consumer's thread some microseconds.
+  py::tuple collect(std::optional<double> timeout) {
+    if (!wait(timeout)) {
+      PyErr_Format(PyExc_TimeoutError, "the batch was not done after %S s",
+                   py::cast(timeout).ptr());
+      throw py::error_already_set();
+    }
+    return py::make_tuple(failures(), built(), task_->read_seconds(), task_->decode_seconds(),
+                          task_->bytes_read());
+  }
+
+ private:
+  /// (index, packed table, size and mtime_ns of the file) of each table built because of `stride`.
   py::list built() const {
-    require_done();
     py::list tables;
     for (size_t i = 0; i < task_->built.size(); i++)
       if (const auto& [table, stamp] = task_->built[i]; !table.empty())
@@ -330,13 +342,6 @@ class Job : public PendingWork {
     return tables;
   }
 
-  uint64_t bytes_read() const { return task_->bytes_read(); }
-
-  std::pair<double, double> timings() const {
-    return {task_->read_seconds(), task_->decode_seconds()};
-  }
-
- private:
   Job(std::shared_ptr<DecodeTask> task, const py::object& data, const py::object& out)
       : PendingWork(task), data_(data), out_(out, /*writable=*/true), task_(std::move(task)) {}
 
@@ -432,9 +437,7 @@ void bind_job(py::module_& m) {
            py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
            py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none())
       .def("cuts", &Job::cuts)
-      .def("built", &Job::built)
-      .def("timings", &Job::timings)
-      .def("bytes_read", &Job::bytes_read);
+      .def("collect", &Job::collect, py::arg("timeout") = py::none());
   bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));
   bind_work<ReadJob>(m, "ReadJob")
       .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),
