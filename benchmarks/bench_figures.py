@@ -149,30 +149,6 @@ def _of_recipe(contender: dict[str, Any], name: str, size: int) -> dict[str, Any
     return {"runs": [run for run in contender["runs"] if wanted.items() <= run.items()]}
 
 
-def comparison(before: dict[str, Any], after: dict[str, Any]) -> Figures:
-    """Ratios of what two results share."""
-    rows = []
-    old = {contender["name"]: runs_by_threads(contender) for contender in before["contenders"]}
-    for contender in after["contenders"]:
-        for threads, runs in runs_by_threads(contender).items():
-            if threads not in old.get(contender["name"], {}):
-                continue
-            theirs = old[contender["name"]][threads]
-            rows.append(
-                [
-                    contender["name"],
-                    str(threads),
-                    *_ratio(theirs, runs, rate),
-                    _ratio(theirs, runs, lambda run: run["first_s"])[2],
-                    _ratio(theirs, runs, cpu)[2],
-                    _ratio(theirs, runs, lambda run: run["peak_private_bytes"])[2],
-                ]
-            )
-    columns = ["contender", "threads", "images/s before", "after", "ratio"]
-    columns += ["first batch, ratio", "CPU, ratio", "memory, ratio"]
-    return Figures("After / before", columns, rows)
-
-
 #: Contenders whose speeds are compared, on the same images; what each stores.
 _PAIRS = [
     ("fastdata-lmdb", "torch-uint8", "fastdata (LMDB) vs torch (uint8)", "the JPEGs as they are"),
@@ -281,12 +257,6 @@ def _most(result: dict[str, Any], name: str) -> list[Run]:
 def failures(result: dict[str, Any]) -> list[str]:
     """Return the errors of contenders."""
     return [f"{c['name']}: {c['error']}" for c in result["contenders"] if c["error"]]
-
-
-def _ratio(before: list[Run], after: list[Run], value: Callable[[Run], float | None]) -> list[str]:
-    old, new = median(before, value), median(after, value)
-    ratio = None if old is None or new is None or not old else new / old
-    return [_number(old, "{:,.0f}"), _number(new, "{:,.0f}"), _number(ratio, "{:.2f}")]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -99,12 +99,6 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--out", "out_path", type=_PATH, metavar="FILE", help="Keep the results here.")
 @click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot images/s to an .svg.")
-@click.option(
-    "--compare",
-    type=(_PATH, _PATH),
-    metavar="A B",
-    help="Show the ratios of two files that --out wrote, without measuring.",
-)
 @json_option
 def command(
     dataset: Path | None,
@@ -116,7 +110,6 @@ def command(
     threads: tuple[int, ...] | None,
     out_path: Path | None,
     plot_path: Path | None,
-    compare: tuple[Path, Path] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -132,20 +125,9 @@ def command(
       fastdata bench imagenet-train-lmdb --threads 1,2,4 --out now.json --plot now.svg
       fastdata bench --tree imagenet/train --against torch,dali --rounds 5
       fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
-      fastdata bench --compare before.json now.json
     """
     bench = _import("bench")
     figures = _import("bench_figures")
-    if compare is not None:
-        if dataset or tree:
-            raise UsageError("--compare measures nothing", "Leave DATASET and --tree out.")
-        before, after = (bench.load(path) for path in compare)
-        ratios = figures.comparison(before, after)
-        if as_json:
-            print_json([dict(zip(ratios.columns, row, strict=True)) for row in ratios.rows])
-        else:
-            ratios.show()
-        return
     if dataset is None and tree is None:
         raise UsageError("nothing to load", "Give DATASET, --tree FOLDER, or both.")
     if tree is None:

@@ -17,11 +17,11 @@ from typing import Any
 from fastdata.benchmarks.adapters._serve import Request
 from fastdata.benchmarks.contenders import ADAPTERS
 
-#: How long a process may take to end after it has said that it is done.
+#: Seconds that a process may take to end after its last event.
 _GRACE = 5.0
 #: Seconds after which converting a tree counts as hanging.
 _PREPARATION = 24 * 3600.0
-#: Characters of what it printed that a failure quotes.
+#: Most characters of its output that a failure quotes.
 _QUOTED = 600
 
 
@@ -84,8 +84,8 @@ def _process(
     """Run a process in its own group, and kill the group after a timeout and in the end.
 
     Yields:
-        The lines that it prints, and what tells how it ended and what it said last, which is
-        empty if all is well.
+        The lines that it prints, and a function that returns how it ended and its last output,
+        as text; "" if all is well.
     """
     with tempfile.TemporaryFile() as errors, ExitStack() as stack:
         try:

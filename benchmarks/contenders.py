@@ -12,8 +12,8 @@ from pathlib import Path
 from fastdata.errors import UsageError
 
 _HERE = Path(__file__).resolve().parent
-#: Adapters that run where fastdata is installed, and what all adapters share. Those of other
-#: environments are in ``peers``, which is in a checkout alone.
+#: Adapters that run where fastdata is installed, and the modules that all adapters share. Adapters
+#: of other environments are in ``peers``, which is in a checkout alone.
 ADAPTERS = _HERE / "adapters"
 
 
@@ -22,27 +22,27 @@ class Contender:
     """Way to load images.
 
     Attributes:
-        name: What tables call it. What is before the first hyphen is its family.
+        name: Its name in tables. The part before the first hyphen is its family.
         adapter: File below ``benchmarks``, or any path, that loads in this way.
-        variant: Which of the adapter's ways.
+        variant: One of the adapter's ways to load.
         environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter; "" for the
             one that runs the benchmark.
         folder: Where in the work folder its data is; contenders with the same one share it.
             "tree" for the images as they are.
-        prepared_as: Variant that the adapter is told when the data is prepared, if another.
+        prepared_as: Variant to prepare the data with, if another.
         staged: Whether the data is staged to memory first (fastdata's own format only).
         needs_gpu: Whether it is left out on machines without a GPU.
-        needs: A module without which it is left out, where it runs in this environment.
-        dtype: What it can give, where it is not for the options to say.
+        needs: A module of this environment without which it is left out.
+        dtype: Its only dtype; None if the options decide.
         recipes: Whether it takes part where recipes of augmentation are measured.
-        max_side: The longer side that its stored images have at most, in pixels; None where they
-            keep their size. The pixels it must give are cut from images that Pillow reduced so.
+        max_side: Largest longer side of its stored images, in pixels; None if they keep their
+            size. The expected pixels are cut from images that Pillow reduced to it.
         area: Whether it averages areas, as OpenCV's INTER_AREA does, of a window of its own.
-        tolerance: How far its pixels may be from Pillow's: mean absolute difference in levels of
-            255, of any one image.
+        tolerance: Largest mean absolute difference of an image's pixels from Pillow's, in levels
+            of 255.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
         why: Why that is more than one level.
-        note: What a reader of its figures should know.
+        note: Remark for readers of its figures.
     """
 
     name: str
@@ -294,7 +294,7 @@ def has_gpu() -> bool:
 def _has_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # nor what it would be in
+    except ModuleNotFoundError:  # nor its package
         return False
 
 
@@ -311,7 +311,7 @@ def choose(
     ``names`` are contenders or families; None for all that can run here.
 
     Raises:
-        UsageError: A name stands for nothing, or for something that cannot run here.
+        UsageError: A name is unknown, or its contenders cannot run here.
     """
     among = list(among)
 

@@ -53,7 +53,7 @@ def _saved(
     return save
 
 
-#: How an image is stored; a row of the table each. A mixture names what its images are in turn.
+#: Function that stores an image, by row of the table. A mixture names the kinds of its images.
 KINDS: dict[str, Callable[[Image.Image], tuple[str, bytes]]] = {
     "baseline JPEG": _saved("JPEG", "jpg", quality=90),
     "baseline JPEG, 4,000 px wide": _saved("JPEG", "jpg", width=4000, quality=90),

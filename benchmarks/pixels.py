@@ -16,8 +16,8 @@ from PIL import Image
 
 Pixels = npt.NDArray[Any]
 
-#: How far a recipe's mean change may be from torchvision's, as a factor: libraries draw from other
-#: ranges and fill in other ways, but something that is left out shows.
+#: Largest factor between a recipe's mean change and torchvision's: libraries draw from other ranges
+#: and fill in other ways, but a missing operation shows.
 FACTOR = 1.5
 
 
@@ -77,7 +77,7 @@ class Given(NamedTuple):
 
     Attributes:
         path: The ``.npz`` that it wrote.
-        dtype: What its images must be: "uint8" or "float32".
+        dtype: Expected dtype of its images: "uint8" or "float32".
         normalised: Whether they are normalised by ImageNet's mean and standard deviation.
     """
 
@@ -119,8 +119,8 @@ class Difference(NamedTuple):
     """Mean absolute differences from Pillow's images, in levels of 255.
 
     Attributes:
-        worst: Of the image that is furthest off.
-        mean: Of all images.
+        worst: The largest of any image.
+        mean: The mean over all images.
     """
 
     worst: float
@@ -133,9 +133,6 @@ def check(
     """Compare the samples that a contender handed over.
 
     Tolerances are the largest mean absolute difference, in levels of 255: of any image, and of all.
-
-    Returns:
-        How far they are off.
 
     Raises:
         ContenderError: Shape, dtype, labels or values are wrong; says which.
@@ -176,12 +173,9 @@ def torchvisions_change(wanted: Reference, recipe: str) -> float:
 
 
 def check_change(given: Given, wanted: Reference, expected: float) -> float:
-    """Check the mean change of randomly augmented images.
+    """Check the mean change of randomly augmented images; return it, in levels of 255.
 
     ``expected`` is torchvision's change.
-
-    Returns:
-        How far the contender does: the mean absolute difference, in levels of 255.
 
     Raises:
         ContenderError: Shape, dtype or labels are wrong, or it is not about as far.

@@ -47,7 +47,7 @@ def makers_of(path: Path) -> dict[str, Callable[[], Any]]:
     Raises:
         UsageError: The file has no such function.
     """
-    sys.path.insert(0, str(path.parent))  # for what it imports, here and in worker processes
+    sys.path.insert(0, str(path.parent))  # for its imports, here and in worker processes
     module = importlib.import_module(path.stem)
     if not callable(getattr(module, "recipes", None)):
         raise UsageError(

@@ -50,8 +50,8 @@ class Training:
         batch: Images a batch.
 
     Attributes:
-        tree: That tree.
-        samples: Those of the dataset.
+        tree: The tree.
+        samples: Number of the dataset's samples.
     """
 
     def __init__(
@@ -193,15 +193,12 @@ def ahead(count: int) -> int:
 
 
 def of_trace(events: list[dict[str, Any]]) -> dict[str, float]:
-    """Return what a trace shows of feeding: shares of time, and of copies beside the step.
-
-    Args:
-        events: Of torch.profiler's Chrome trace.
+    """Return the figures of feeding in torch.profiler's Chrome trace.
 
     Returns:
-        busy: The share of the time in which the step's stream had work on the GPU; copy_gb_s:
-        the speed of copies of images; copy_share: their time, by that of the steps; beside: the
-        share of theirs in which the step was at work. Empty if it has no copies or no kernels.
+        busy: Share of the time in which the step's stream had work on the GPU; copy_gb_s: speed of
+        copying images; copy_share: time of the copies by that of the steps; beside: share of the
+        copies' time in which the step was at work. Empty without copies or kernels.
     """
     copies = [e for e in events if e.get("cat") == "gpu_memcpy" and e["args"]["bytes"] > 1 << 20]
     kernels = [e for e in events if e.get("cat") == "kernel"]

@@ -1,8 +1,8 @@
 """Contender's end of the benchmark's pipe, in its own process and environment.
 
 Adapters import this, their peer, numpy and nothing else: their interpreter may not have fastdata.
-A request comes as one line of JSON on stdin; what happens goes, one line of JSON an event, to what
-was stdout when the process began. What a peer prints ends up on stderr.
+A request is one line of JSON on stdin. Events go to stdout, one line of JSON each. Output of the
+peer itself is redirected to stderr.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 Batches = Iterable[tuple[Any, Any]]
 
-#: How long the loader goes on after it was timed, while its memory is looked at.
+#: How long the loader goes on after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
 _MEMORY_EVERY = 0.1
-#: Named in the results wherever they were imported.
+#: Packages whose versions go into the results if they were imported.
 _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
 
@@ -35,15 +35,15 @@ class Request:
 
     Attributes:
         data: Folder (or file) with the data prepared for this contender.
-        variant: Which of the adapter's ways to load.
+        variant: One of the adapter's ways to load.
         batch_size: Samples a batch.
-        threads: Decode threads, or worker processes: what the peer's documentation would have.
+        threads: Decode threads, or worker processes, as the peer's documentation recommends.
         crop: "train" for RandomResizedCrop(size) and a horizontal flip of every other image;
             "val" for Resize(size * 256 / 224) and CenterCrop(size).
         size: Side of the crop, in pixels.
         dtype: "uint8", or "float32" from 0 to 1 as torchvision's ToTensor.
-        recipe: Of `_recipes`: its augmentations follow the crop, and float32 is normalised by
-            ImageNet's mean and standard deviation; "" for neither.
+        recipe: A name in `_recipes`. Its augmentations follow the crop, and float32 is normalised
+            by ImageNet's mean and standard deviation; "" for neither.
         order: "random" for a new order each epoch; "sequential" for the order of the data.
         seconds: Steady state to be timed, after the warm-up.
         warmup: Seconds before that, from the first batch on.
@@ -78,14 +78,13 @@ def serve(
     """Run an adapter.
 
     Args:
-        open_loader: Opens a loader: an object that can be iterated again and again, a pass an
-            epoch, and gives (images, labels): arrays or tensors, uint8 of shape (N, 3, H, W) or
-            (N, H, W, 3), or float32 from 0 to 1 of shape (N, 3, H, W); and ints of shape (N,).
-        prepare: Called as (tree, out, variant) for ``adapter.py prepare TREE OUT VARIANT``; makes
-            in the folder ``out`` what ``variant`` reads, from the ImageFolder tree ``tree``.
+        open_loader: Opens a loader, which yields (images, labels) and can be iterated again, a
+            pass an epoch. Images are uint8 of shape (N, 3, H, W) or (N, H, W, 3), or float32 from 0
+            to 1 of shape (N, 3, H, W); labels are ints of shape (N,).
+        prepare: Called as (tree, out, variant) for ``adapter.py prepare TREE OUT VARIANT``. It
+            converts the ImageFolder tree to the folder ``out``, which ``variant`` reads.
         packages: Distributions whose versions go into the results.
-        end_at_once: Once all has been said, ends the process without taking down what the loader
-            has left.
+        end_at_once: Whether to end the process without closing the loader.
     """
     if sys.argv[1:2] == ["prepare"]:
         if prepare is None:
@@ -135,7 +134,7 @@ def _events() -> Callable[..., None]:
 
 
 class _ImportClock:
-    """Clock of this thread's imports, wherever they are."""
+    """Clock of this thread's imports, at any depth of calls."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -162,7 +161,7 @@ class _ImportClock:
 
 
 def _age() -> float:
-    """Return the seconds since this process started: of Python and the adapter's imports."""
+    """Return the seconds since this process started: Python's start and the adapter's imports."""
     try:
         started = int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
     except OSError:

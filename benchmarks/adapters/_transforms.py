@@ -69,8 +69,8 @@ def val_crop(image: Image.Image, size: int) -> Image.Image:
 class ToArray:
     """Pillow image -> cropped array, as torchvision's Compose would; pickles into workers.
 
-    uint8 gives H,W,3 (what PILToTensor gives before its transposition, which a view does
-    later); float32 gives 3,H,W in 0..1, as ToTensor.
+    uint8 gives H,W,3, as PILToTensor before its transposition; float32 gives 3,H,W in 0..1, as
+    ToTensor.
     """
 
     def __init__(self, crop: str, size: int, dtype: str) -> None:

@@ -9,7 +9,7 @@
 #     #: apt PACKAGES    Debian packages; installed when run by root, else named
 #     #: share PEER      the packages of this other environment are visible here too
 #     #: first PACKAGES  installed before the rest, because the rest needs them to build
-#     #: cc COMMAND      the C compiler for what is built from its source
+#     #: cc COMMAND      the C compiler for packages built from source
 #     #: pip-args ARGS   arguments for `pip install -r NAME.txt`
 set -eu
 

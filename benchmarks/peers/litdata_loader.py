@@ -46,7 +46,7 @@ def open_loader(request: Request) -> Iterable[Any]:
         seed=request.seed,
         drop_last=not request.check,
     )
-    # Workers take turns, so the order that a check wants is that of no worker.
+    # Workers change the order of the data, so a check uses none.
     workers = 0 if request.check else request.threads
     return StreamingDataLoader(
         dataset,

@@ -1,8 +1,7 @@
 """petastorm: make_batch_reader over plain Parquet, images decoded by a TransformSpec.
 
-Its pools of threads (Pillow holds no lock while it decodes) and of processes. A row group is what a
-worker transforms, and what is shuffled, so row groups are small; batches are cut from what workers
-give.
+Its pools are of threads (Pillow holds no lock while it decodes) or processes. Workers transform, and
+shuffle, whole row groups, so these are small. Batches are cut from the workers' results.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class _Epochs:
         images = np.empty((0, *self._shape), np.dtype(request.dtype))
         labels = np.empty(0, np.int64)
         length = int(np.prod(self._shape))
-        # Workers finish in no order, so the one that a check wants is that of none.
+        # Workers change the order of the data, so a check uses none.
         with make_batch_reader(
             "file://" + str(Path(request.data).resolve()),
             schema_fields=["image", "label"],

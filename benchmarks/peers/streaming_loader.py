@@ -47,7 +47,7 @@ def open_loader(request: Request) -> Iterable[Any]:
         shuffle_seed=request.seed,
         batch_size=request.batch_size,
     )
-    # Workers take turns, so the order that a check wants is that of no worker.
+    # Workers change the order of the data, so a check uses none.
     workers = 0 if request.check else request.threads
     return torch.utils.data.DataLoader(
         dataset,

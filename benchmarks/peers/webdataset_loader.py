@@ -53,7 +53,7 @@ def open_loader(request: Request) -> Iterable[Any]:
         .map_tuple(ToArray(request.crop, request.size, request.dtype))
         .batched(request.batch_size, collation_fn=stack, partial=bool(request.check))
     )
-    # Workers' batches take turns, so the order that a check wants is that of no worker.
+    # Workers change the order of the data, so a check uses none.
     workers = 0 if request.check else request.threads
     return webdataset.WebLoader(
         dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0

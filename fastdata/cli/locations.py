@@ -21,6 +21,8 @@ class Location(click.ParamType):  # type: ignore[type-arg]
     """Type of a local path, as ``pathlib.Path``, or a URL, as text."""
 
     name = "path"
+    #: What the shell completes. A source may be a file: a tar, Parquet.
+    _completes = "file"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -30,19 +32,24 @@ class Location(click.ParamType):  # type: ignore[type-arg]
         Raises:
             UsageError: The value is empty, like an unset shell variable.
         """
-        return value if is_url(value) else _path(value, param)
+        if is_url(value):
+            return str(value)
+        if not str(value):  # Path("") is the working folder
+            where = "the path" if param is None else param.opts[0]
+            raise UsageError(f"{where} is empty", "Name a file or folder; . is this one.")
+        return Path(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Let the shell complete files: a source may be one (a tar, a Parquet file)."""
-        return [CompletionItem(incomplete, type="file")]
+        """Let the shell complete paths."""
+        return [CompletionItem(incomplete, type=self._completes)]
 
 
-class Folder(click.ParamType):  # type: ignore[type-arg]
+class Folder(Location):
     """Type of a local folder; rejects a URL, which would become a folder named ``gs:``."""
 
-    name = "path"
+    _completes = "dir"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path.
@@ -53,20 +60,7 @@ class Folder(click.ParamType):  # type: ignore[type-arg]
         if is_url(value):
             option = "" if param is None else param.opts[0] + " "
             raise UsageError(f"{option}{redact(value)} is a URL", "Name a folder of this machine.")
-        return _path(value, param)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Let the shell complete folders."""
-        return [CompletionItem(incomplete, type="dir")]
-
-
-def _path(value: str | Path, param: click.Parameter | None) -> Path:
-    if not str(value):  # Path("") is the working folder
-        where = "the path" if param is None else param.opts[0]
-        raise UsageError(f"{where} is empty", "Name a file or folder; . is this one.")
-    return Path(value)
+        return Path(super().convert(value, param, ctx))
 
 
 def named(location: Path | str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fastdata.doctor.findings import Findings, Rates
 from fastdata.text import human_share
 
-#: What is gained must be more than what measurements scatter.
+#: Least gain that is worth advice: measurements scatter.
 _WORTH = 1.05
 #: The part of the images up to which their encoding matters little.
 _FEW = 0.02
@@ -23,7 +23,7 @@ class Advice:
         code: ``nothing``, ``stage``, ``convert``, ``container``, ``order``, ``memory``,
             ``seek_points``, ``reencode``, ``rewrite``, ``workers``, ``scaling`` or ``cores``.
         text: What to do and why.
-        command: What to type, or the argument to give; empty where there is none.
+        command: The command, or the argument to give; empty if there is none.
         images_per_second: What training would then get; None where it was not measured.
         basis: ``measured``, ``estimated`` from measured stages, or empty.
     """
@@ -46,7 +46,7 @@ class Verdict:
         first_epoch_images_per_second: What training gets in it.
         core_images_per_second: What one core reads and decodes; None where unknown.
         cores_per_gpu: Cores that one GPU needs at the step's rate; None where that is unknown.
-        num_workers: What to give the loader.
+        num_workers: Recommended ``num_workers`` of the loader.
         fits_stage: Whether a copy fits where ``fastdata stage`` puts it.
         advice: What to do, what gains most first.
     """
@@ -188,8 +188,8 @@ def _then(found: Findings, stages: dict[str, float], stage: str, rate: float) ->
     changed = {**stages, stage: rate}
     loader = found.rates.loader
     if loader is not None:
-        # It reads and decodes on the same threads, so it gains with their sum. What it was
-        # measured with was in memory already.
+        # It reads and decodes on the same threads, so it gains with their sum. Its images were in
+        # memory already.
         warm = found.rates.storage_warm
         measured = stages if warm is None else {**stages, "storage": warm}
         loader *= _per_image(measured) / _per_image(changed)

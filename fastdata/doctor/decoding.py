@@ -82,7 +82,7 @@ def load(
     """Probe the images that were read, and decode each once.
 
     Returns:
-        The images; and by sample number, what is wrong with those that cannot be decoded.
+        The images; and the problems of those that cannot be decoded, by sample number.
 
     Raises:
         DataError: None of them can be decoded.
@@ -184,11 +184,7 @@ def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:
 def _decode(
     images: Sequence[Encoded], recipe: Recipe, key: int, *, scaled: bool = False
 ) -> list[DecodeError]:
-    """Decode random crops as the loader does: with the core, or else with Pillow.
-
-    Returns:
-        What is wrong with those that cannot be decoded.
-    """
+    """Decode random crops as the loader does, with the core or else Pillow; return the errors."""
     widths = np.array([image.width for image in images])
     heights = np.array([image.height for image in images])
     indices = np.arange(len(images))
@@ -196,10 +192,10 @@ def _decode(
     tables = [image.table for image in images]
     skip = np.zeros(len(images), np.bool_)
     views: list[PendingBatch] = []
-    for number in reversed(range(len(recipe.programs))):  # the first stands for all
+    for number in reversed(range(len(recipe.programs))):  # the first contains the others
         program = recipe.programs[number]
         cuts = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, number))
-        # Pillow pads what is cut beside the image; it is rare, and not measured.
+        # Pillow pads crops that reach beyond the image; they are rare, and not measured.
         skip |= cuts["needs_padding"] | (cuts["too_small"] > 0)
         pending = PendingBatch(
             samples,

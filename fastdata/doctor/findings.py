@@ -12,30 +12,28 @@ class Data:
     """Facts about a dataset.
 
     Attributes:
-        path: The folder that was asked for.
-        location: The folder that is really read: a staged copy's, where there is one.
+        path: The given folder.
+        location: The folder to read: a staged copy, if there is one.
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``; ``files`` for a tree of images
             that was never converted.
-        root: Where a tree's images are; None where they are in a container.
-        convert: The command that packs its source, as far as the manifest tells.
-        samples: Their number; estimated where ``estimated``.
-        bytes: Of all images; estimated where ``estimated``.
-        estimated: Whether the tree was too large to be listed whole.
-        stage_bytes: What a staged copy would take.
-        in_memory: Whether it is read from a file system in memory.
-        cached_share: Part of it that the page cache holds, 0 to 1; None if not known.
-        cached_how: How that was found, or why it was not.
-        seekable_share: Part of the sampled images that have seek points, or can have none, 0 to 1.
-        pillow_share: Part that are not JPEGs which the core decodes, 0 to 1: the codec table's, or
-            Pillow's.
-        pillow_kinds: What these are: ``png``, ``webp``, …, the most frequent first.
-        rewritable_share: Part that is progressive or arithmetic-coded JPEGs, which have no seek
-            points, 0 to 1.
-        learnt_share: Part of a tree whose seek points the loader learns in its first epoch.
-        sampled: Images that were measured.
-        damaged: How many more could not be read or decoded.
-        damage: What is wrong with the first of those.
-        left_out: Files of a tree without an image's suffix, of those that were listed, by suffix.
+        root: The folder of a tree's images; None if they are in a container.
+        convert: The command that packs its source, as far as the manifest shows.
+        samples: Number of samples; estimated if ``estimated``.
+        bytes: Bytes of all images; estimated if ``estimated``.
+        estimated: Whether the tree was too large to list it whole.
+        stage_bytes: Bytes of a staged copy.
+        in_memory: Whether its file system is in memory.
+        cached_share: Share in the page cache, 0 to 1; None if unknown.
+        cached_how: How that was measured, or why it was not.
+        seekable_share: Share of the sampled images that have seek points, or can have none, 0 to 1.
+        pillow_share: Share that the codec table or Pillow decodes, not the core's JPEG decoder.
+        pillow_kinds: Kinds of these images: ``png``, ``webp``, …, the most frequent first.
+        rewritable_share: Share of progressive or arithmetic-coded JPEGs, which have no seek points.
+        learnt_share: Share of a tree whose seek points the loader learns in its first epoch.
+        sampled: Number of images that were measured.
+        damaged: Number of further images that cannot be read or decoded.
+        damage: The problem of the first of those.
+        left_out: Numbers of listed files that are no images, by suffix.
     """
 
     path: str
@@ -66,14 +64,14 @@ class Machine:
     """Resources for loading.
 
     Attributes:
-        cpus: CPUs that this process may use: its affinity, its cgroup's quota.
+        cpus: CPUs that this process may use, by affinity and cgroup.
         ranks: Training processes on this machine, one a GPU.
-        rank_cpus: CPUs for each: its part of those that they share, or those it is bound to.
-        threads: Decode threads that were measured: the loader's ``num_workers``, at least 1.
-        memory: Bytes of memory that can be had, also by the page cache.
-        stage_place: Where ``fastdata stage`` puts copies.
+        rank_cpus: CPUs of each rank: its share, or those that it is bound to.
+        threads: Measured decode threads: the loader's ``num_workers``, at least 1.
+        memory: Available bytes of memory, the page cache's included.
+        stage_place: Default place of ``fastdata stage``.
         stage_room: Bytes that fit there.
-        cpu_lost: The part of the decode threads' time, 0 to 1, in which others had the CPUs.
+        cpu_lost: Share of the decode threads' time in which other processes had the CPUs, 0 to 1.
     """
 
     cpus: int
@@ -91,15 +89,15 @@ class Rates:
     """Images a second of each stage, for one rank; None if not measured.
 
     Attributes:
-        storage_cold: Reads in random order of what is not in memory, on `Machine.threads`.
-        storage_warm: Reads of what is in the page cache, checksums included.
-        read_cpu_s: CPU seconds that reading one image takes.
+        storage_cold: Reads from storage in random order, on `Machine.threads`.
+        storage_warm: Reads from the page cache, checksums included.
+        read_cpu_s: CPU seconds of reading one image.
         decode_core: Decoding (crop, resize, flip) on one core.
         decode: Decoding on `Machine.threads`.
         decode_all: Decoding on all usable CPUs.
         host_to_device: Copying finished batches from page-locked memory to the GPU.
-        step: What the training step takes; from its time.
-        loader: The loader as a whole, of images that are in the page cache.
+        step: The training step, by its given time.
+        loader: The loader as a whole, with images in the page cache.
     """
 
     storage_cold: float | None = None
@@ -136,14 +134,14 @@ class Findings:
         data: The dataset.
         machine: The machine.
         rates: The stages.
-        alternatives: What could be done instead.
-        notes: By stage, what is to be known of its rate.
+        alternatives: Rates of alternatives.
+        notes: Remark on the rate of each stage.
         image_bytes: Mean bytes of one encoded image.
         batch_bytes: Bytes of one decoded image in a batch.
         batch_size: Images in a batch.
-        transform: What is done to the images, in words.
-        seconds: What measuring took.
-        import_seconds: What importing torch took before.
+        transform: Description of the transform.
+        seconds: Seconds of measuring.
+        import_seconds: Seconds of importing torch before.
     """
 
     data: Data
@@ -176,7 +174,7 @@ class Speed(NamedTuple):
         The correction is an estimate; CPU time bounds it.
 
         Args:
-            most: What one core decodes by its CPU time, times the cores in use.
+            most: Images/s of one core by its CPU time, times the cores in use.
         """
         alone = self.images_per_second / max(1 - self.lost, 1e-9)
         return max(self.images_per_second, min(alone, most))

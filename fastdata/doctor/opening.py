@@ -31,11 +31,11 @@ from fastdata.storage.manifest import WORK_NAME, has_manifest
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
-#: Samples whose sizes, or share in the page cache, stand for those of all.
+#: Samples from which sizes, and the share in the page cache, are estimated.
 _ASKED = 1_000
 #: Sources that can be packed again in another encoding.
 _SOURCES = ("imagenet", "imagefolder", "webdataset")
-#: Seeds what is drawn here: the same dataset is measured on the same images.
+#: Seed of all draws: the same dataset is measured on the same images.
 _SEED = 6
 #: Bytes: each file takes whole pages.
 _PAGE = 4096
@@ -50,7 +50,7 @@ class Opened:
         source: Reads it, as the loader does.
         dataset: The packed dataset; None for a tree.
         files: The images of a tree; empty for a packed dataset.
-        data: What is known before anything was measured.
+        data: Facts known before measuring.
     """
 
     source: Source
@@ -63,8 +63,8 @@ class Opened:
         found = self.source.gather(indices).blobs["image"].extents
         paths = [Path(found.path(at)) for at in range(len(indices))]
         places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
-        # A length of -1 stands for the whole file. A damaged row may hold any numbers, of which the
-        # system takes those that are sizes of files.
+        # A length of -1 means the whole file. A damaged row may hold any numbers; the system takes
+        # sizes of files alone.
         return [
             Extent(
                 path,

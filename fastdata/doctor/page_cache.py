@@ -67,7 +67,7 @@ def cached_bytes(extent: Extent) -> int:
 def drop(extents: Iterable[Extent]) -> None:
     """Ask the kernel to drop parts of files, and their surroundings, from the page cache.
 
-    What is mapped by a process it may keep.
+    It may keep pages that a process has mapped.
 
     Raises:
         OSError: A file cannot be opened, or the system has no such call.
@@ -83,7 +83,7 @@ def drop(extents: Iterable[Extent]) -> None:
                 descriptor = -1
                 descriptor = open_descriptor(extent.path)
                 open_path = extent.path
-                os.fsync(descriptor)  # what is not yet on the disk is kept
+                os.fsync(descriptor)  # the kernel keeps pages that are not yet on the disk
             start = extent.offset // _PIECE * _PIECE
             stop = -(-(extent.offset + extent.length) // _PIECE) * _PIECE
             os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)

@@ -21,16 +21,15 @@ from fastdata.text import human_count
 if TYPE_CHECKING:
     from fastdata.doctor.opening import Opened
 
-#: Samples that are read at most: more say no more.
+#: Most samples to read: more do not make rates more precise.
 _SAMPLES = 2_048
-#: Samples that are kept, to be decoded: so many for a second of reading, from and to so many;
-#: and how many of their bytes.
+#: Samples to keep for decoding: for each second of reading, at least, at most; and most bytes.
 _KEPT_A_SECOND, _LEAST_KEPT, _MOST_KEPT = 110, 64, 384
 _KEPT_BYTES = 64 << 20
 _LEAST_SAMPLES = 16
 #: Neighbours that are read in order at a time.
 _RUN = 128
-#: What may be left in memory of what was dropped, for a read to count as cold.
+#: Largest share of dropped pages that may remain in memory, for a read to count as cold.
 _LEFT = 0.1
 
 
@@ -64,10 +63,10 @@ class Storage(NamedTuple):
     """Measurements of storage.
 
     Attributes:
-        first: The first reads, of what is not in memory unless there is a note.
-        note: Why it was in memory; else empty.
-        warm: Reads of what is.
-        in_order: Images/s, cold, of neighbours.
+        first: The first reads: cold, unless there is a note.
+        note: Why the data was in memory; else empty.
+        warm: Reads from the page cache.
+        in_order: Images/s of cold reads of neighbours.
     """
 
     first: Reads
@@ -144,8 +143,8 @@ class _Reader:
     def cold(self, samples: npt.NDArray[np.int64], seconds: float, *, drops: bool) -> Reads:
         """Read samples that were dropped; if there are few, drop and read them again.
 
-        Keeps some. Of a slow storage at least as many as the stages that come need, whatever time
-        was given; those do not count.
+        Keeps some. If storage is slow, it reads as many as later stages need, however long that
+        takes; these reads do not count.
         """
         total = Reads()
         until = time.perf_counter() + seconds
