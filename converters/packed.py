@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from fastdata.converters.records import Listable, Record, Sharded
 
 from fastdata.errors import SourceError, UsageError, printable
-from fastdata.remote.manifests import read_manifest
+from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
-from fastdata.staging.places import RemotePlace
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import Row
@@ -94,7 +93,7 @@ class PackedDataset(Sharded):
         self._samples = manifest.samples
         self.classes = manifest.classes
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
-        self.root = _images_root(self._place, manifest, self._options)
+        self.root = _images_root(self._place, manifest)
         self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]
         self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if part is not None:
@@ -115,11 +114,11 @@ class PackedDataset(Sharded):
         return ranges if self._keys is None else [_AllKeys(ranges, self._keys, self.about["root"])]
 
 
-def _images_root(place: str, manifest: Manifest, options: dict[str, Any]) -> str | None:
+def _images_root(place: str, manifest: Manifest) -> str | None:
     if manifest.root is None:
         return None
     if is_url(place):
-        return RemotePlace(place, options).root(manifest.root).url
+        return images_url(place, manifest.root)
     return str((Path(place) / manifest.root).resolve())
 
 
@@ -149,7 +148,7 @@ class PackedRows(NamedTuple):
             opened = Fetching(self.place, self.options)
         with opened as fetching:
             blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
-            root = _images_root(self.place, blobs.manifest, self.options)
+            root = _images_root(self.place, blobs.manifest)
             rows = blobs.index.rows(self.start, self.stop, seek_points=False)
             for number, row in enumerate(rows, self.start):
                 if self.part is not None and row.key not in self.part:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -32,7 +31,7 @@ from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
-from fastdata.storage.files import cache_folder, whole_file
+from fastdata.storage.files import cache_folder, digest_name, whole_file
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
@@ -47,8 +46,6 @@ _THREADS = 4  # uploads at once: one connection rarely fills a line
 _ASKING = 16  # requests for metadata at once
 #: Most files that wait for their upload; then packing waits: a slow line must not fill the disk.
 _MOST_WAITING = 4
-_ID_DIGITS = 12
-_NAME_BYTES = 200  # of 255: the rest is for the id
 
 
 def default_local(url: str) -> Path:
@@ -57,9 +54,8 @@ def default_local(url: str) -> Path:
     It is ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are digits of the URL's
     SHA-256.
     """
-    name = os.fsdecode(os.fsencode(name_of(url))[:_NAME_BYTES])
     digest = hashlib.sha256(redact(url.rstrip("/")).encode()).hexdigest()
-    return cache_folder() / "packing" / f"{name}-{digest[:_ID_DIGITS]}"
+    return cache_folder() / "packing" / digest_name(name_of(url), digest)
 
 
 def _interrupted(error: BaseException | None) -> bool:

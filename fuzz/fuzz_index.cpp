@@ -2,8 +2,8 @@
 // samples that they give, probed, read and decoded. Nothing may crash or trip a sanitizer.
 //
 // An input is a byte of switches, the number of rows, the heap's length (2 bytes), the rows'
-// records (64 bytes each), the heap, and the file that samples lie in. The switches set checksums
-// and extents right, so that what lies behind their checks is reached.
+// records (64 bytes each), the heap, and the file of the samples. The switches fix checksums and
+// extents, so that the fuzzer reaches the code behind their checks.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,13 +34,13 @@ constexpr int kSide = 16;            // of the output
 constexpr int kMaxPixels = 1 << 20;  // of an image: larger ones only slow the search down
 
 enum Switch : uint8_t {
-  kMendRecords = 1,
-  kMendNames = 2,
-  kMendTables = 4,
-  kMendExtents = 8,
+  kFixRecords = 1,
+  kFixNames = 2,
+  kFixTables = 4,
+  kFixExtents = 8,
   kRoot = 16,       // rows may have paths of their own
   kCheck = 32,      // the samples' checksums
-  kMendCode = 128,  // rows are said to be JPEGs of the first file
+  kFixCode = 128,  // rows are said to be JPEGs of the first file
 };
 
 /// A file in memory, with a path.
@@ -63,11 +63,11 @@ struct Rows {
   std::vector<uint8_t> heap;
 };
 
-void mend(Rows& rows, ByteSpan blobs) {
+void fix(Rows& rows, ByteSpan blobs) {
   for (size_t i = 0; i < rows.records.size(); i++) {
     Record& record = rows.records[i];
     const auto row = static_cast<int64_t>(i);
-    if (rows.switches & kMendExtents) {
+    if (rows.switches & kFixExtents) {
       record.offset = std::clamp<int64_t>(record.offset & 0xFFFF, 0, kBlobs);
       record.length = std::clamp<int64_t>(record.length & 0xFFFF, 0, kBlobs - record.offset);
       record.blob_crc = crc32c({blobs.data + record.offset, static_cast<size_t>(record.length)});
@@ -82,7 +82,7 @@ void mend(Rows& rows, ByteSpan blobs) {
         record.table_size &= 1023;
       }
     }
-    if (rows.switches & kMendCode) {
+    if (rows.switches & kFixCode) {
       record.file = 0;
       record.encoding = static_cast<uint8_t>(record.encoding & 1);  // raw, or a JPEG
     }
@@ -91,14 +91,14 @@ void mend(Rows& rows, ByteSpan blobs) {
         record.heap_at <= static_cast<int64_t>(rows.heap.size() - heap_size(record));
     if (inside) {
       uint8_t* names = rows.heap.data() + record.heap_at;
-      if (rows.switches & kMendNames) record.names_crc = crc32c({names, names_size(record)});
-      if ((rows.switches & kMendTables) && record.table_size > 0) {
+      if (rows.switches & kFixNames) record.names_crc = crc32c({names, names_size(record)});
+      if ((rows.switches & kFixTables) && record.table_size > 0) {
         const ByteSpan table{names + names_size(record), record.table_size};
         const uint32_t crc = table_crc(table, row);
         std::memcpy(names + names_size(record) + table.size, &crc, sizeof crc);
       }
     }
-    if (rows.switches & kMendRecords) record.crc = record_crc(record, row);
+    if (rows.switches & kFixRecords) record.crc = record_crc(record, row);
   }
 }
 
@@ -162,7 +162,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const ByteSpan samples{blobs.data(), blobs.size()};
   (void)probe({data + at - std::min<size_t>(at, 64), std::min<size_t>(at, 64)});
-  mend(rows, samples);
+  fix(rows, samples);
 #ifdef FASTDATA_ROWS_ALONE
   if (blob_file.length == 0)
 #endif

@@ -1,9 +1,9 @@
-// The fuzz target of pixels: what the core decodes, and libjpeg-turbo decodes without a warning,
-// has the same pixels, on every SIMD level, with seek points and without.
+// The fuzz target of pixels: a JPEG that the core decodes, and libjpeg-turbo without a warning, has
+// the same pixels in both, on every SIMD level, with seek points and without.
 //
-// Inputs are those of fuzz_decode.cpp, so that either's corpus serves both; only their JPEG is
-// used. libjpeg-turbo must be the system's (Debian: libjpeg62-turbo-dev); it is not instrumented.
-// Pillow's own decodes the same.
+// Inputs have the layout of fuzz_decode.cpp's, so that both share a corpus; only their JPEG is
+// used. libjpeg-turbo is the system's (Debian: libjpeg62-turbo-dev), without instrumentation; the
+// one in Pillow decodes the same.
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
@@ -81,14 +81,14 @@ Status decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool told =
+  static const bool registered =
       std::atexit([] {
         std::printf("stat::compared_with_libjpeg: %ld\nstat::refused_though_sound: %ld\n", compared,
                     refused);
         for (const auto& [cause, times] : causes)
           std::printf("cause of %ld: %s\n", times, cause.c_str());
       }) == 0;
-  (void)told;
+  (void)registered;
   if (size < kControl + 2) return 0;
   use_vector(VectorUse::always);
   const size_t table = data[kControl] | data[kControl + 1] << 8;

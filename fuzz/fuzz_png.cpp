@@ -1,5 +1,5 @@
 // The fuzz target: any bytes as a PNG's inflated rows and palette, under any header. Nothing may
-// crash or trip a sanitizer, and what is written lies within the rows asked for.
+// crash or trip a sanitizer, or write beyond the requested rows.
 //
 // An input is 8 bytes of header, a palette's length (1 byte) and bytes, and the rows.
 #include <cstdlib>

@@ -1,14 +1,14 @@
-"""Fuzzes what reads datasets and sources: a result, or an error of fastdata's, whatever the bytes.
+"""Fuzz the readers of datasets and sources: any bytes give a result, or an error of fastdata's.
 
     python fuzz/fuzz_readers.py [SECONDS [SEED]]
 
 Small datasets in each container, and sources of each kind that `fastdata convert` takes, have
-bytes flipped, cut out, repeated and overwritten in one of their files; what is compressed, as
-often before it is. Headers of tars, pages of LMDBs, footers of Parquet files, records of indexes
+bytes flipped, cut out, repeated and overwritten in one of their files; compressed data, as often
+before compression. Headers of tars, pages of LMDBs, footers of Parquet files, records of indexes
 and fields of manifests get other values, with the checksums that fit (tests/hostile.py). Datasets
-are then opened, verified, described and read, sources packed, by the commands that people use. Any
-other exception, a crash of the process, or a case that takes over 30 seconds is a finding: it ends
-the run and stays in its folder.
+are then opened, verified, described and read, and sources packed, by the commands that people use.
+Any other exception, a crash of the process, or a case of over 30 seconds is a finding: it ends the
+run and stays in its folder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -50,7 +51,7 @@ LIMIT = 30
 
 
 def main() -> None:
-    """Fuzzes for some seconds; exits with 1 at the first finding."""
+    """Fuzz for some seconds; exit with 1 at the first finding."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 32)
     rng = random.Random(seed)
@@ -70,7 +71,7 @@ def main() -> None:
         damaged = rng.choice(files)
         damaged.write_bytes(damage_file(damaged, rng))
         if use is read_dataset and rng.random() < 0.5:
-            # What verifies a file's structure sees only those whose checksum is right.
+            # The structure of a file is checked only if its checksum is right.
             with suppress(Exception):
                 hostile.refit(case, damaged.relative_to(case).as_posix())
         faulthandler.dump_traceback_later(LIMIT, exit=True)
@@ -89,10 +90,10 @@ def main() -> None:
 
 
 def damage_file(path: Path, rng: random.Random) -> bytes:
-    """A file's bytes, changed; half of the time behind what would notice it at once."""
+    """Return a file's bytes, damaged; half of the time behind compression or checksums."""
     data = path.read_bytes()
     if rng.random() < 0.5:
-        # SciPy crashes on some of MATLAB's files: ImageNet's kit is read if its checksum fits.
+        # SciPy crashes on some of MATLAB's files, so ImageNet's kit needs its checksum to be read.
         if path.suffix == ".gz" and "devkit" not in path.name:
             change = rng.choice((hostile.damage, hostile.change_tar))
             return gzip.compress(change(gzip.decompress(data), rng), 1)
@@ -104,7 +105,7 @@ def damage_file(path: Path, rng: random.Random) -> bytes:
 
 
 def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]]]:
-    """A folder of each dataset and source, and what reads it."""
+    """Return the folder of each dataset and source, and its reader, by name."""
     tree = root / "imagefolder"
     for number in range(6):
         path = tree / f"class{number % 2}" / f"{number}.jpg"
@@ -115,7 +116,7 @@ def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]
         else:
             path.write_bytes(encode(pixels, progressive=number == 5))
     targets: dict[str, tuple[Path, Callable[[Path, Path], None]]] = {
-        "convert imagefolder": (tree, lambda case, out: convert("imagefolder", case, out)),
+        "convert imagefolder": (tree, partial(convert, "imagefolder", ())),
     }
     for container in CONTAINERS:
         packed = root / container
@@ -129,45 +130,34 @@ def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]
         for path in (root / container).rglob("*"):
             if path.suffix in (".tar", ".parquet") and path.parent != source:
                 shutil.copy(path, source)
-        targets[f"convert {kind}"] = (
-            source,
-            lambda case, out, kind=kind: convert(kind, case, out),  # type: ignore[misc]
-        )
-    targets["convert petastorm"] = (
-        make_petastorm(root),
-        lambda case, out: convert("petastorm", case, out),
-    )
+        targets[f"convert {kind}"] = source, partial(convert, kind, ())
+    targets["convert petastorm"] = make_petastorm(root), partial(convert, "petastorm", ())
     for kind in ("cifar10", "cifar100"):
         made = Made(kind).files
         (root / kind).mkdir()
         write_archive(kind, made, root / kind)
         write_folder(kind, made, root / f"{kind} unpacked")
         for name in (kind, f"{kind} unpacked"):
-            targets[f"convert {name}"] = (
-                root / name,
-                lambda case, out, kind=kind: convert(kind, case, out, "--split", "test"),  # type: ignore[misc]
-            )
+            targets[f"convert {name}"] = root / name, partial(convert, kind, ("--split", "test"))
     archives = make_archives(make_imagenet(root / "imagenet"), root / "archives")
     for split in ("train", "val"):
-        targets[f"convert imagenet {split}"] = (
-            archives,
-            lambda case, out, split=split: convert("imagenet", case, out, "--split", split),  # type: ignore[misc]
-        )
+        reads = partial(convert, "imagenet", ("--split", split))
+        targets[f"convert imagenet {split}"] = archives, reads
     return targets
 
 
 def make_petastorm(root: Path) -> Path:
-    """The source of Parquet with the file by which petastorm's datasets are known."""
+    """Make a source of Parquet with the file that marks petastorm's datasets."""
     folder = root / "petastorm"
     shutil.copytree(root / "parquet", folder)
     schema = pq.read_schema(next(folder.glob("*.parquet")))
-    entry = {b"dataset-toolkit.unischema.v1": b"a pickle that nobody reads"}
+    entry = {b"dataset-toolkit.unischema.v1": b"a pickle that is not read"}
     pq.write_metadata(schema.with_metadata(entry), folder / "_common_metadata")
     return folder
 
 
 def make_imagenet(tree: Path) -> Path:
-    """A tree that ImageNet's archives can be made of."""
+    """Make a tree from which ImageNet's archives can be made."""
     for number in range(4):
         wnid = f"n0000000{number % 2}"
         for name in (
@@ -180,7 +170,7 @@ def make_imagenet(tree: Path) -> Path:
 
 
 def read_dataset(case: Path, out: Path) -> None:
-    """Opens a dataset and reads all of it, by its class and by the commands."""
+    """Read a whole dataset, by its class and by the commands."""
     with suppress(FastdataError):
         dataset = ImageDataset(case, staged=False)
         for index in range(min(len(dataset), 10)):
@@ -190,13 +180,13 @@ def read_dataset(case: Path, out: Path) -> None:
     run("info", case)
 
 
-def convert(kind: str, case: Path, out: Path, *more: str) -> None:
-    """Packs a source."""
-    run("convert", kind, "--root", case, "--out", out, "--to", "shards", "--workers", 1, *more)
+def convert(kind: str, options: Sequence[str], case: Path, out: Path) -> None:
+    """Pack a source."""
+    run("convert", kind, "--root", case, "--out", out, "--to", "shards", "--workers", 1, *options)
 
 
 def run(*arguments: object) -> None:
-    """Runs a command, which must end by itself or with an error of its own."""
+    """Run a command, which must end by itself or with one of fastdata's errors."""
     result = CliRunner().invoke(
         cli, [os.fspath(a) if isinstance(a, Path) else str(a) for a in arguments]
     )

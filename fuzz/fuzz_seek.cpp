@@ -1,9 +1,9 @@
 // The fuzz target of seek tables: any bytes as a table of some image, of either version. Nothing
-// may crash or trip a sanitizer, a point is the same however it is come to, and what is to be read
-// of an image for a part of it lies in the image.
+// may crash or trip a sanitizer. Each way to a point gives the same point. The ranges to read for a
+// part of an image lie in the image.
 //
 // An input is the image's MCUs across and down, a byte of switches, one that chooses points and a
-// part, and the table. The switches set its size right, what it says of the image, and checksums.
+// part, and the table. The switches fix its size, its fields about the image, and its checksums.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -26,15 +26,15 @@ constexpr auto kJpeg = [] {
   return bytes;
 }();
 
-enum Switch : uint8_t { kColour = 1, kMend = 2, kMendSize = 4, kPartial = 8, kMendChecksums = 16 };
+enum Switch : uint8_t { kColour = 1, kFix = 2, kFixSize = 4, kPartial = 8, kFixChecksums = 16 };
 
 template <typename T>
 void put(std::vector<uint8_t>& table, size_t at, T value) {
   std::memcpy(table.data() + at, &value, sizeof value);
 }
 
-/// Lets a table say of its image what is so (docs/formats/seek-points.md).
-void mend_head(std::vector<uint8_t>& table, const JpegHeader& header, bool partial) {
+/// Fixes a table's fields about its image (docs/formats/seek-points.md).
+void fix_head(std::vector<uint8_t>& table, const JpegHeader& header, bool partial) {
   if (table.size() < (partial ? 32 : 12)) return;
   static const uint32_t crc = crc32c({kJpeg.data(), kJpeg.size() / 2});
   table[0] = partial ? 2 : 1;
@@ -50,7 +50,7 @@ void mend_head(std::vector<uint8_t>& table, const JpegHeader& header, bool parti
 }
 
 /// Gives a table the size that its own numbers ask for (docs/formats/seek-points.md).
-void mend_size(std::vector<uint8_t>& table, const JpegHeader& header, bool partial) {
+void fix_size(std::vector<uint8_t>& table, const JpegHeader& header, bool partial) {
   const size_t components = partial ? 32 : 16;
   const size_t head = components + size_t{3} * header.component_count;
   uint16_t interval;
@@ -66,7 +66,7 @@ void mend_size(std::vector<uint8_t>& table, const JpegHeader& header, bool parti
 }
 
 /// Gives the segments that lie in the image their checksums.
-void mend_checksums(std::vector<uint8_t>& bytes) {
+void fix_checksums(std::vector<uint8_t>& bytes) {
   SeekTable table;
   if (!table.open(ByteSpan{bytes.data(), bytes.size()}).ok()) return;
   for (int i = 0; i < table.size(); i++) {
@@ -118,10 +118,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   header.scan_offset = kJpeg.size() / 2;
   const bool partial = data[2] & kPartial;
   std::vector<uint8_t> table(data + kHead, data + size);
-  if (data[2] & kMend) {
-    mend_head(table, header, partial);
-    if ((data[2] & kMendSize) && table.size() >= 12) mend_size(table, header, partial);
-    if (partial && (data[2] & kMendChecksums)) mend_checksums(table);
+  if (data[2] & kFix) {
+    fix_head(table, header, partial);
+    if ((data[2] & kFixSize) && table.size() >= 12) fix_size(table, header, partial);
+    if (partial && (data[2] & kFixChecksums)) fix_checksums(table);
   }
   table.shrink_to_fit();  // for the sanitizer to see reads beyond the end
 

@@ -67,7 +67,7 @@ VALUES = {
 
 
 def main(folder: str) -> None:
-    """Write them to folders below it."""
+    """Write all inputs to folders below it."""
     write_decode(Path(folder) / "decode")
     write_header(Path(folder) / "header")
     write_huffman(Path(folder) / "huffman")
@@ -94,7 +94,7 @@ def write_header(out: Path) -> None:
 
 
 def write_huffman(out: Path) -> None:
-    """Those that everybody uses (T.81, annex K), and such as an encoder makes for an image."""
+    """Write the usual Huffman tables (T.81, annex K), and some that an encoder makes."""
     out.mkdir(parents=True, exist_ok=True)
     number = 0
     for optimize in (False, True):
@@ -106,20 +106,20 @@ def write_huffman(out: Path) -> None:
 
 
 def write_seek(out: Path) -> None:
-    """Tables of images that are some MCUs across and down, of either version."""
+    """Write seek tables of either version, of images of some MCUs across and down."""
     out.mkdir(parents=True, exist_ok=True)
     for number, (width, height, stride) in enumerate([(8, 8, 8), (70, 40, 16), (120, 9, 1)]):
         jpeg = encode(picture(width, height, number), "4:4:4", 60)
         mcus = bytes([(width - 1) // 8, (height - 1) // 8])
         table = seek_points(jpeg, stride)
         (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + table)
-        # fuzz_seek.cpp makes one of version 2 of it, as only large images have it.
+        # fuzz_seek.cpp turns it into version 2, which only large images have.
         partial = table[:16] + bytes(16) + table[16:]
         (out / f"seed-{number}-2").write_bytes(mcus + b"\x1f\x08" + partial)
 
 
 def write_png(out: Path) -> None:
-    """Each colour type and depth with each filter, interlaced and not; with too few bytes, too."""
+    """Write each colour type and depth with each filter, interlaced and not, and cut short."""
     out.mkdir(parents=True, exist_ok=True)
     layouts = [(0, 1), (0, 2), (0, 4), (0, 8), (2, 8), (2, 16), (3, 1), (3, 4), (3, 8)]
     layouts += [(4, 8), (4, 16), (6, 8), (6, 16)]
@@ -133,7 +133,7 @@ def write_png(out: Path) -> None:
 
 
 def write_augment(out: Path) -> None:
-    """Each operation alone, and before and behind the one before it in the list; and one mixed."""
+    """Write each operation alone, before and after its neighbour in the list; and a mixture."""
     out.mkdir(parents=True, exist_ok=True)
     number = 0
 
@@ -160,7 +160,7 @@ def write_augment(out: Path) -> None:
 
 
 def write_index(out: Path) -> None:
-    """One row each, as fuzz_index.cpp has them; its checksums are set right there."""
+    """Write one row each, in the layout of fuzz_index.cpp, which fixes the checksums."""
     out.mkdir(parents=True, exist_ok=True)
     for number, switches in enumerate((0xBF, 0x2F, 0x7F, 0)):
         width, height = 17 + number, 24
@@ -176,7 +176,7 @@ def write_index(out: Path) -> None:
 
 
 def write_decode(out: Path) -> None:
-    """JPEGs with a request."""
+    """Write JPEGs, each with a request."""
     out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     number = 0
@@ -216,7 +216,7 @@ def write_decode(out: Path) -> None:
 
 
 def arithmetic(image: Coefficients, restart: int, rng: random.Random) -> list[bytes]:
-    """Those coefficients arithmetic-coded: in several scans, in one, by other conditioning."""
+    """Return the coefficients arithmetic-coded: in several scans, in one, other conditioning."""
     count = len(image.blocks)
     one = [Scan(tuple(range(count)))]
     return [

@@ -1,20 +1,20 @@
 #!/bin/sh
-# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and what reads datasets
-# and sources in Python.
+# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and the readers of
+# datasets and sources in Python.
 #
 #   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
 #
 #   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
-#   header    any bytes as an image's first ones
-#   huffman   any codes: look-up tables say what the canonical code says
-#   seek      any bytes as a seek table; a point is the same however it is come to
+#   header    any bytes as the beginning of an image
+#   huffman   any codes: look-up tables agree with the canonical code
+#   seek      any bytes as a seek table; each way to a point gives the same point
 #   augment   any operations with any values; the SIMD levels agree
 #   png       any bytes as a PNG's inflated rows
-#   index     any bytes as rows of an index, and as what they point to
-#   rows      the same without what they point to
+#   index     any bytes as rows of an index, and as the samples that they point to
+#   rows      the same without the samples
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
 #   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
-#   threads   the engine's threads at batches that are cancelled, closed, fail: under ThreadSanitizer
+#   threads   the engine's threads, with batches that fail or are cancelled: under ThreadSanitizer
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
 # driver with g++. Needs Python with the built package, Pillow and numpy for the seeds
@@ -45,7 +45,7 @@ for name in clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang
 done
 compiler=${clang:-g++}
 
-# Small inputs: most of what is found needs few bytes, and time goes with their number.
+# Small inputs: most findings need few bytes, and time grows with their number.
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
@@ -113,9 +113,9 @@ threads.*)
   # Edge counters only: tracing comparisons, libFuzzer's default, halves the speed.
   build "-fsanitize-coverage=inline-8bit-counters,pc-table" -fsanitize=fuzzer \
     "$work/fuzz_$subject" "fuzz/fuzz_$subject.cpp"
-  # For speed: freed memory is soon used again, so that it stays in the cache, is not filled, and
-  # nobody notes who asked for it (run the input of a crash without that); libFuzzer's choice of
-  # inputs by their rarity (-entropic) takes a third of the time.
+  # For speed: freed memory is soon used again, which keeps it in the cache, is not filled, and has
+  # no stack of its allocation (run the input of a crash without these options). libFuzzer's choice
+  # of inputs by their rarity (-entropic) takes a third of the time.
   ASAN_OPTIONS="quarantine_size_mb=2:malloc_context_size=0:max_malloc_fill_size=0:${ASAN_OPTIONS:-}" \
     "$work/fuzz_$subject" -max_total_time="$seconds" -max_len="$longest" -timeout=10 -entropic=0 \
     -reload=0 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$work/crashes/" \

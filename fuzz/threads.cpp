@@ -1,8 +1,8 @@
-// A stress test of the engine for ThreadSanitizer: several consumers, each with batches under way
-// as a loader has them, which decode, probe and read the same files, are waited for in and out of
-// turn, cancelled by another thread, dropped while they run, and outlive their engine's interest.
-// Samples are sound and damaged JPEGs. Arguments: seconds, files (fuzz_decode.cpp's inputs, whose
-// JPEGs are used).
+// A stress test of the engine for ThreadSanitizer. Several consumers have batches under way, as a
+// loader does: the batches decode, probe and read the same files. Consumers wait for them in and out
+// of turn, cancel them from another thread, drop them while they run, and close the engine first.
+// Samples are sound and damaged JPEGs. Arguments: seconds, and inputs of fuzz_decode.cpp, whose
+// JPEGs are used.
 #include <unistd.h>
 
 #include <atomic>
@@ -57,7 +57,7 @@ struct Dataset {
       at += static_cast<int64_t>(jpeg.size());
     }
     close(descriptor);
-    // The second path is that of no file: opening it fails in the threads.
+    // The second path has no file: opening it fails in the threads.
     files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
                                     std::vector<int64_t>{at, at});
     path_ = path;

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _serve import Request, serve
-from _stack import stack
+from _stack import loader_options
 from _transforms import ToArray, image_folder
 
 
@@ -46,15 +46,7 @@ def open_loader(request: Request) -> Iterable[Any]:
         seed=request.seed,
         drop_last=not request.check,
     )
-    # Workers change the order of the data, so a check uses none.
-    workers = 0 if request.check else request.threads
-    return StreamingDataLoader(
-        dataset,
-        batch_size=request.batch_size,
-        num_workers=workers,
-        collate_fn=stack,
-        persistent_workers=workers > 0,
-    )
+    return StreamingDataLoader(dataset, **loader_options(request))
 
 
 if __name__ == "__main__":

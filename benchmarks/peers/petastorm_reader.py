@@ -1,7 +1,7 @@
 """petastorm: make_batch_reader over plain Parquet, images decoded by a TransformSpec.
 
-Its pools are of threads (Pillow holds no lock while it decodes) or processes. Workers transform, and
-shuffle, whole row groups, so these are small. Batches are cut from the workers' results.
+Its pools are of threads (Pillow holds no lock while it decodes) or processes. Workers transform
+and shuffle whole row groups, so these are small. Batches are cut from the workers' results.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from _serve import Request, serve
-from _stack import stack
+from _stack import loader_options
 from _torchvision import import_torchvision
 from _transforms import ToArray, image_folder
 
@@ -47,16 +47,8 @@ def open_loader(request: Request) -> Iterable[Any]:
         shuffle_seed=request.seed,
         batch_size=request.batch_size,
     )
-    # Workers change the order of the data, so a check uses none.
-    workers = 0 if request.check else request.threads
-    return torch.utils.data.DataLoader(
-        dataset,
-        batch_size=request.batch_size,
-        num_workers=workers,
-        collate_fn=stack,
-        drop_last=not request.check,
-        persistent_workers=workers > 0,
-    )
+    options = loader_options(request)
+    return torch.utils.data.DataLoader(dataset, drop_last=not request.check, **options)
 
 
 if __name__ == "__main__":

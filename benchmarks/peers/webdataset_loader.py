@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from _serve import Request, serve
-from _stack import stack
+from _stack import loader_options, stack
 from _transforms import ToArray, image_folder
 
 
@@ -53,11 +53,8 @@ def open_loader(request: Request) -> Iterable[Any]:
         .map_tuple(ToArray(request.crop, request.size, request.dtype))
         .batched(request.batch_size, collation_fn=stack, partial=bool(request.check))
     )
-    # Workers change the order of the data, so a check uses none.
-    workers = 0 if request.check else request.threads
-    return webdataset.WebLoader(
-        dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0
-    )
+    options = loader_options(request) | {"batch_size": None, "collate_fn": None}
+    return webdataset.WebLoader(dataset, **options)
 
 
 if __name__ == "__main__":

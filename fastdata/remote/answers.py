@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 _MOST_OTHER = 64 << 20
 #: Most bytes read of an error's text.
 _MOST_ERROR = 64 << 10
-#: Seconds that a body may take; each further second allows so many more bytes.
-_SECONDS, _SLOWEST = 60.0, 256 << 10
+#: Bytes a second below which a transfer counts as stalled.
+SLOWEST = 256 << 10
+#: Seconds that a body may take, beyond those for its bytes at that rate.
+_SECONDS = 60.0
 #: Values of Content-Encoding that leave bytes unchanged. Amazon stores the last with some files.
 _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
@@ -224,7 +226,7 @@ class _Body:
                 length += len(block)
                 if length > most or size >= 0:
                     break
-                if time.monotonic() > end + length / _SLOWEST:
+                if time.monotonic() > end + length / SLOWEST:
                     raise TruncatedError(
                         f"received only {length} bytes in more than {_SECONDS:.0f} s"
                     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.answers import (
+    SLOWEST,
     asking,
     require_length,
     state_number,
@@ -40,8 +41,6 @@ from fastdata.storage.files import free_space, human_bytes, whole_file
 if TYPE_CHECKING:
     import fsspec
 
-#: Bytes a second below which a transfer counts as stalled.
-_SLOWEST = 256 << 10
 _ASKING = 16  # requests for metadata at once
 _BLOCK = 8 << 20  # bytes that one request downloads
 _WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
@@ -85,7 +84,6 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
         RemoteError: The listing fails for good.
     """
     _require_listing(url)
-
     found = _list(url, storage_options, "ls") or []
     names = (str(info["name"]) for info in found if info["type"] == "directory")
     return sorted({name.rstrip("/").rpartition("/")[2] for name in names} - {""})
@@ -464,4 +462,4 @@ def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
 
 def _longest(length: int) -> float:
     """Return the seconds after which reading ``length`` bytes counts as stalled."""
-    return STALLED + length / _SLOWEST
+    return STALLED + length / SLOWEST

@@ -9,7 +9,7 @@ from typing import Any
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.retries import wait_before
-from fastdata.remote.urls import join_url, redact
+from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 
 _MANIFEST_READS = 3
@@ -25,10 +25,31 @@ def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
     try:
         return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
     except FileNotFoundError:
+        raise no_dataset(url) from None
+
+
+def no_dataset(url: str) -> DatasetError:
+    """Return the error for a URL without a manifest."""
+    return DatasetError(
+        f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
+        "Check the URL; fastdata convert … --out uploads the manifest last.",
+    )
+
+
+def images_url(url: str, root: str) -> str:
+    """Return the URL of the folder of loose images that a manifest names as its root.
+
+    Raises:
+        DatasetError: The manifest is behind a URL, but the images are on some machine.
+    """
+    if is_url(root):
+        return root
+    if root.startswith("/"):
         raise DatasetError(
-            f"{redact(url)}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out uploads the manifest last.",
-        ) from None
+            f"{redact(url)}: its images are files in {root} on the machine that indexed them",
+            "Pack them there: fastdata convert … --to shards.",
+        )
+    return resolve_url(url, root)
 
 
 def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:

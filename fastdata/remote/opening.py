@@ -15,13 +15,13 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.remote.filesystem import download
-from fastdata.remote.manifests import read_manifest
+from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Request, Wanted
-from fastdata.remote.urls import is_url, join_url, name_of, redact, resolve_url, split_query
+from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, file_lock
+from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, digest_name, file_lock
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
-
-_ID_DIGITS = 12
 
 
 class RemoteSource(IndexedSource):
@@ -80,7 +78,7 @@ class RemoteSource(IndexedSource):
         self.id = hashlib.sha256(text).hexdigest()
         index = Index(self._fetch_index(manifest.index), manifest.samples)
         files = [join_url(url, entry.name) for entry in manifest.files]
-        root = _root_url(url, manifest.root)
+        root = None if manifest.root is None else images_url(url, manifest.root)
         super().__init__(redact(url), manifest, index, files, root, local=False)
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
@@ -90,8 +88,8 @@ class RemoteSource(IndexedSource):
         return RemoteSource, (self.url, self._given, self._storage_options, self.options)
 
     def _fetch_index(self, entry: FileEntry) -> Path:
-        name = f"{name_of(self.url)[:200]}-{self.id[:_ID_DIGITS]}"
-        folder = (self.cache or Path(os.path.realpath(cache_folder())) / "remote") / name
+        base = self.cache or Path(os.path.realpath(cache_folder())) / "remote"
+        folder = base / digest_name(name_of(self.url), self.id)
         path = folder / Path(entry.name).name
         try:
             make_cache_folder(folder)
@@ -272,18 +270,6 @@ def _check_cache(cache: Cache, piece_bytes: int) -> None:
             f"cache={cache} has no room for four pieces of {piece_bytes} bytes",
             "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
         )
-
-
-def _root_url(url: str, root: str | None) -> str | None:
-    """Return the URL of rows with files of their own, from the manifest's ``root``."""
-    if root is None or "://" in root:
-        return root
-    if root.startswith("/"):
-        raise DatasetError(
-            f"{redact(url)}: its images are files in {root} on the machine that indexed them",
-            "Pack it: fastdata convert … --to shards.",
-        )
-    return resolve_url(url, root)
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
-from fastdata.remote.answers import asking, require_length
+from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
@@ -17,9 +17,6 @@ from fastdata.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
-
-#: Bytes a second below which a transfer counts as stalled.
-_SLOWEST = 256 << 10
 
 
 @dataclass
@@ -67,7 +64,7 @@ class RangeReader:
         if start == stop:
             return b""
         what = f"{redact(url)}: reading bytes {start} to {stop}"
-        limit = self.options.timeout + (stop - start) / _SLOWEST
+        limit = self.options.timeout + (stop - start) / SLOWEST
         tries = self.options.tries
         retries = Retries(what, tries, enough=tries, patience=self.patience)
         while True:

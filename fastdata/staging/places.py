@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import CorruptionError, DatasetError
+from fastdata.errors import CorruptionError
 from fastdata.remote.filesystem import download, file_sizes, read_bytes
-from fastdata.remote.urls import is_url, join_url, redact, resolve_url
+from fastdata.remote.manifests import images_url
+from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.copying import CopiedFile
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import read_file
@@ -104,14 +105,7 @@ class RemotePlace(Place):
 
     def root(self, root: str) -> RemotePlace:
         """See `Place.root`."""
-        if is_url(root):
-            return RemotePlace(root, self._options)
-        if root.startswith("/"):
-            raise DatasetError(
-                f"{self}: its images are files in {root} on the machine that indexed them",
-                "Pack them there: fastdata convert … --to shards.",
-            )
-        return RemotePlace(resolve_url(self.url, root), self._options)
+        return RemotePlace(images_url(self.url, root), self._options)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
         """See `Place.local_index`; download it unless ``copy`` has it."""

@@ -18,6 +18,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.machine import usable_cpus
+from fastdata.remote.manifests import no_dataset
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
 from fastdata.staging.places import Place, RemotePlace, place_of
@@ -212,10 +213,7 @@ def _open(
         Manifest.load(dataset)  # raises precise errors
     original = Original.read(dataset, storage_options)
     if original is None and is_url(dataset):
-        raise DatasetError(
-            f"{redact(os.fspath(dataset))}: no dataset here ({MANIFEST_NAME} is missing)",
-            "Check the URL; fastdata convert … --out uploads the manifest last.",
-        )
+        raise no_dataset(os.fspath(dataset))
     if original is None:
         raise DatasetError(f"{dataset}: vanished just now", "Run the same command again.")
     marker = Marker.read(original.path) if isinstance(original.path, Path) else None

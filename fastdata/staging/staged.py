@@ -30,8 +30,10 @@ from fastdata.errors import BusyError, DatasetError, UsageError, warn
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import (
+    ID_DIGITS,
     PARTIAL_SUFFIX,
     cache_folder,
+    digest_name,
     file_lock,
     publish,
     read_file,
@@ -56,8 +58,6 @@ IMAGES_NAME = "images"
 _PREFIX = "fastdata-"
 
 _LOCK_SUFFIX = ".lock"
-_ID_DIGITS = 12
-_NAME_BYTES = 200  # of 255: the rest is for id and suffix
 #: Most files of a copy to check before it is used: a few milliseconds in all.
 _MOST_CHECKED = 1_000
 
@@ -232,8 +232,7 @@ class Original(NamedTuple):
     def copy_name(self) -> str:
         """Folder name of a copy of this state."""
         last = name_of(self.path) if isinstance(self.path, str) else self.path.name
-        name = os.fsdecode(os.fsencode(last)[:_NAME_BYTES])
-        return f"{name}-{self.id[:_ID_DIGITS]}"
+        return digest_name(last, self.id)
 
     def copies_in(self, place: Path) -> Iterator[Path]:
         """Yield the copies of this state in a place that trusted users made."""
@@ -285,7 +284,7 @@ def copies(place: Path) -> Iterator[tuple[Path, Marker | None]]:
     finals = {name.removesuffix(PARTIAL_SUFFIX).removesuffix(_LOCK_SUFFIX) for name in names}
     for final in (own_folder(place) / name for name in sorted(finals)):
         marker = Marker.read(final) or Marker.read(partial_of(final))
-        if marker is None or final.name.endswith("-" + marker.id[:_ID_DIGITS]):
+        if marker is None or final.name.endswith("-" + marker.id[:ID_DIGITS]):
             yield final, marker
 
 

@@ -388,6 +388,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fastdata"
 
 
+#: Digits of a digest, and bytes of a name, in `digest_name`: with a suffix, 255 bytes at most.
+ID_DIGITS, _NAME_BYTES = 12, 200
+
+
+def digest_name(name: str, digest: str) -> str:
+    """Return the name of a file or folder for a dataset: its name, shortened, and its state."""
+    return f"{os.fsdecode(os.fsencode(name)[:_NAME_BYTES])}-{digest[:ID_DIGITS]}"
+
+
 def human_bytes(count: float) -> str:
     """Return a number of bytes as people read it, in powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
