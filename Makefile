@@ -21,10 +21,10 @@ help:  ## list the targets
 
 setup: $(VENV)/.done  ## make the virtual environment with everything for development
 
-# Torch first and pinned: left to the resolver, it would bring several GB of CUDA. torchvision
-# without its dependencies: it asks for another build of torch, and tests want its transforms
-# only (tests/torchvision_stub.py). Python compiles what is imported; of all modules, pip would take
-# a minute.
+# Torch comes first and pinned: the resolver would add several GB of CUDA. torchvision comes without
+# its dependencies: it requires another build of torch, and tests need only its transforms
+# (tests/torchvision_stub.py). Python compiles modules when they are imported; pip would compile all
+# of them, for a minute.
 $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-compile --upgrade pip
@@ -59,7 +59,7 @@ RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
 run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
 	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
-# Tests wait for disks, servers and other processes: those on other Pythons run beside the others.
+# Tests wait for disks, servers and other processes, so tests on other Pythons run at the same time.
 test: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests, JOBS at a time; some on other Pythons, too
 	@mkdir -p build; status=0; \
 	    $(MAKE) -k test-pythons test-oldest JOBS=1 >build/other-pythons.log 2>&1 & others=$$!; \
@@ -85,8 +85,8 @@ simulation: setup  ## plan RUNS epochs drawn from SEED on: each sample exactly o
 	FASTDATA_SIMULATION_RUNS=$(or $(RUNS),1000000) FASTDATA_SIMULATION_SEED=$(or $(SEED),0) \
 	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_exactly_once.py $(ARGS)
 
-# The newest; 3.12 stands between it and the one that setup takes.
-test-pythons:  ## test without torch on PYTHONS (3.13), those of them that are here
+# 3.13 is the newest; 3.12 lies between it and the one of setup.
+test-pythons:  ## test without torch on PYTHONS (3.13), if they are installed
 	JOBS=$(JOBS) tests/core.sh $(or $(PYTHONS),3.13)
 
 test-oldest:  ## test without torch on Python 3.10 with the oldest libraries that setup.cfg allows
@@ -101,7 +101,7 @@ test-oldest:  ## test without torch on Python 3.10 with the oldest libraries tha
 	.venvs/recipes/bin/pip install -q --no-compile --no-deps -r tests/recipes-requirements.txt
 	touch $@
 
-test-recipes: .venvs/recipes/.done  ## test what is recognised of timm, open_clip, transformers and lightly
+test-recipes: .venvs/recipes/.done  ## test the transforms of timm, open_clip, transformers and lightly
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
 	    tests/test_open_clip.py tests/test_image_processors.py tests/test_lightly.py \
 	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py \
@@ -118,9 +118,9 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
 
 # The checkers of types and imports do not know that setup.cfg maps converters/ to
-# fastdata.converters, so they look at a folder of links that has them where they are imported
-# from. The import checker sees no .pyi files, so the native module stands there as .py,
-# too. Vermin takes decode() of any bytes for Python 2's str.decode.
+# fastdata.converters, so they read a folder of links with the layout of imports. The import checker
+# ignores .pyi files, so the native module is there as .py, too. Vermin takes decode() of any bytes
+# for Python 2's str.decode.
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

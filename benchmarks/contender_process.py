@@ -32,10 +32,7 @@ class ContenderError(Exception):
 def run_contender(
     interpreter: Path, adapter: Path, request: Request, timeout: float
 ) -> dict[str, Any]:
-    """Run one request.
-
-    Returns:
-        Its events by name: "ready", "first", "round", "done".
+    """Run one request; return its events by name: "ready", "first", "round", "done".
 
     Raises:
         ContenderError: It failed; says why.

@@ -177,32 +177,19 @@ PEERS = [
         recipes=True,
         note="torch-uint8 with pillow-simd in Pillow's place",
     ),
-    Contender(
-        "torchdata",
-        "peers/torchdata_nodes.py",
-        environment="torchdata",
-        note="torchdata.nodes, Pillow",
-    ),
-    Contender(
-        "webdataset",
-        "peers/webdataset_loader.py",
-        environment="webdataset",
-        folder="webdataset",
-        note="tar shards, webdataset's loader, Pillow",
-    ),
-    Contender(
-        "streaming",
-        "peers/streaming_loader.py",
-        environment="streaming",
-        folder="streaming",
-        note="MosaicML Streaming, Pillow",
-    ),
-    Contender(
-        "litdata",
-        "peers/litdata_loader.py",
-        environment="litdata",
-        folder="litdata",
-        note="Lightning's LitData, Pillow",
+    *(
+        Contender(name, f"peers/{adapter}.py", environment=name, folder=folder, note=note)
+        for name, adapter, folder, note in (
+            ("torchdata", "torchdata_nodes", "tree", "torchdata.nodes, Pillow"),
+            (
+                "webdataset",
+                "webdataset_loader",
+                "webdataset",
+                "tar shards, webdataset's loader, Pillow",
+            ),
+            ("streaming", "streaming_loader", "streaming", "MosaicML Streaming, Pillow"),
+            ("litdata", "litdata_loader", "litdata", "Lightning's LitData, Pillow"),
+        )
     ),
     *(
         Contender(

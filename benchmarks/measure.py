@@ -54,10 +54,9 @@ Measured = TypeVar("Measured")
 def interleave(
     contenders: Mapping[Name, Callable[[], Measured]], rounds: int
 ) -> dict[Name, list[Measured]]:
-    """Run contenders in turn (A B C, A B C, …), so that a drift of the machine hits all.
+    """Run contenders in turn (A B C, A B C, …); return the measurements of each, in order.
 
-    Returns:
-        The measurements of each contender, in order.
+    So a drift of the machine hits all.
     """
     results: dict[Name, list[Measured]] = {name: [] for name in contenders}
     for number in range(rounds):

@@ -70,10 +70,7 @@ def listing(tree: Path) -> list[tuple[str, int]]:
 
 
 def prepare(contender: Contender, tree: Path, work: Path, environments: Path) -> Path:
-    """Prepare a contender's data, unless they exist.
-
-    Returns:
-        The path of its data.
+    """Prepare a contender's data, unless they exist; return their path.
 
     Raises:
         ContenderError: The writer failed; says why.

@@ -71,10 +71,7 @@ class Encoding:
         return options
 
     def apply(self, data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
-        """Turn an image's bytes into its blob.
-
-        Returns:
-            The blob, and its encoding and size.
+        """Turn an image's bytes into its blob; return it with its encoding and size.
 
         Raises:
             SampleError: The image cannot be decoded, or not encoded as JPEG.

@@ -380,11 +380,7 @@ class Listing:
     def runs(
         self, start: int, stop: int, most_bytes: float, most_rows: int
     ) -> Iterator[tuple[int, int, int]]:
-        """Cut records into runs that end when they reach a number of bytes or rows.
-
-        Yields:
-            A run's first record, one past its last, and its source bytes.
-        """
+        """Yield (first record, one past the last, source bytes) of runs that end at a limit."""
         at, held = start, 0
         position = start
         for lengths in self.lengths(start, stop):

@@ -119,11 +119,7 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
 
 
 def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
-    """Read, check and encode the records from ``start`` to ``stop``, a few at a time.
-
-    Yields:
-        A sample's index row and blob, or a bad image.
-    """
+    """Read, check and encode records, a few at a time; yield index row and blob, or a bad image."""
     for group, read in _groups(job, start, stop):
         judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
         for record in group:

@@ -5,8 +5,8 @@
 #
 # A wheel is made for each CPython of 3.10 to 3.13 that is found (tests/pythons.sh), and runs on
 # glibc 2.28 or later (manylinux_2_28). The compiler is zig's, from PyPI: it builds for any glibc and
-# for either processor. What knows nothing of Python is compiled once for each processor. The
-# same commit gives the same bytes.
+# for either processor. Sources that do not include Python's headers are compiled once for each
+# processor. The same commit gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/pythons.sh
@@ -39,7 +39,7 @@ tar -c --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --grou
   -C "$work/source" "$name" | gzip -9n > "dist/$name.tar.gz"
 echo "dist/$name.tar.gz"
 
-# Objects are those of one content, whichever commit and time it has.
+# Objects depend on the content of the sources, not on the commit or the time.
 objects=$work/objects-$(git ls-tree HEAD fastdata/native setup.py .github/wheels | sha256sum | head -c 12)
 find "$work/source" -exec touch -d @0 {} +
 
@@ -58,7 +58,7 @@ END
       echo "build.sh: no Python $version (set PYTHON${version/./}): no wheel for it" >&2
       continue
     fi
-    # Headers of CPython for 64-bit Linux are alike; of what is not, pybind11 uses nothing.
+    # CPython's headers are the same on every 64-bit Linux, as far as pybind11 uses them.
     _PYTHON_HOST_PLATFORM=linux-$machine \
     SETUPTOOLS_EXT_SUFFIX=.cpython-${version/./}-$machine-linux-gnu.so \
     PYTHONPATH=$site CC=$work/$machine-cc CXX=$work/$machine-c++ \

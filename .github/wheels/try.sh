@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tries the wheels in dist/ as somebody would who has no compiler: each is installed from a package
-# index into an empty environment of its Python, with nothing else on PATH, and packs, verifies and
-# loads a sample. The time is that from `pip install` to the last image, downloads included.
+# Tries the wheels in dist/ without a compiler. Each is installed from a package index into an empty
+# environment of its Python, with nothing else on PATH; it packs, verifies and loads a sample. The
+# time is from `pip install` to the last image, downloads included.
 #
 #   .github/wheels/try.sh [--with-torch]      also through DataLoader, with torch (200 MB)
 set -euo pipefail

@@ -79,10 +79,7 @@ def seekable_share(images: Sequence[Encoded]) -> float:
 def load(
     opened: Opened, blobs: dict[int, bytes], recipe: Recipe
 ) -> tuple[list[Encoded], dict[int, str]]:
-    """Probe the images that were read, and decode each once.
-
-    Returns:
-        The images; and the problems of those that cannot be decoded, by sample number.
+    """Probe and decode each image once; return the images, and problems by sample number.
 
     Raises:
         DataError: None of them can be decoded.

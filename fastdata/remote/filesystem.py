@@ -381,7 +381,7 @@ def upload(
     tries: int = TRIES,
     abandon: Abandon | None = None,
 ) -> RemoteFile:
-    """Upload a file, unless the bucket has the same file.
+    """Upload a file, unless the bucket has the same file; return the uploaded file's metadata.
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
     checksum if it has one (Google's), else by its size. The local file does not change.
@@ -394,9 +394,6 @@ def upload(
         tries: Most tries in all.
         abandon: Cancels the upload from another thread; between requests if the driver is
             not asynchronous.
-
-    Returns:
-        The metadata of the uploaded file.
 
     Raises:
         RemoteError: The file cannot be uploaded.

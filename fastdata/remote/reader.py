@@ -93,14 +93,11 @@ class RangeReader:
         cache: PieceCache | None = None,
         present: bytes | None = None,
     ) -> list[Any]:
-        """Read a request's samples and compare each with its checksum; runs on `loop`.
+        """Read a request's samples; return those that were wrong at every try; runs on `loop`.
 
         Wrong samples are evicted from the cache and fetched again, without the others. Calls
         ``found`` with each right member and its bytes. ``present`` are the request's bytes, if the
         cache folder had them.
-
-        Returns:
-            The members that were wrong at every try.
 
         Raises:
             RemoteError: The request failed for good.
