@@ -1,13 +1,9 @@
 """``python -m fastdata.benchmarks`` is ``fastdata bench``."""
 
-import click
-from fastdata.benchmarks.command import command
+import sys
 
-from fastdata.errors import FastdataError, UsageError
+from fastdata.cli import main
 
 if __name__ == "__main__":
-    try:
-        command(prog_name="python -m fastdata.benchmarks")
-    except FastdataError as error:
-        click.echo(f"error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, UsageError) else 1) from error
+    sys.argv.insert(1, "bench")
+    main()

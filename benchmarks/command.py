@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from fastdata.benchmarks import contenders
 from fastdata.benchmarks.adapters._recipes import RECIPES
+from fastdata.benchmarks.contenders import Contender
 
 from fastdata.cli.locations import json_option, print_json
 from fastdata.errors import UsageError
@@ -126,8 +127,13 @@ def command(
       fastdata bench --tree imagenet/train --against torch,dali --rounds 5
       fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
     """
-    bench = _import("bench")
-    figures = _import("bench_figures")
+    try:  # they need more packages than fastdata does
+        from fastdata.benchmarks import bench, bench_figures, measure, plots
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"benchmarks need {error.name}, which is not installed",
+            "pip install 'fastdata-torch[bench]'",
+        ) from error
     if dataset is None and tree is None:
         raise UsageError("nothing to load", "Give DATASET, --tree FOLDER, or both.")
     if tree is None:
@@ -142,52 +148,37 @@ def command(
     if options["warmup"] is None:
         options["warmup"] = min(3.0, options["seconds"])
     how = bench.Options(threads=threads or bench.default_threads(), **options)
-    contenders = _contenders(dataset, tree, ways, against, recipes=bool(how.recipes))
+    chosen = [] if dataset is None else [bench.container_contender(dataset, contenders.FASTDATA)]
+    if tree is not None:
+        chosen += _of_tree(ways, against, chosen, recipes=bool(how.recipes))
     data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
-    environments = _import("contenders").default_environments()
-    keep = partial(_import("measure").save, path=out_path)
-    result = bench.bench(contenders, data, how, environments, keep)
+    keep = partial(measure.save, path=out_path)
+    result = bench.bench(chosen, data, how, contenders.default_environments(), keep)
     if as_json:
         print_json(result)
     else:
-        for table in figures.tables(result):
+        for table in bench_figures.tables(result):
             table.show()
-    failures = figures.failures(result)
+    failures = bench_figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
-        plot_path.write_text(_import("plots").loaders(result))
+        plot_path.write_text(plots.loaders(result))
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
     sys.exit(1 if failures else 0)
 
 
-def _import(name: str) -> Any:
-    """Import a module of the benchmarks, which need more packages than fastdata does."""
-    try:
-        return importlib.import_module(f"fastdata.benchmarks.{name}")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"benchmarks need {error.name}, which is not installed",
-            "pip install 'fastdata-torch[bench]'",
-        ) from error
-
-
-def _contenders(
-    dataset: Path | None, tree: Path | None, ways: str | None, against: str | None, *, recipes: bool
-) -> list[Any]:
-    """Return the contenders that the options name."""
-    known = _import("contenders")
+def _of_tree(
+    ways: str | None, against: str | None, taken: list[Contender], *, recipes: bool
+) -> list[Contender]:
+    """Return the contenders that read the tree: peers, and fastdata's ways unless one is taken."""
+    environments, ours = contenders.default_environments(), contenders.FASTDATA
     chosen = []
-    if dataset is not None:
-        chosen.append(_import("bench").container_contender(dataset, known.FASTDATA))
-    if tree is None:
-        return chosen
-    environments = known.default_environments()
-    if dataset is None or ways is not None:
+    if not taken or ways is not None:
         names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
-        ours = known.choose(names, known.FASTDATA, environments, gpu=False, recipes=recipes)
-        taken = {contender.name for contender in chosen}
-        chosen += [contender for contender in ours if contender.name not in taken]
+        found = contenders.choose(names, ours, environments, gpu=False, recipes=recipes)
+        known = {contender.name for contender in taken}
+        chosen = [contender for contender in found if contender.name not in known]
     names = None if against is None else against.split(",")
-    gpu = known.has_gpu()
-    chosen += known.choose(names, known.PEERS, environments, gpu=gpu, recipes=recipes)
-    return chosen
+    gpu = contenders.has_gpu()
+    peers = contenders.choose(names, contenders.PEERS, environments, gpu=gpu, recipes=recipes)
+    return chosen + peers
