@@ -38,8 +38,8 @@ enum Switch : uint8_t {
   kFixNames = 2,
   kFixTables = 4,
   kFixExtents = 8,
-  kRoot = 16,       // rows may have paths of their own
-  kCheck = 32,      // the samples' checksums
+  kRoot = 16,      // rows may have paths of their own
+  kCheck = 32,     // the samples' checksums
   kFixCode = 128,  // rows are said to be JPEGs of the first file
 };
 

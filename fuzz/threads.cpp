@@ -1,8 +1,8 @@
 // A stress test of the engine for ThreadSanitizer. Several consumers have batches under way, as a
-// loader does: the batches decode, probe and read the same files. Consumers wait for them in and out
-// of turn, cancel them from another thread, drop them while they run, and close the engine first.
-// Samples are sound and damaged JPEGs. Arguments: seconds, and inputs of fuzz_decode.cpp, whose
-// JPEGs are used.
+// loader does: the batches decode, probe and read the same files. Consumers wait for them in and
+// out of turn, cancel them from another thread, drop them while they run, and close the engine
+// first. Samples are sound and damaged JPEGs. Arguments: seconds, and inputs of fuzz_decode.cpp,
+// whose JPEGs are used.
 #include <unistd.h>
 
 #include <atomic>
