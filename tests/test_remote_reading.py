@@ -831,3 +831,12 @@ def test_threads_of_a_fork_share_one_reader() -> None:
         assert one is other
 
     assert _in_child(read) == 0
+
+
+def test_a_long_name_beyond_ascii(tmp_path: Path) -> None:
+    """Caches are named after datasets: 150 letters may have more bytes than a name may have."""
+    url = f"memory://names/{'ü' * 150}"
+    fs, root = open_filesystem(url)
+    for file in dataset("shards").iterdir():
+        fs.put_file(str(file), f"{root}/{file.name}")
+    assert len(ImageDataset(url, cache=tmp_path / "cache")) == SAMPLES
