@@ -152,8 +152,3 @@ def _inflate() -> Any:
     except ImportError:
         return zlib
     return isal_zlib
-
-
-def uses_isal() -> bool:
-    """Return whether ISA-L inflates."""
-    return _inflate() is not zlib

@@ -97,7 +97,7 @@ def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
     n, at_once = epoch.samples, max(_AT_ONCE // epoch.batch_size, 1)
     for first in range(0, len(epoch), at_once):
         batches = range(first, min(first + at_once, len(epoch)))
-        parts = [epoch.unwrapped(batch) for batch in batches]
+        parts = [epoch.positions(batch) for batch in batches]
         occurrences, positions = np.divmod(np.concatenate(parts), n)
         draws = order(positions) + occurrences * n
         begin = 0

@@ -80,28 +80,16 @@ class Epoch:
 
         Returns:
             int64, one dimension, of the same length on every rank: ``batch_size``, or less in the
-            last batch.
+            last batch. Padding counts on past the end: ``samples`` is position 0 again.
 
         Raises:
             UsageError: There is no such batch.
         """
-        positions = self.unwrapped(batch)
-        return positions % self.samples if positions[-1] >= self.samples else positions
-
-    def padding(self, batch: int) -> npt.NDArray[np.bool_]:
-        """Return which positions of a batch of this rank are padding.
-
-        Args:
-            batch: Number of the batch, in [0, ``len(self)``).
-
-        Returns:
-            bool, one for each of ``positions(batch)``.
-
-        Raises:
-            UsageError: There is no such batch.
-        """
-        mask: npt.NDArray[np.bool_] = self.unwrapped(batch) >= self.samples
-        return mask
+        self._check(batch)
+        first = self.start + batch * self._step
+        size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
+        first += self.rank * size
+        return np.arange(first, first + size, dtype=np.int64)
 
     def consumed(self, batch: int) -> int:
         """Return how many positions all ranks together have consumed after a batch.
@@ -130,14 +118,6 @@ class Epoch:
                 "Batches are numbered from 0.",
             )
 
-    def unwrapped(self, batch: int) -> npt.NDArray[np.int64]:
-        """Return :meth:`positions` where padding counts on past the end of the epoch."""
-        self._check(batch)
-        first = self.start + batch * self._step
-        size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
-        first += self.rank * size
-        return np.arange(first, first + size, dtype=np.int64)
-
 
 @dataclass(frozen=True)
 class State:
@@ -161,7 +141,7 @@ class State:
     order: OrderLike
 
     def __post_init__(self) -> None:
-        for name in ("samples", "seed", "epoch", "position"):
+        for name in _NUMBERS:
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         _at_least("samples", self.samples, 0)
         _at_least("epoch", self.epoch, 0)
@@ -178,11 +158,9 @@ class State:
         ``window`` is that of a quasi-random order, else 0.
         """
         numbers = {name: getattr(self, name) for name in _NUMBERS}
-        window = 0
-        if isinstance(self.order, QuasiRandom):
-            order, window = "quasi-random", self.order.window
-        else:
-            order = self.order
+        order, window = self.order, 0
+        if isinstance(order, QuasiRandom):
+            order, window = "quasi-random", order.window
         return {"version": _STATE_VERSION, **numbers, "order": order, "window": window}
 
     @classmethod
@@ -211,8 +189,8 @@ class State:
         missing = [name for name in every if name not in state]
         unknown = [str(key) for key in state if key not in every]
         if missing or unknown:
-            wrong = [f"lacks {_names(missing)}"] * bool(missing)
-            wrong += [f"has {_names(unknown)}, which is not known"] * bool(unknown)
+            wrong = [f"lacks {', '.join(missing)}"] * bool(missing)
+            wrong += [f"has {', '.join(unknown)}, which is not known"] * bool(unknown)
             raise UsageError(
                 f"The state {', and '.join(wrong)}.", "Give what state_dict() returned, unchanged."
             )
@@ -226,10 +204,6 @@ class State:
                 "Resume with the dataset that the state was saved with, or restart the epoch.",
             )
         return read
-
-
-def _names(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names)
 
 
 def _whole(name: str, value: object) -> int:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms import checks, geometry
+from fastdata.transforms import geometry
 from fastdata.transforms.forms import Form, in_form
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.outcomes import Output
@@ -63,9 +63,6 @@ class ByChance(Transform):
     #: Words for it.
     doing: Any = ""
     p: Any
-
-    def __post_init__(self) -> None:
-        checks.probability(type(self).__name__, self.p)
 
     @property
     def words(self) -> str:

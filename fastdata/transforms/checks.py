@@ -1,35 +1,56 @@
-"""Checks of arguments: each returns a value as its transform keeps it, or raises UsageError."""
+"""Checks of arguments: each returns a value as its transform keeps it, or raises UsageError.
+
+The type of a transform's parameter names its check: ``p: Probability``, or ``bits: Annotated[int,
+whole_from(0, 8)]``. `checked` applies them. A check takes (transform's name, parameter, value).
+"""
 
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 import numbers as kinds
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from functools import cache, partial
+from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import UsageError
 
-#: An int, or (height, width), as in torchvision.
-Size: TypeAlias = "int | Sequence[int]"
-
-#: torchvision's InterpolationMode, Pillow's number of one, or its name.
-Interpolation: TypeAlias = "str | int | enum.Enum"
-
-#: A value for all channels, or one for each; None: 0.
-Fill: TypeAlias = "float | Sequence[float] | None"
+Check: TypeAlias = Callable[[str, str, Any], Any]
 
 #: The lower and the upper end.
 Range: TypeAlias = tuple[float, float]
 
-#: Filters of resizes.
+#: Filters of resizes, interpolations of warps, and padding modes, by their numbers in the core.
 FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
+WARPS = ("nearest", "bilinear", "bicubic")
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 #: Brightness and the like: the core takes no larger factor.
 MOST_FACTOR = 1e6
 
 _MOST_PIXELS = 1 << 24
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+def checked(step: Any) -> dict[str, Any]:
+    """Return the parameters of a transform that have a check, as it returns them."""
+    who = type(step).__name__
+    return {
+        name: check(who, name, getattr(step, name))
+        for name, check in _checks_of(type(step)).items()
+    }
+
+
+@cache
+def _checks_of(kind: Any) -> dict[str, Check]:
+    found: dict[str, Check] = {}
+    for base in reversed(kind.__mro__):
+        for name, annotation in inspect.get_annotations(base, eval_str=True).items():
+            found.pop(name, None)
+            for check in getattr(annotation, "__metadata__", ()):
+                found[name] = check
+    return found
 
 
 def number(who: str, name: str, value: Any, least: float, most: float) -> float:
@@ -49,11 +70,6 @@ def _bounds(least: float, most: float) -> str:
     return f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
 
 
-def probability(who: str, p: Any, name: str = "p") -> float:
-    """Check a probability."""
-    return number(who, name, p, 0, 1)
-
-
 def whole(who: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIXELS) -> int:
     """Check a whole number within bounds."""
     good = isinstance(value, kinds.Integral) and not isinstance(value, bool)
@@ -66,7 +82,7 @@ def whole(who: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIX
     return int(value)
 
 
-def pair(who: str, size: Any) -> tuple[int, int]:
+def pair(who: str, name: str, size: Any) -> tuple[int, int]:
     """Check a size; return (height, width)."""
     if not isinstance(size, Sequence) or isinstance(size, str):
         size = (size, size)
@@ -74,9 +90,9 @@ def pair(who: str, size: Any) -> tuple[int, int]:
         size = (size[0], size[0])
     if len(size) != 2:
         raise UsageError(
-            f"{who}: size {size!r} has {len(size)} values.", "Give an int or (height, width)."
+            f"{who}: {name} {size!r} has {len(size)} values.", "Give an int or (height, width)."
         )
-    return whole(who, "size", size[0]), whole(who, "size", size[1])
+    return whole(who, name, size[0]), whole(who, name, size[1])
 
 
 def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
@@ -126,17 +142,19 @@ def positive(who: str, name: str, values: Any) -> tuple[float, ...]:
     return found
 
 
-def around(
-    who: str, name: str, given: Any, middle: float, least: float, most: float
-) -> tuple[float, float]:
-    """Check a range as ColorJitter takes it; (middle, middle) changes nothing."""
-    if given is None:
-        return middle, middle
-    if isinstance(given, kinds.Real) and not isinstance(given, bool):
-        number(who, name, given, 0, math.inf)
-        low = middle - float(given)
-        given = (low if least < 0 else max(low, least), middle + float(given))
-    return interval(who, name, given, least, most)
+def around(middle: float, least: float, most: float) -> Check:
+    """Return the check of a range as ColorJitter takes it; (middle, middle) changes nothing."""
+
+    def check(who: str, name: str, given: Any) -> tuple[float, float]:
+        if given is None:
+            return middle, middle
+        if isinstance(given, kinds.Real) and not isinstance(given, bool):
+            number(who, name, given, 0, math.inf)
+            low = middle - float(given)
+            given = (low if least < 0 else max(low, least), middle + float(given))
+        return interval(who, name, given, least, most)
+
+    return check
 
 
 def angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
@@ -148,31 +166,34 @@ def angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> t
     return numbers(who, name, given, count)
 
 
-def fill(who: str, given: Any) -> tuple[int, int, int]:
+def fill(who: str, name: str, given: Any) -> tuple[int, int, int]:
     """Check a fill; return three values of 0 to 255, whole as Pillow takes them."""
     values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
     values = tuple(values) * 3 if len(values) == 1 else tuple(values)
-    red, green, blue = (int(value) for value in numbers(who, "fill", values, 3))
+    red, green, blue = (int(value) for value in numbers(who, name, values, 3))
     if not all(0 <= value <= 255 for value in (red, green, blue)):
-        raise UsageError(f"{who}: fill {given!r} is not from 0 to 255.", "Give for example fill=0.")
+        raise UsageError(
+            f"{who}: {name} {given!r} is not from 0 to 255.", f"Give for example {name}=0."
+        )
     return red, green, blue
 
 
-def padding(who: str, given: Any) -> tuple[int, ...]:
+def padding(who: str, name: str, given: Any) -> tuple[int, ...]:
     """Check padding as torchvision takes it; return (left, top, right, bottom)."""
-    values = tuple(given) if isinstance(given, Sequence) else (given,)
+    values = tuple(given) if isinstance(given, Sequence) else (given or 0,)
     if len(values) not in (1, 2, 4) or not all(
         isinstance(value, kinds.Integral) and int(value) >= 0 for value in values
     ):
         raise UsageError(
-            f"{who}: padding {given!r} is not 1, 2 or 4 ints of 0 or more.",
+            f"{who}: {name} {given!r} is not 1, 2 or 4 ints of 0 or more.",
             "Give for example padding=4.",
         )
     return tuple(map(int, values)) * (4 // len(values))
 
 
 def choice(who: str, name: str, value: Any, known: Sequence[str]) -> str:
-    """Check one of several names."""
+    """Check one of several names, or an Enum of one."""
+    value = getattr(value, "value", value)
     if value not in known:
         raise UsageError(
             f"{who}: {name} {value!r} is not known.", f"Give one of {', '.join(known)}."
@@ -180,39 +201,39 @@ def choice(who: str, name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
-def switch(who: str, name: str, value: Any, *, none: bool = False) -> bool | None:
-    """Check True or False; or None, where that is allowed."""
-    if value not in (True, False) and not (none and value is None):
+def switch(who: str, name: str, value: Any) -> bool:
+    """Check True or False."""
+    if value not in (True, False):
         raise UsageError(f"{who}: {name} {value!r} is not True or False.", f"Leave {name} out.")
     return value  # type: ignore[no-any-return]
 
 
-def interpolation(who: str, given: Any, known: Sequence[str] = FILTERS) -> str:
+def interpolation(who: str, name: str, given: Any, known: Sequence[str] = FILTERS) -> str:
     """Check an interpolation that torchvision takes; return its name.
 
     On PIL images, torchvision's two nearest ones are the same.
     """
-    name = given
+    mode = given
     if isinstance(given, int) and not isinstance(given, bool):
-        name = _PILLOW_FILTERS.get(int(given))
-    name = getattr(name, "value", name)
-    name = "nearest" if name == "nearest-exact" else name
-    if name not in known:
+        mode = _PILLOW_FILTERS.get(int(given))
+    mode = getattr(mode, "value", mode)
+    mode = "nearest" if mode == "nearest-exact" else mode
+    if mode not in known:
         raise UsageError(
-            f"{who}: interpolation {given!r} is not one that the core has.",
+            f"{who}: {name} {given!r} is not one that the core has.",
             f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name.",
         )
-    return str(name)
+    return str(mode)
 
 
-def interpolations(who: str, given: Any) -> str | tuple[str, ...]:
+def interpolations(who: str, name: str, given: Any) -> str | tuple[str, ...]:
     """Check one filter of a resize, or several."""
     several = given if isinstance(given, (list, tuple)) and given else (given,)
-    names = tuple(interpolation(who, one) for one in several)
+    names = tuple(interpolation(who, name, one) for one in several)
     return names if len(names) > 1 else names[0]
 
 
-def transforms(who: str, given: Any) -> tuple[Callable[[Any], Any], ...]:
+def transforms(who: str, name: str, given: Any) -> tuple[Callable[[Any], Any], ...]:
     """Check a list of transforms, at least one."""
     parts = tuple(given) if isinstance(given, Iterable) else None
     if not parts:
@@ -241,3 +262,51 @@ def callables(
                 "Give transforms, not their results or names.",
             )
     return tuple(given)
+
+
+# --- types of parameters -------------------------------------------------------------------------
+
+
+def optional(check: Check) -> Check:
+    """Return a check that lets None pass."""
+    return lambda who, name, value: None if value is None else check(who, name, value)
+
+
+def number_from(least: float, most: float) -> Check:
+    """Return the check of a finite number within bounds."""
+    return partial(number, least=least, most=most)
+
+
+def whole_from(least: int, most: int = _MOST_PIXELS) -> Check:
+    """Return the check of a whole number within bounds."""
+    return partial(whole, least=least, most=most)
+
+
+def range_from(least: float, most: float) -> Check:
+    """Return the check of (from, to) within bounds."""
+    return partial(interval, least=least, most=most)
+
+
+#: An int, or (height, width), as in torchvision.
+Size: TypeAlias = Annotated["int | Sequence[int]", pair]
+
+#: torchvision's InterpolationMode, Pillow's number of one, or its name: of a resize, several to
+#: draw from, or of a warp.
+Filter: TypeAlias = Annotated["str | int | enum.Enum", interpolation]
+Filters: TypeAlias = Annotated["Filter | Sequence[Filter]", interpolations]
+Warp: TypeAlias = Annotated["str | int | enum.Enum", partial(interpolation, known=WARPS)]
+
+#: A value for all channels, or one for each; None: 0.
+Fill: TypeAlias = Annotated["float | Sequence[float] | None", fill]
+
+#: Left and right, top and bottom; None: 0.
+Padding: TypeAlias = Annotated["int | Sequence[int] | None", padding]
+PaddingMode: TypeAlias = Annotated[str, partial(choice, known=PADDING_MODES)]
+Probability: TypeAlias = Annotated[float, number_from(0, 1)]
+Switch: TypeAlias = Annotated[bool, switch]
+Antialias: TypeAlias = Annotated["bool | None", optional(switch)]
+Angles: TypeAlias = Annotated["float | Sequence[float]", angles]
+AboveZero: TypeAlias = Annotated[Range, above_zero]
+Center: TypeAlias = Annotated["Sequence[float] | None", optional(partial(numbers, count=2))]
+Transforms: TypeAlias = Annotated[tuple[Any, ...], transforms]
+Whole: TypeAlias = Annotated[int, whole]

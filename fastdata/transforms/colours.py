@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Transform, range_words
-from fastdata.transforms.checks import MOST_FACTOR, Range
+from fastdata.transforms.checks import Probability, Range, number_from, range_from, whole_from
 from fastdata.transforms.tree import Builder
 
 _FACTORS = ("brightness", "contrast", "saturation")
+_Jitter: TypeAlias = Annotated["float | Range | None", checks.around(1.0, 0.0, checks.MOST_FACTOR)]
+_Factors: TypeAlias = Annotated[Range, range_from(0.0, checks.MOST_FACTOR)]
+
+
+def _kernel_size(who: str, name: str, given: Any) -> tuple[int, ...]:
+    size = tuple(given) if isinstance(given, Sequence) else (given, given)
+    size = size * 2 if len(size) == 1 else size
+    if len(size) != 2 or not all(
+        isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
+    ):
+        raise UsageError(
+            f"{who}: {name} {given!r} is not one or two odd ints from 1 to 255.",
+            f"Give for example {name}=23.",
+        )
+    return tuple(map(int, size))
+
+
+def _sigma(who: str, name: str, given: Any) -> Range:
+    pair = (given, given) if isinstance(given, numbers.Real) else given
+    least, most = checks.interval(who, name, pair)
+    if least <= 0:
+        raise UsageError(f"{who}: {name} {given!r} is not above 0.", "Give (0.1, 2).")
+    return least, most
 
 
 @dataclass(frozen=True)
@@ -32,17 +55,10 @@ class ColorJitter(Transform):
     otherwise_on_tensors = True
     floats_as_bytes = True
 
-    brightness: float | Range | None = 0
-    contrast: float | Range | None = 0
-    saturation: float | Range | None = 0
-    hue: float | Range | None = 0
-
-    def __post_init__(self) -> None:
-        who = "ColorJitter"
-        for name in _FACTORS:
-            given = getattr(self, name)
-            self._keep(**{name: checks.around(who, name, given, 1.0, 0.0, MOST_FACTOR)})
-        self._keep(hue=checks.around(who, "hue", self.hue, 0.0, -0.5, 0.5))
+    brightness: _Jitter = 0
+    contrast: _Jitter = 0
+    saturation: _Jitter = 0
+    hue: Annotated[float | Range | None, checks.around(0.0, -0.5, 0.5)] = 0
 
     @property
     def _used(self) -> dict[str, Range]:
@@ -77,19 +93,11 @@ class RandomPhotometricDistort(Transform):
 
     otherwise_on_tensors = True
 
-    brightness: Range = (0.875, 1.125)
-    contrast: Range = (0.5, 1.5)
-    saturation: Range = (0.5, 1.5)
-    hue: Range = (-0.05, 0.05)
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        who = "RandomPhotometricDistort"
-        for name in _FACTORS:
-            found = checks.interval(who, name, getattr(self, name), 0.0, MOST_FACTOR)
-            self._keep(**{name: found})
-        self._keep(hue=checks.interval(who, "hue", self.hue, -0.5, 0.5))
-        checks.probability(who, self.p)
+    brightness: _Factors = (0.875, 1.125)
+    contrast: _Factors = (0.5, 1.5)
+    saturation: _Factors = (0.5, 1.5)
+    hue: Annotated[Range, range_from(-0.5, 0.5)] = (-0.05, 0.05)
+    p: Probability = 0.5
 
     @property
     def words(self) -> str:
@@ -151,7 +159,7 @@ class RandomGrayscale(ByChance):
     floats_as_bytes = True
     doing = "grey"
 
-    p: float = 0.1
+    p: Probability = 0.1
 
     def emit_always(self, tree: Builder) -> None:
         tree.grayscale()
@@ -164,7 +172,7 @@ class RandomInvert(ByChance):
     floats_as_bytes = True
     operation = doing = "invert"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -176,12 +184,8 @@ class RandomPosterize(ByChance):
         p: Probability.
     """
 
-    bits: int
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.whole("RandomPosterize", "bits", self.bits, 0, 8)
+    bits: Annotated[int, whole_from(0, 8)]
+    p: Probability = 0.5
 
     @property
     def doing(self) -> str:
@@ -202,12 +206,8 @@ class RandomSolarize(ByChance):
 
     otherwise_on_tensors = True
 
-    threshold: float
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.number("RandomSolarize", "threshold", self.threshold, 0, 256)
+    threshold: Annotated[float, number_from(0, 256)]
+    p: Probability = 0.5
 
     @property
     def doing(self) -> str:
@@ -228,13 +228,8 @@ class RandomAdjustSharpness(ByChance):
 
     otherwise_on_tensors = True
 
-    sharpness_factor: float
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        factor = self.sharpness_factor
-        checks.number("RandomAdjustSharpness", "sharpness_factor", factor, 0, MOST_FACTOR)
+    sharpness_factor: Annotated[float, number_from(0, checks.MOST_FACTOR)]
+    p: Probability = 0.5
 
     @property
     def doing(self) -> str:
@@ -251,7 +246,7 @@ class RandomAutocontrast(ByChance):
     otherwise_on_tensors = True
     operation = doing = "autocontrast"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -260,7 +255,7 @@ class RandomEqualize(ByChance):
 
     operation, doing = "equalize", "equalise"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -286,26 +281,8 @@ class GaussianBlur(Transform):
 
     floats_as_bytes = True
 
-    kernel_size: int | Sequence[int]
-    sigma: float | Range = (0.1, 2.0)
-
-    def __post_init__(self) -> None:
-        given = self.kernel_size
-        size = tuple(given) if isinstance(given, Sequence) else (given, given)
-        size = size * 2 if len(size) == 1 else size
-        if len(size) != 2 or not all(
-            isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
-        ):
-            raise UsageError(
-                f"GaussianBlur: kernel_size {given!r} is not one or two odd ints from 1 to 255.",
-                "Give for example kernel_size=23.",
-            )
-        sigma = self.sigma
-        pair = (sigma, sigma) if isinstance(sigma, numbers.Real) else sigma
-        least, most = checks.interval("GaussianBlur", "sigma", pair, 0.0, math.inf)
-        if least <= 0:
-            raise UsageError(f"GaussianBlur: sigma {sigma!r} is not above 0.", "Give (0.1, 2).")
-        self._keep(kernel_size=(int(size[0]), int(size[1])), sigma=(least, most))
+    kernel_size: Annotated[int | Sequence[int], _kernel_size]
+    sigma: Annotated[float | Range, _sigma] = (0.1, 2.0)
 
     @property
     def words(self) -> str:
@@ -324,18 +301,14 @@ class GaussianNoise(Transform):
     Attributes:
         mean: In units of 0 to 1; -10 to 10.
         sigma: The standard deviation, in units of 0 to 1; 0 to 10.
-        clip: Hold values within 0 to 255; otherwise they wrap around.
+        clip: Hold values within 0 to 255; otherwise they wrap checks.around.
     """
 
     tensors_only = (1, 2)
 
-    mean: float = 0.0
-    sigma: float = 0.1
+    mean: Annotated[float, number_from(-10, 10)] = 0.0
+    sigma: Annotated[float, number_from(0, 10)] = 0.1
     clip: bool = True
-
-    def __post_init__(self) -> None:
-        checks.number("GaussianNoise", "mean", self.mean, -10, 10)
-        checks.number("GaussianNoise", "sigma", self.sigma, 0, 10)
 
     @property
     def words(self) -> str:

@@ -22,25 +22,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import UsageError
 from fastdata.text import human_count
-from fastdata.transforms import (
-    dinov2,
-    geometry,
-    lightly,
-    open_clip,
-    timm,
-    torchvision,
-    transformers,
-    users,
-)
+from fastdata.transforms import geometry, others, timm, torchvision, transformers, users
 from fastdata.transforms.base import misplaced, read
-from fastdata.transforms.forms import Form, Stack, count, in_form
+from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.originals import composed, override, settled
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output
@@ -55,7 +46,7 @@ from fastdata.transforms.reading import (
     tensor_image,
 )
 from fastdata.transforms.schedule import Schedule
-from fastdata.transforms.symbols import name_of, package
+from fastdata.transforms.symbols import name_of
 from fastdata.transforms.tree import native_program
 
 
@@ -200,7 +191,8 @@ class Recipe:
         line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
         if self.form is not None:
             named = self.form.items() if isinstance(self.form, dict) else ()
-            names = ", ".join(f"{count(which)} {name}" for name, which in named if count(which))
+            counts = [(name, len(list(leaves(which)))) for name, which in named]
+            names = ", ".join(f"{number} {name}" for name, number in counts if number)
             head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
             line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
         calls = [
@@ -237,11 +229,8 @@ class _Libraries(Libraries):
     def translate(self, transform: Any, kind: str, dtype: str) -> Found:
         if reason := override(transform):
             return Declined(reason)
-        for other in _OTHERS:
-            found = other(transform, kind, dtype)
-            if found is not None:
-                return found
-        return torchvision.translate(transform, kind, dtype)
+        found = _translated(transform, kind, dtype, (*_OTHERS, torchvision.translate))
+        return NOT_KNOWN if found is None else found
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(
@@ -255,32 +244,30 @@ class _Libraries(Libraries):
         return super().name_of(transform) if isinstance(transform, Step) else name_of(transform)
 
     def knows(self, transform: Any) -> bool:
-        """Whether there is something in these files for a transform of this type."""
-        others = (other(transform, "pil", "uint8") for other in _OTHERS)
-        return torchvision.is_known(transform) or any(
-            found is not None and not (isinstance(found, Declined) and not found.known)
-            for found in others
-        )
+        """Whether fastdata has something for a transform of this type."""
+        found = _translated(transform, "pil", "uint8", _OTHERS)
+        known = found is not None and not (isinstance(found, Declined) and not found.known)
+        return known or torchvision.is_known(transform)
 
 
-def _albumentations(transform: Any, kind: str, dtype: str) -> Declined | None:
-    if package(type(transform)) != "albumentations":
-        return None
-    return Declined(
-        "it takes arrays by name, and a dataset hands over an image",
-        "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
-    )
+_Translator: TypeAlias = "Callable[[Any, str, str], Found | None]"
+_OTHERS = (timm.translate, others.translate, transformers.translate, users.translate)
 
 
-_OTHERS: tuple[Callable[[Any, str, str], Found | None], ...] = (
-    timm.translate,
-    open_clip.translate,
-    transformers.translate,
-    lightly.translate,
-    dinov2.translate,
-    _albumentations,
-    users.translate,
-)
+def _translated(
+    transform: Any, kind: str, dtype: str, translators: Sequence[_Translator]
+) -> Found | None:
+    """Return the first translation of a transform; None if no library has it."""
+    try:
+        for translate in translators:
+            if (found := translate(transform, kind, dtype)) is not None:
+                return found
+    except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
+        # Another version's, or arguments that make no sense: the library says so when called.
+        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
+    return None
+
+
 LIBRARIES = _Libraries()
 
 

@@ -6,7 +6,7 @@ They hold transforms of any library, so a call with one image compiles them firs
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from PIL import Image
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import Transform, call
+from fastdata.transforms.checks import Transforms
 from fastdata.transforms.compile import read_pipeline
 from fastdata.transforms.forms import in_form
 from fastdata.transforms.nodes import Apply, Arranged, Choice, Order
@@ -39,10 +40,7 @@ class Compose(Chain, _Container):
             gets a tensor, (3, height, width), uint8 or floats, or the list that Views make.
     """
 
-    transforms: tuple[Callable[[Any], Any], ...]
-
-    def __post_init__(self) -> None:
-        self._keep(transforms=checks.transforms("Compose", self.transforms))
+    transforms: Transforms
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Sized, Transform
-from fastdata.transforms.checks import Fill, Size
+from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, Size
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Cut, Fixed, Reading, Several, Step
-from fastdata.transforms.tree import PADDING_MODES, Builder
+from fastdata.transforms.tree import Builder
 
 _ZEROS = ((0, 0, 0), "constant")  # geometry pads with these
-
-
-def _padding_mode(who: str, given: Any) -> str:
-    return checks.choice(who, "padding_mode", given, PADDING_MODES)
 
 
 class _Cropping(Sized):
@@ -81,16 +76,9 @@ class CenterCrop(_Cropping):
 
     size: Size
     fill: Fill = field(default=0, kw_only=True)
-    padding_mode: str = field(default="constant", kw_only=True)
+    padding_mode: PaddingMode = field(default="constant", kw_only=True)
 
     floored: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        self._keep(
-            size=checks.pair("CenterCrop", self.size),
-            fill=checks.fill("CenterCrop", self.fill),
-            padding_mode=_padding_mode("CenterCrop", self.padding_mode),
-        )
 
     @property
     def words(self) -> str:
@@ -100,7 +88,7 @@ class CenterCrop(_Cropping):
         return "centre_crop", (*self.target, self.floored)
 
     def emit(self, tree: Builder) -> None:
-        mode = PADDING_MODES.index(self.padding_mode)
+        mode = checks.PADDING_MODES.index(self.padding_mode)
         tree.leaf("centre_crop", *self.target, mode, *self.fill)  # type: ignore[misc]
 
 
@@ -126,9 +114,6 @@ class CornerCrop(_Cropping):
     size: Size
     right: bool = False
     bottom: bool = False
-
-    def __post_init__(self) -> None:
-        self._keep(size=checks.pair("CornerCrop", self.size))
 
     @property
     def words(self) -> str:
@@ -164,20 +149,10 @@ class RandomCrop(_Cropping):
     whose = "RandomCrop's"
 
     size: Size
-    padding: int | Sequence[int] | None = None
-    pad_if_needed: bool = False
+    padding: Padding = None
+    pad_if_needed: checks.Switch = False
     fill: Fill = 0
-    padding_mode: str = "constant"
-
-    def __post_init__(self) -> None:
-        who = "RandomCrop"
-        self._keep(
-            size=checks.pair(who, self.size),
-            padding=checks.padding(who, 0 if self.padding is None else self.padding),
-            pad_if_needed=checks.switch(who, "pad_if_needed", self.pad_if_needed),
-            fill=checks.fill(who, self.fill),
-            padding_mode=_padding_mode(who, self.padding_mode),
-        )
+    padding_mode: PaddingMode = "constant"
 
     @property
     def words(self) -> str:
@@ -213,7 +188,7 @@ class RandomCrop(_Cropping):
     def emit(self, tree: Builder) -> None:
         padding: Any = self.padding
         fill: Any = self.fill
-        mode = PADDING_MODES.index(self.padding_mode)
+        mode = checks.PADDING_MODES.index(self.padding_mode)
         values = (*self.target, *padding, self.pad_if_needed, mode, *fill)
         tree.leaf("random_crop", *values, draws=2)
 
@@ -238,7 +213,7 @@ class RandomHorizontalFlip(ByChance):
     moves = True
     operation, doing = "flip_horizontal", "flip"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
     def geometry(self) -> Cut:
         return "flip", (self.p,)
@@ -257,7 +232,7 @@ class RandomVerticalFlip(ByChance):
     moves = True
     operation, doing = "flip_vertical", "flip vertically"
 
-    p: float = 0.5
+    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -271,16 +246,9 @@ class Pad(Transform):
             edge; ``symmetric``, the image with it.
     """
 
-    padding: int | Sequence[int]
+    padding: Padding
     fill: Fill = 0
-    padding_mode: str = "constant"
-
-    def __post_init__(self) -> None:
-        self._keep(
-            padding=checks.padding("Pad", self.padding),
-            fill=checks.fill("Pad", self.fill),
-            padding_mode=_padding_mode("Pad", self.padding_mode),
-        )
+    padding_mode: PaddingMode = "constant"
 
     @property
     def words(self) -> str:
@@ -291,17 +259,26 @@ class Pad(Transform):
         return size and (size[0] + left + right, size[1] + top + bottom)
 
     def emit(self, tree: Builder) -> None:
-        mode = PADDING_MODES.index(self.padding_mode)
+        mode = checks.PADDING_MODES.index(self.padding_mode)
         tree.call("pad", *self.padding, mode, *self.fill)  # type: ignore[misc]
 
 
-class _SeveralCrops(Several, Transform):
+@dataclass(frozen=True)
+class FiveCrop(Several, Transform):
+    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
+
+    As :class:`Views`, it makes a list.
+
+    Attributes:
+        size: An int for a square, or (height, width); images must be no smaller.
+    """
+
     crops = True
-    size: Any
+
+    size: Size
 
     @property
-    def five(self) -> tuple[tuple[Step, ...], ...]:
-        """The steps of each of five views."""
+    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
         corners = [(False, False), (True, False), (False, True), (True, True)]
         return (*((CornerCrop(self.size, *one),) for one in corners), (CenterCrop(self.size),))
 
@@ -311,41 +288,17 @@ class _SeveralCrops(Several, Transform):
 
 
 @dataclass(frozen=True)
-class FiveCrop(_SeveralCrops):
-    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
-
-    As :class:`Views`, it makes a list.
-
-    Attributes:
-        size: An int for a square, or (height, width); images must be no smaller.
-    """
-
-    size: Size
-
-    def __post_init__(self) -> None:
-        self._keep(size=checks.pair("FiveCrop", self.size))
-
-    @property
-    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
-        return self.five
-
-
-@dataclass(frozen=True)
-class TenCrop(_SeveralCrops):
+class TenCrop(FiveCrop):
     """The views of :class:`FiveCrop`, and those of the mirrored image.
 
     Attributes:
-        size: As in FiveCrop.
         vertical_flip: Mirror top to bottom, rather than left to right.
     """
 
-    size: Size
     vertical_flip: bool = False
-
-    def __post_init__(self) -> None:
-        self._keep(size=checks.pair("TenCrop", self.size))
 
     @property
     def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
         flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
-        return (*self.five, *((flip, *steps) for steps in self.five))
+        five = super().transforms
+        return (*five, *((flip, *steps) for steps in five))

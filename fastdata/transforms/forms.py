@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,9 +41,28 @@ def in_form(views: Sequence[Any], form: Form, batched: bool = False) -> Any:
     return found if batched or isinstance(form, list) else tuple(found)
 
 
-def count(form: Form) -> int:
-    """Return the number of views in a form."""
-    if isinstance(form, int):
-        return 1
-    several = form.images if isinstance(form, Stack) else form
-    return sum(map(count, several.values() if isinstance(several, dict) else several))
+def leaves(form: Any) -> Iterator[Any]:
+    """Yield what the lists, tuples, dicts and stacks of a form hold."""
+    if isinstance(form, (dict, list, tuple, Stack)):
+        several = form.images if isinstance(form, Stack) else form
+        for one in several.values() if isinstance(several, dict) else several:
+            yield from leaves(one)
+    else:
+        yield form
+
+
+def mapped(form: Any, change: Callable[[Any], Any], stack: Callable[[Any], Any] = Stack) -> Any:
+    """Return a form of the same lists, tuples and dicts, with each leaf changed.
+
+    Args:
+        form: The form.
+        change: Called with each leaf.
+        stack: Called with a tuple of changed leaves for each `Stack`.
+    """
+    if isinstance(form, dict):
+        return {key: mapped(one, change, stack) for key, one in form.items()}
+    if isinstance(form, (list, tuple)):
+        return type(form)(mapped(one, change, stack) for one in form)
+    if isinstance(form, Stack):
+        return stack(tuple(mapped(one, change, stack) for one in form.images))
+    return change(form)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms import checks
+from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
 from fastdata.transforms.reading import Chain, Fixed, Holder, Several, Step
 from fastdata.transforms.tree import Builder, Number
@@ -90,13 +90,8 @@ class Policy(Chain):
 class Apply(Holder):
     """Several steps, one after the other, or none of them; see `RandomApply`."""
 
-    transforms: tuple[Any, ...]
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        who = type(self).__name__
-        self._keep(transforms=checks.transforms(who, self.transforms))
-        checks.probability(who, self.p)
+    transforms: Transforms
+    p: Probability = 0.5
 
     @property
     def words(self) -> str:
@@ -115,15 +110,15 @@ class Apply(Holder):
 class Choice(Holder):
     """One of several steps; see `RandomChoice`."""
 
-    transforms: tuple[Any, ...]
+    transforms: Transforms
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        who = type(self).__name__
-        self._keep(transforms=checks.transforms(who, self.transforms))
+        super().__post_init__()
         if self.p is None:
             return
-        weights = checks.numbers(who, "p", self.p, len(self.transforms))
+        who = type(self).__name__
+        weights = numbers(who, "p", self.p, len(self.transforms))
         if min(weights) < 0 or sum(weights) <= 0:
             raise UsageError(f"{who}: p {weights} are no weights.", "Give weights of 0 or more.")
         self._keep(p=weights)
@@ -146,10 +141,7 @@ class Choice(Holder):
 class Order(Holder):
     """Several steps in a random order; see `RandomOrder`."""
 
-    transforms: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        self._keep(transforms=checks.transforms(type(self).__name__, self.transforms))
+    transforms: Transforms
 
     @property
     def words(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -79,6 +80,15 @@ def default_floats() -> Conversion | Declined:
 def to_tensor(kind: str) -> Conversion | Declined:
     """Return the conversion of a ToTensor that leaves tensors alone."""
     return Conversion() if kind in ("tensor", "image") else default_floats()
+
+
+def on_pil(make: Callable[[Any], Found]) -> Callable[[Any, str, str], Found]:
+    """Return a translator that declines tensors: the arithmetic is known for PIL images only."""
+
+    def translator(transform: Any, kind: str, dtype: str) -> Found:
+        return make(transform) if kind in ("pil", "own") else ON_PIL_ONLY
+
+    return translator
 
 
 class Output(NamedTuple):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import Transform, range_words
-from fastdata.transforms.checks import Range
+from fastdata.transforms.checks import Probability, Range, Switch, range_from
 from fastdata.transforms.outcomes import FLOATS, Declined, Values
 from fastdata.transforms.reading import Reading, Step
 from fastdata.transforms.tree import Builder
@@ -33,10 +32,11 @@ class Normalize(Transform):
 
     mean: Sequence[float]
     std: Sequence[float]
-    inplace: bool = field(default=False, compare=False)
+    inplace: Switch = field(default=False, compare=False)
     dtype: str = field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("mean", "std"):
             given: Any = getattr(self, name)
             try:
@@ -45,7 +45,6 @@ class Normalize(Transform):
                 values = (given,)
             count = 1 if len(values) == 1 else 3
             self._keep(**{name: checks.numbers("Normalize", name, values, count)})
-        checks.switch("Normalize", "inplace", self.inplace)
         if not all(value > 1e-6 for value in self.std):
             raise UsageError(
                 f"Normalize: std {self.std} has a value that is not above 0.",
@@ -61,6 +60,28 @@ class Normalize(Transform):
 
     def read(self, reading: Reading) -> Declined | None:
         return reading.normalise(tuple(self.mean), tuple(self.std), self.dtype)
+
+
+def _ratio(who: str, name: str, given: Any) -> Range:
+    found = checks.interval(who, name, given)
+    if found[0] <= 0:
+        raise UsageError(f"{who}: {name} {found} is not above 0.", "Give (0.3, 3.3).")
+    return found
+
+
+def _value(who: str, name: str, given: Any) -> Any:
+    if given in ("random", "color"):
+        return given
+    values = (given,) if isinstance(given, numbers.Real) else given
+    if isinstance(values, Sequence) and len(values) == 1:
+        values = tuple(values) * 3
+    return checks.numbers(who, name, values, 3)
+
+
+def _count(who: str, name: str, given: Any) -> tuple[int, int]:
+    least, most = (given, given) if isinstance(given, numbers.Integral) else given
+    least = checks.whole(who, name, least, 1, 1000)
+    return least, checks.whole(who, name, most, least, 1000)
 
 
 @dataclass(frozen=True)
@@ -84,36 +105,13 @@ class RandomErasing(Transform):
     any_floats = True
     tensors_only = (1,)
 
-    p: float = 0.5
-    scale: Range = (0.02, 0.33)
-    ratio: Range = (0.3, 3.3)
-    value: float | Sequence[float] | str = 0
-    inplace: bool = field(default=False, compare=False)
-    count: int | tuple[int, int] = field(default=1, kw_only=True)
+    p: Probability = 0.5
+    scale: Annotated[Range, range_from(0.0, 1.0)] = (0.02, 0.33)
+    ratio: Annotated[Range, _ratio] = (0.3, 3.3)
+    value: Annotated[float | Sequence[float] | str, _value] = 0
+    inplace: Switch = field(default=False, compare=False)
+    count: Annotated[int | tuple[int, int], _count] = field(default=1, kw_only=True)
     in_double: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        who = "RandomErasing"
-        checks.probability(who, self.p)
-        checks.switch(who, "inplace", self.inplace)
-        several: Any = self.count
-        least, most = (several, several) if isinstance(several, numbers.Integral) else several
-        least = checks.whole(who, "count", least, 1, 1000)
-        ratio = checks.interval(who, "ratio", self.ratio, 0.0, math.inf)
-        if ratio[0] <= 0:
-            raise UsageError(f"RandomErasing: ratio {ratio} is not above 0.", "Give (0.3, 3.3).")
-        self._keep(
-            scale=checks.interval(who, "scale", self.scale, 0.0, 1.0),
-            ratio=ratio,
-            count=(least, checks.whole(who, "count", most, least, 1000)),
-        )
-        if self.value in ("random", "color"):
-            return
-        given: Any = self.value
-        values = (given,) * 3 if isinstance(given, numbers.Real) else given
-        if isinstance(values, Sequence) and len(values) == 1:
-            values = tuple(values) * 3
-        self._keep(value=checks.numbers(who, "value", values, 3))
 
     def read(self, reading: Reading) -> Declined | None:
         values: Any = self.value

@@ -5,18 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms import checks
 from fastdata.transforms.base import Transform
-from fastdata.transforms.checks import Fill, Interpolation
-from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WARPS, WIDTH, Builder, Number
+from fastdata.transforms.checks import Fill, Warp, choice, number_from, optional, whole, whole_from
+from fastdata.transforms.checks import fill as check_fill
+from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WIDTH, Builder, Number
 
 POLICIES = ("imagenet", "cifar10", "svhn")
+_Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]
+
+
+def _version(who: str, name: str, given: Any) -> int:
+    if given not in (1, 2):
+        raise UsageError(f"{who}: {name} {given!r} is not 1 or 2.", "Leave it out.")
+    return given  # type: ignore[no-any-return]
+
+
+_Version: TypeAlias = Annotated[int, _version]
 
 
 class _Policy(Transform):
@@ -27,15 +38,6 @@ class _Policy(Transform):
     interpolation: Any
     fill: Any
     version: int
-
-    def __post_init__(self) -> None:
-        who = type(self).__name__
-        self._keep(
-            interpolation=checks.interpolation(who, self.interpolation, WARPS),
-            fill=checks.fill(who, self.fill),
-        )
-        if self.version not in (1, 2):
-            raise UsageError(f"{who}: version {self.version!r} is not 1 or 2.", "Leave it out.")
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,10 @@ class AutoAugment(_Policy):
             some of them otherwise.
     """
 
-    policy: str = "imagenet"
-    interpolation: Interpolation = "nearest"
+    policy: Annotated[str, partial(choice, known=POLICIES)] = "imagenet"
+    interpolation: Warp = "nearest"
     fill: Fill = None
-    version: int = field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        policy = getattr(self.policy, "value", self.policy)
-        self._keep(policy=checks.choice("AutoAugment", "policy", policy, POLICIES))
+    version: _Version = field(default=1, kw_only=True)
 
     @property
     def words(self) -> str:
@@ -87,19 +84,16 @@ class RandAugment(_Policy):
         version: As in :class:`AutoAugment`.
     """
 
-    num_ops: int = 2
+    num_ops: Annotated[int, whole_from(0, 1000)] = 2
     magnitude: int = 9
-    num_magnitude_bins: int = 31
-    interpolation: Interpolation = "nearest"
+    num_magnitude_bins: _Bins = 31
+    interpolation: Warp = "nearest"
     fill: Fill = None
-    version: int = field(default=1, kw_only=True)
+    version: _Version = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        who, bins = "RandAugment", self.num_magnitude_bins
-        checks.whole(who, "num_ops", self.num_ops, 0, 1000)
-        checks.whole(who, "num_magnitude_bins", bins, 2, 10_000)
-        checks.whole(who, "magnitude", self.magnitude, 0, bins - 1)
+        whole("RandAugment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
 
     @property
     def words(self) -> str:
@@ -124,15 +118,10 @@ class TrivialAugmentWide(_Policy):
         version: As in :class:`AutoAugment`.
     """
 
-    num_magnitude_bins: int = 31
-    interpolation: Interpolation = "nearest"
+    num_magnitude_bins: _Bins = 31
+    interpolation: Warp = "nearest"
     fill: Fill = None
-    version: int = field(default=1, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        who, bins = "TrivialAugmentWide", self.num_magnitude_bins
-        checks.whole(who, "num_magnitude_bins", bins, 2, 10_000)
+    version: _Version = field(default=1, kw_only=True)
 
     @property
     def words(self) -> str:
@@ -166,24 +155,17 @@ class AugMix(_Policy):
 
     otherwise_on_tensors = False
 
-    severity: int = 3
-    mixture_width: int = 3
-    chain_depth: int = -1
-    alpha: float = 1.0
+    severity: Annotated[int, whole_from(1, 10)] = 3
+    mixture_width: Annotated[int, whole_from(1, 100)] = 3
+    chain_depth: Annotated[int, whole_from(-100, 100)] = -1
+    alpha: Annotated[float, number_from(1e-6, 1e6)] = 1.0
     all_ops: bool = True
-    interpolation: Interpolation = "bilinear"
-    fill: Fill = None
-    version: int = field(default=1, kw_only=True)
+    interpolation: Warp = "bilinear"
+    fill: Annotated[Fill, optional(check_fill)] = None
+    version: _Version = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        filled = self.fill is not None
         super().__post_init__()
-        checks.whole("AugMix", "severity", self.severity, 1, 10)
-        checks.whole("AugMix", "mixture_width", self.mixture_width, 1, 100)
-        checks.whole("AugMix", "chain_depth", self.chain_depth, -100, 100)
-        checks.number("AugMix", "alpha", self.alpha, 1e-6, 1e6)
-        if not filled:
-            self._keep(fill=None)
         if self.interpolation == "bicubic":
             raise UsageError(
                 "AugMix: interpolation 'bicubic' is not one for tensors.", "Give 'bilinear'."

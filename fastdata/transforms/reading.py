@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
@@ -63,8 +64,11 @@ class Step:
     #: May stand beside a geometry: the core draws it while it decodes.
     is_geometry: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        self._keep(**checked(self))
+
     def _keep(self, **values: Any) -> None:
-        """Set fields of a frozen dataclass to what its checks return."""
+        """Set fields of a frozen dataclass."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import Sized, Transform, range_words
-from fastdata.transforms.checks import Interpolation, Range, Size
+from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
 from fastdata.transforms.reading import Cut, Fixed, Reading
 from fastdata.transforms.tree import TO_ZERO, Builder, Number
 
@@ -65,21 +66,11 @@ class RandomResizedCrop(_Resizing):
     """
 
     size: Size
-    scale: Range = (0.08, 1.0)
-    ratio: Range = (3 / 4, 4 / 3)
-    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
-    antialias: bool | None = field(default=True, compare=False)
+    scale: checks.AboveZero = (0.08, 1.0)
+    ratio: checks.AboveZero = (3 / 4, 4 / 3)
+    interpolation: Filters = "bilinear"
+    antialias: checks.Antialias = field(default=True, compare=False)
     in_double: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        who = "RandomResizedCrop"
-        self._keep(
-            size=checks.pair(who, self.size),
-            scale=checks.above_zero(who, "scale", self.scale),
-            ratio=checks.above_zero(who, "ratio", self.ratio),
-            interpolation=checks.interpolations(who, self.interpolation),
-        )
-        checks.switch(who, "antialias", self.antialias, none=True)
 
     @property
     def words(self) -> str:
@@ -97,6 +88,15 @@ class RandomResizedCrop(_Resizing):
         tree.leaf("resized_crop", *self.target, which, *ranges, draws=22)
 
 
+def _side_or_size(who: str, name: str, given: Any) -> int | tuple[int, int]:
+    single = isinstance(given, Sequence) and len(given) == 1
+    height, width = checks.pair(who, name, given)
+    return (height, width) if isinstance(given, Sequence) and not single else height
+
+
+_Bound: TypeAlias = Annotated[int | None, checks.optional(checks.whole)]
+
+
 @dataclass(frozen=True)
 class Resize(_Resizing):
     """Resize the image, with the sizes that ``torchvision.transforms.functional.resize`` computes.
@@ -109,29 +109,21 @@ class Resize(_Resizing):
         antialias: As in :class:`RandomResizedCrop`.
     """
 
-    size: Size
-    interpolation: Interpolation = "bilinear"
-    max_size: int | None = None
-    antialias: bool | None = field(default=True, compare=False)
+    size: Annotated[int | Sequence[int], _side_or_size]
+    interpolation: Filter = "bilinear"
+    max_size: _Bound = None
+    antialias: checks.Antialias = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
-        single = isinstance(self.size, Sequence) and len(self.size) == 1
-        size = self.size[0] if single else self.size  # type: ignore[index]
-        height, width = checks.pair("Resize", size)
-        self._keep(
-            size=(height, width) if isinstance(size, Sequence) else height,
-            interpolation=checks.interpolation("Resize", self.interpolation),
-        )
-        checks.switch("Resize", "antialias", self.antialias, none=True)
+        super().__post_init__()
         if self.max_size is None:
             return
-        self._keep(max_size=checks.whole("Resize", "max_size", self.max_size))
         if isinstance(self.size, tuple):
             raise UsageError(
                 f"Resize: max_size {self.max_size} is for a size that is the shorter side.",
                 "Leave it out, or give an int as size.",
             )
-        if self.max_size <= height:
+        if self.max_size <= self.size:  # type: ignore[operator]
             raise UsageError(
                 f"Resize: max_size {self.max_size} is not greater than size {self.size}.",
                 "It bounds the longer side; size is the shorter one.",
@@ -194,25 +186,13 @@ class ResizeKeepRatio(_Resizing):
     """
 
     size: Size
-    longest: float = 0.0
-    interpolation: Interpolation | Sequence[Interpolation] = "bilinear"
-    random_scale_prob: float = 0.0
-    random_scale_range: Range = (0.85, 1.05)
+    longest: Annotated[float, checks.number_from(-math.inf, math.inf)] = 0.0
+    interpolation: Filters = "bilinear"
+    random_scale_prob: Probability = 0.0
+    random_scale_range: Annotated[Range, checks.positive] = (0.85, 1.05)
     random_scale_area: bool = False
-    random_aspect_prob: float = 0.0
-    random_aspect_range: Range = (0.9, 1.11)
-
-    def __post_init__(self) -> None:
-        who = "ResizeKeepRatio"
-        checks.probability(who, self.random_scale_prob, "random_scale_prob")
-        checks.probability(who, self.random_aspect_prob, "random_aspect_prob")
-        ranges = ("random_scale_range", "random_aspect_range")
-        self._keep(
-            size=checks.pair(who, self.size),
-            longest=checks.numbers(who, "longest", (self.longest,), 1)[0],
-            interpolation=checks.interpolations(who, self.interpolation),
-            **{name: checks.positive(who, name, getattr(self, name)) for name in ranges},
-        )
+    random_aspect_prob: Probability = 0.0
+    random_aspect_range: Annotated[Range, checks.positive] = (0.9, 1.11)
 
     @property
     def words(self) -> str:
@@ -247,15 +227,15 @@ class _RandomSize(Transform):
     """Resizes to a random size, which the pixel program does."""
 
     interpolation: Any
-    antialias: bool | None
-
-    def __post_init__(self) -> None:
-        who = type(self).__name__
-        self._keep(interpolation=checks.interpolation(who, self.interpolation))
-        checks.switch(who, "antialias", self.antialias, none=True)
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
+
+
+def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
+    return tuple(
+        checks.number(who, name, side, 1, 1 << 24) for side in checks.numbers(who, name, given, 2)
+    )
 
 
 @dataclass(frozen=True)
@@ -270,18 +250,10 @@ class ScaleJitter(_RandomSize):
         antialias: As in :class:`Resize`.
     """
 
-    target_size: tuple[int, int]
-    scale_range: Range = (0.1, 2.0)
-    interpolation: Interpolation = "bilinear"
-    antialias: bool | None = field(default=True, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size = checks.numbers("ScaleJitter", "target_size", self.target_size, 2)
-        for side in size:
-            checks.number("ScaleJitter", "target_size", side, 1, 1 << 24)
-        scale = checks.interval("ScaleJitter", "scale_range", self.scale_range)
-        self._keep(target_size=size, scale_range=scale)
+    target_size: Annotated[tuple[int, int], _target_size]
+    scale_range: Annotated[Range, checks.interval] = (0.1, 2.0)
+    interpolation: Filter = "bilinear"
+    antialias: checks.Antialias = field(default=True, compare=False)
 
     @property
     def words(self) -> str:
@@ -292,6 +264,11 @@ class ScaleJitter(_RandomSize):
     def emit(self, tree: Builder) -> None:
         factor = tree.uniform(*self.scale_range)
         tree.leaf("scale_jitter", *self.target_size, factor, tree.filter(self.interpolation))  # type: ignore[arg-type]
+
+
+def _sizes(who: str, name: str, given: Any) -> tuple[int, ...]:
+    sizes = tuple(given) if isinstance(given, Sequence) else (given,)
+    return tuple(checks.whole(who, name, size) for size in sizes or (0,))
 
 
 @dataclass(frozen=True)
@@ -305,20 +282,10 @@ class RandomShortestSize(_RandomSize):
         antialias: As in :class:`Resize`.
     """
 
-    min_size: int | Sequence[int]
-    max_size: int | None = None
-    interpolation: Interpolation = "bilinear"
-    antialias: bool | None = field(default=True, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = self.min_size
-        sizes = tuple(given) if isinstance(given, Sequence) else (given,)
-        for size in sizes or (0,):
-            checks.whole("RandomShortestSize", "min_size", size)
-        if self.max_size is not None:
-            checks.whole("RandomShortestSize", "max_size", self.max_size)
-        self._keep(min_size=sizes)
+    min_size: Annotated[int | Sequence[int], _sizes]
+    max_size: _Bound = None
+    interpolation: Filter = "bilinear"
+    antialias: checks.Antialias = field(default=True, compare=False)
 
     @property
     def words(self) -> str:
@@ -341,14 +308,13 @@ class RandomResize(_RandomSize):
         antialias: As in :class:`Resize`.
     """
 
-    min_size: int
+    min_size: checks.Whole
     max_size: int
-    interpolation: Interpolation = "bilinear"
-    antialias: bool | None = field(default=True, compare=False)
+    interpolation: Filter = "bilinear"
+    antialias: checks.Antialias = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("RandomResize", "min_size", self.min_size)
         checks.whole("RandomResize", "max_size", self.max_size, self.min_size + 1)
 
     @property

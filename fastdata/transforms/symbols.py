@@ -10,14 +10,14 @@ import enum
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from PIL.Image import Image as PILImage
 
-from fastdata.transforms.forms import Stack
+from fastdata.transforms.forms import Stack, leaves
 from fastdata.transforms.originals import composed
 
 
@@ -377,19 +377,34 @@ class Object(Held):
 
 
 def plain(value: Any) -> Any:
-    """A value as code that is not traced takes it."""
-    if isinstance(value, Symbol):
-        held = held_by(value)
+    """Return a value as code that is not traced takes it."""
+
+    def real(symbol: Symbol) -> Any:
+        held = held_by(symbol)
         if held.real is None or isinstance(held, Known):
             held.refuse("hands over {}")
         return held.real
-    if type(value) in (list, tuple, FixedList, FixedTuple):
-        return (list if isinstance(value, list) else tuple)(map(plain, value))
-    if type(value) in (dict, FixedDict):
-        return {key: plain(one) for key, one in value.items()}
+
+    return _replaced(value, real, "hands over")
+
+
+def returned(value: Any) -> Any:
+    """Replace the symbols in a returned value by their records."""
+    return _replaced(value, lambda symbol: held_by(symbol).returned(), "returns")
+
+
+def _replaced(value: Any, change: Callable[[Symbol], Any], verb: str) -> Any:
+    """Replace the symbols in constants, lists, tuples and dicts."""
+    if isinstance(value, Symbol):
+        return change(value)
+    kind = _CONTAINERS.get(type(value))
+    if kind is dict:
+        return {key: _replaced(one, change, verb) for key, one in value.items()}
+    if kind is not None:
+        return kind(_replaced(one, change, verb) for one in value)
     if isinstance(value, CONSTANTS):
         return value
-    raise Unknown(f"hands over a {type(value).__name__}")
+    raise Unknown(f"{verb} a {type(value).__name__}")
 
 
 CONSTANTS = (
@@ -419,37 +434,21 @@ FixedDict = _unchangeable(
 )
 
 
-def returned(value: Any) -> Any:
-    """Replace the symbols in a returned value by their records."""
-    if isinstance(value, Symbol):
-        return held_by(value).returned()
-    if type(value) in (list, tuple, FixedList, FixedTuple):
-        kind = list if isinstance(value, list) else tuple
-        return kind(map(returned, value))
-    if type(value) in (dict, FixedDict):
-        return {key: returned(one) for key, one in value.items()}
-    if isinstance(value, CONSTANTS):
-        return value
-    raise Unknown(f"returns a {type(value).__name__}")
-
-
-def laters(form: Any) -> Iterator[Later]:
-    """Yield the calls in what code has returned."""
-    if isinstance(form, Later):
-        yield form
-    several = form.values() if isinstance(form, dict) else form
-    if isinstance(form, (dict, list, tuple)):
-        for one in several:
-            yield from laters(one)
+#: The kinds of containers that code makes, or gets in a copy that cannot change.
+_CONTAINERS: dict[Any, Any] = {
+    list: list,
+    tuple: tuple,
+    dict: dict,
+    FixedList: list,
+    FixedTuple: tuple,
+    FixedDict: dict,
+}
 
 
 def has_symbols(values: Any) -> bool:
-    """Whether there is an image or a random number in some values."""
-    if isinstance(values, Symbol):
-        return held_by(values).real is None
-    if isinstance(values, (list, tuple)):
-        return any(map(has_symbols, values))
-    return isinstance(values, dict) and any(map(has_symbols, values.values()))
+    """Return whether there is an image or a random number in some values."""
+    found = (one for one in leaves(values) if isinstance(one, Symbol))
+    return any(held_by(symbol).real is None for symbol in found)
 
 
 def package(kind: type[Any]) -> str:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastdata.errors import UsageError
 from fastdata.transforms.crops import CenterCrop, RandomCrop
 from fastdata.transforms.nodes import Apply, Choice, Mixture, Operation, Policy, Random, Sample
 from fastdata.transforms.originals import changed, name_in, override
-from fastdata.transforms.outcomes import ON_PIL_ONLY, Conversion, Declined, Found, to_tensor
+from fastdata.transforms.outcomes import Conversion, Declined, Found, on_pil, to_tensor
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio
@@ -49,20 +48,11 @@ _DECLINED = {
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
-    """One of timm's transforms; None for anything else.
-
-    As `Libraries.translate` of `fastdata.transforms.reading`.
-    """
+    """Translate one of timm's transforms, as `Libraries.translate`; None for anything else."""
     name = name_in(transform, *_MODULES)
-    if name in _DECLINED:
-        return _DECLINED[name]
-    if name not in _TRANSLATORS:
-        return None
-    try:
+    if name in _TRANSLATORS:
         return _TRANSLATORS[name](transform, kind, dtype)
-    except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
-        # Another version's, or arguments that make no sense: timm will say so when it is called.
-        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
+    return _DECLINED.get(name)
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -97,17 +87,6 @@ def _filters(transform: Any) -> tuple[str, ...]:
     modes = transform.interpolation
     modes = modes if isinstance(modes, (list, tuple)) else (modes,)
     return tuple(mode.value for mode in modes)
-
-
-def _on_pil(make: Callable[[Any], Step]) -> Callable[[Any, str, str], Found]:
-    """Decline tensors: the transform's arithmetic is known for PIL images only."""
-
-    def translator(transform: Any, kind: str, dtype: str) -> Found:
-        if kind in ("tensor", "image", "array"):
-            return ON_PIL_ONLY
-        return make(transform)
-
-    return translator
 
 
 def _resized_crop(transform: Any) -> Step:
@@ -345,16 +324,16 @@ def _aug_mix(transform: Any) -> Step:
 
 
 _TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
-    "AugMixAugment": _on_pil(_aug_mix),
-    "AugmentOp": _on_pil(_one),
-    "AutoAugment": _on_pil(_auto_augment),
-    "CenterCropOrPad": _on_pil(_center_crop),
+    "AugMixAugment": on_pil(_aug_mix),
+    "AugmentOp": on_pil(_one),
+    "AutoAugment": on_pil(_auto_augment),
+    "CenterCropOrPad": on_pil(_center_crop),
     "MaybePILToTensor": _pil_to_tensor,
     "MaybeToTensor": lambda transform, kind, dtype: to_tensor(kind),
-    "RandAugment": _on_pil(_rand_augment),
-    "RandomCropOrPad": _on_pil(_random_crop),
+    "RandAugment": on_pil(_rand_augment),
+    "RandomCropOrPad": on_pil(_random_crop),
     "RandomErasing": _erasing,
-    "RandomResizedCropAndInterpolation": _on_pil(_resized_crop),
-    "ResizeKeepRatio": _on_pil(_keep_ratio),
+    "RandomResizedCropAndInterpolation": on_pil(_resized_crop),
+    "ResizeKeepRatio": on_pil(_keep_ratio),
     "ToNumpy": _to_numpy,
 }

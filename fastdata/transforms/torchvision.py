@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from fastdata.errors import UsageError
 from fastdata.transforms import colours, crops, output, policies, resizes, warps
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
@@ -85,12 +84,9 @@ _VERSIONS = {
 
 def views(transform: Any) -> FiveCrop | TenCrop | None:
     """Return a FiveCrop or TenCrop in our terms; None for anything else."""
-    name = kind_of(transform).__name__
-    if name not in ("FiveCrop", "TenCrop") or _version(transform) is None:
-        return None
-    if name == "FiveCrop":
-        return FiveCrop(transform.size)
-    return TenCrop(transform.size, transform.vertical_flip)
+    step = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(kind_of(transform).__name__)
+    version = None if step is None else _version(transform)
+    return version and step.from_torchvision(transform, version)
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:
@@ -104,13 +100,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
         return _DECLINED.get(name, NOT_KNOWN)
     if reason := _inconsistent(transform):
         return Declined(reason)
-    try:
-        if name in _CONVERSIONS:
-            return _conversion(name, transform, version, kind, dtype)
-        return _translate_step(_STEPS[name], transform, version, kind, dtype)
-    except (AttributeError, UsageError, TypeError, ValueError) as error:
-        # Its own arguments make no sense; torchvision will say so when it is called.
-        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
+    if name in _CONVERSIONS:
+        return _conversion(name, transform, version, kind, dtype)
+    return _translate_step(_STEPS[name], transform, version, kind, dtype)
 
 
 def is_known(transform: Any) -> bool:

@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.transforms import tracing_calls
-from fastdata.transforms.forms import Stack
+from fastdata.transforms.forms import leaves, mapped
 from fastdata.transforms.originals import changed, composed, hooked, name_in, pillow_changed
 from fastdata.transforms.reading import Step
 from fastdata.transforms.symbols import (
@@ -69,7 +69,6 @@ from fastdata.transforms.symbols import (
     apply_known,
     has_symbols,
     held_by,
-    laters,
     name_of,
     package,
     plain,
@@ -132,14 +131,12 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
 
 
 def _given(run: _Run, form: Any) -> Any:
-    """Symbols of a form of images."""
-    if isinstance(form, int):
-        return Symbol(Image(run, Node(None, form)))
-    if isinstance(form, Stack):
-        return Symbol(Stacked(run, tuple(_given(run, one) for one in form.images)))
-    if isinstance(form, dict):
-        return {key: _given(run, one) for key, one in form.items()}
-    return type(form)(_given(run, one) for one in form)
+    """Return symbols of a form of images."""
+    return mapped(
+        form,
+        lambda number: Symbol(Image(run, Node(None, number))),
+        lambda images: Symbol(Stacked(run, images)),
+    )
 
 
 def is_users(function: Any) -> bool:
@@ -308,10 +305,9 @@ class _Run:
         """
         if self.unsure and self.tests_none:
             return f"it tests for None what {self.unsure} returns"
-        kept = list(laters(result))
         for later in self.awaited:
             name = name_of(later.function)
-            if not any(one is later for one in kept):
+            if not any(one is later for one in leaves(result)):
                 return f"it calls {name} and does not return the result"
             if any(one is later.function for one in self.read):
                 return f"it calls {name} and reads its attributes"
@@ -441,17 +437,9 @@ class _Run:
                     step = _shifted(node.step, self, offset)
                     last = nodes.setdefault(id(node), Node(last, step, node.mode))
                 return Symbol(Image(self, last))
-            if isinstance(value, Later):
-                return self.later(value)
-            if isinstance(value, Stack):
-                return Symbol(Stacked(self, tuple(map(graft, value.images))))
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(graft, value))
-            if isinstance(value, dict):
-                return {key: graft(one) for key, one in value.items()}
-            return value
+            return self.later(value) if isinstance(value, Later) else value
 
-        return graft(course.result)
+        return mapped(course.result, graft, lambda images: Symbol(Stacked(self, images)))
 
     def inline(
         self,

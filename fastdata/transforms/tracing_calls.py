@@ -38,14 +38,6 @@ def _unit(run: Any) -> Any:
     return run.uniform(0.0, 1.0)
 
 
-def _uniform(run: Any, a: Any, b: Any) -> Any:
-    return run.uniform(a, b)
-
-
-def _numpy_uniform(run: Any, low: Any = 0.0, high: Any = 1.0) -> Any:
-    return run.uniform(low, high)
-
-
 def _torch_rand(run: Any, size: Any = None) -> Any:
     if size not in (1, (1,), [1], (), []):
         raise Unknown("draws several numbers of torch's")
@@ -57,10 +49,6 @@ def _chosen(run: Any, several: Any) -> Any:
         raise Unknown("chooses of what is not known, or of many")
     count = len(several)
     return several[run.choose((1 / count,) * count) if count > 1 else 0]
-
-
-def _whole(run: Any, a: Any, b: Any) -> Any:
-    return _chosen(run, range(plain(a), plain(b) + 1))
 
 
 def _numpy_whole(run: Any, low: Any, high: Any = None) -> Any:
@@ -132,14 +120,6 @@ def _posterize(run: Any, image: Any, bits: Any) -> Any:
     return _on_pil(_image(image), "posterize", _number(int(plain(bits)), 0, 8))
 
 
-def _gray(run: Any, image: Any) -> Any:
-    return _convert(_image(image), "L")
-
-
-def _blur(run: Any, radius: Any = 2) -> Any:
-    return Symbol(_Blur(run, radius))
-
-
 def _enhancer(operation: str, run: Any, image: Any) -> Any:
     return Symbol(_Enhancer(run, operation, _image(image)))
 
@@ -168,14 +148,10 @@ def _transpose(image: Image, method: Any) -> Any:
     return _on_pil(image, flips[int(method)])
 
 
-def _copy(image: Image) -> Any:
-    return Symbol(image)
-
-
 #: Methods of Pillow's images.
 METHODS: dict[str, Callable[..., Any]] = {
     "convert": _convert,
-    "copy": _copy,
+    "copy": lambda image: Symbol(image),
     "filter": _filter,
     "transpose": _transpose,
 }
@@ -227,7 +203,12 @@ _FUNCTIONAL: dict[str, Callable[..., Any]] = {
 
 # --- by identity -----------------------------------------------------------------------------
 
-_OPERATIONS = ("equalize", "invert")
+_OPERATIONS = {
+    "equalize": "equalize",
+    "flip": "flip_vertical",
+    "invert": "invert",
+    "mirror": "flip_horizontal",
+}
 _ENHANCERS = {
     "Brightness": "brightness",
     "Color": "saturation",
@@ -238,21 +219,19 @@ _ENHANCERS = {
 # As these modules were when fastdata was imported.
 _ALWAYS: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (random.random, _unit),
-    (random.uniform, _uniform),
+    (random.uniform, lambda run, a, b: run.uniform(a, b)),
     (random.choice, _chosen),
-    (random.randint, _whole),
+    (random.randint, lambda run, a, b: _chosen(run, range(plain(a), plain(b) + 1))),
     (np.random.rand, _unit),
     (np.random.random, _unit),
     (np.random.random_sample, _unit),
-    (np.random.uniform, _numpy_uniform),
+    (np.random.uniform, lambda run, low=0.0, high=1.0: run.uniform(low, high)),
     (np.random.randint, _numpy_whole),
-    (ImageFilter.GaussianBlur, _blur),
+    (ImageFilter.GaussianBlur, lambda run, radius=2: Symbol(_Blur(run, radius))),
     (ImageOps.solarize, _solarize),
     (ImageOps.posterize, _posterize),
-    (ImageOps.grayscale, _gray),
-    (ImageOps.mirror, partial(_operation, "flip_horizontal")),
-    (ImageOps.flip, partial(_operation, "flip_vertical")),
-    *((getattr(ImageOps, name), partial(_operation, name)) for name in _OPERATIONS),
+    (ImageOps.grayscale, lambda run, image: _convert(_image(image), "L")),
+    *((getattr(ImageOps, name), partial(_operation, does)) for name, does in _OPERATIONS.items()),
     *(
         (getattr(ImageEnhance, name), partial(_enhancer, operation))
         for name, operation in _ENHANCERS.items()

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fastdata.errors import UsageError
 from fastdata.transforms.crops import FlooredCenterCrop
 from fastdata.transforms.nodes import Operation
 from fastdata.transforms.originals import is_copied, name_in, overridden
@@ -34,10 +33,7 @@ _FREE = frozenset({"__init__", "valid_kwargs"})
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
-    """One of transformers' image processors; None for anything else.
-
-    As `Libraries.translate` of `fastdata.transforms.reading`.
-    """
+    """Translate one of its image processors, as `Libraries.translate`; None for anything else."""
     own = _own_methods(transform)
     if own is None:
         return None
@@ -54,10 +50,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
         return Declined(f"its {', '.join(sorted(own))} is its own", _WRITE)
     if dtype != "uint8" or kind == "array":
         return Declined("it has floats or arrays here")
-    try:
-        return _steps(transform, model)
-    except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
-        return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
+    return _steps(transform, model)
 
 
 _WRITE = "use Resize, CenterCrop and Normalize with its numbers"

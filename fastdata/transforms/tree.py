@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fastdata import _native
+from fastdata.transforms.checks import WARPS
 
 # The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16
@@ -26,10 +27,6 @@ SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
 # Nodes that only lead to others.
 _WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
-
-#: Interpolations of warps, and padding modes, by their numbers in the core.
-WARPS = ("nearest", "bilinear", "bicubic")
-PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 # Operations that torchvision computes differently on tensors of bytes and on PIL images.
 _ON_TENSORS = ("contrast", "saturation", "sharpness", "hue", "grayscale", "autocontrast")

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.transforms import tracing
 from fastdata.transforms.colours import Grayscale
 from fastdata.transforms.crops import RandomHorizontalFlip, RandomVerticalFlip
-from fastdata.transforms.forms import Form, Stack
+from fastdata.transforms.forms import Form, leaves, mapped
 from fastdata.transforms.nodes import Apply, Arranged, Choice, Operation, Random
 from fastdata.transforms.outcomes import NOT_KNOWN, Conversion, Declined, Found
 from fastdata.transforms.reading import Chain, Several, Step
-from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, laters, name_of
+from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, name_of
 from fastdata.transforms.tracing import Path
 
 _FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomVerticalFlip(1.0)}
@@ -63,25 +63,20 @@ class Assembly:
 
     def __call__(self, views: Any) -> Any:
         """Return the user's result for one sample's views."""
-        return _assembled(self.form, views)
+
+        def made(leaf: Any) -> Any:
+            if isinstance(leaf, Later):
+                return leaf.function(*leaf.args, **dict(leaf.kwargs))
+            return views[leaf.number] if isinstance(leaf, View) else leaf
+
+        return mapped(self.form, made)
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """The place of a view in an `Assembly`."""
 
     number: int
-
-
-def _assembled(form: Any, views: Any) -> Any:
-    if isinstance(form, View):
-        return views[form.number]
-    if isinstance(form, Later):
-        return form.function(*form.args, **dict(form.kwargs))
-    if isinstance(form, (list, tuple)):
-        return type(form)(_assembled(one, views) for one in form)
-    if isinstance(form, dict):
-        return {key: _assembled(one, views) for key, one in form.items()}
-    return form
 
 
 def parts(transform: Any) -> Sequence[Any] | None:
@@ -109,8 +104,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     if isinstance(transform, Steps):
         return transform.steps
     if isinstance(transform, Assembly):
-        called = ", ".join(dict.fromkeys(name_of(one.function) for one in laters(transform.form)))
-        return _not_known(f"it calls {called} for each sample")
+        called = (one for one in leaves(transform.form) if isinstance(one, Later))
+        names = ", ".join(dict.fromkeys(name_of(one.function) for one in called))
+        return _not_known(f"it calls {names} for each sample")
     try:
         courses = _courses(transform)
         if not courses:
@@ -269,24 +265,21 @@ class _Views:
     def __init__(self, course: Path) -> None:
         self.nodes: list[Node] = []
         self.is_form = True
-        self.form = self._numbered(course.result, int)
-        self.assembly = self._numbered(course.result, View)
+        self.form = mapped(course.result, self._number)
+        self.assembly = mapped(course.result, self._place)
 
-    def _numbered(self, value: Any, number: Any) -> Any:
-        if isinstance(value, Node):
-            if value.mode == "L":
-                raise Unknown("it returns images of mode L")
-            if not any(node is value for node in self.nodes):
-                self.nodes.append(value)
-            return number(next(n for n, node in enumerate(self.nodes) if node is value))
-        if isinstance(value, Stack):
-            return Stack(tuple(self._numbered(one, number) for one in value.images))
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._numbered(one, number) for one in value)
-        if isinstance(value, dict):
-            return {key: self._numbered(one, number) for key, one in value.items()}
-        self.is_form = False
-        return value
+    def _number(self, value: Any) -> Any:
+        if not isinstance(value, Node):
+            self.is_form = False
+            return value
+        if value.mode == "L":
+            raise Unknown("it returns images of mode L")
+        if not any(node is value for node in self.nodes):
+            self.nodes.append(value)
+        return next(number for number, node in enumerate(self.nodes) if node is value)
+
+    def _place(self, value: Any) -> Any:
+        return View(self._number(value)) if isinstance(value, Node) else value
 
 
 def _several(name: str, courses: Sequence[Path]) -> list[Any]:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Transform, range_words
-from fastdata.transforms.checks import Fill, Interpolation, Range
+from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
 from fastdata.transforms.reading import Fixed
-from fastdata.transforms.tree import HEIGHT, TO_EVEN, WARPS, WIDTH, Builder, Number
+from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Number
+
+_shear = checks.optional(partial(checks.angles, counts=(2, 4)))
 
 
-def _center(who: str, given: Any) -> tuple[float, ...] | None:
-    return None if given is None else checks.numbers(who, "center", given, 2)
+def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
+    parts = checks.numbers(who, name, given, 2)
+    if not all(0 <= part <= 1 for part in parts):
+        raise UsageError(
+            f"{who}: {name} {parts} has a part that is not from 0 to 1.",
+            f"Give for example {name}=(0.1, 0.1).",
+        )
+    return parts
 
 
 def _center_values(center: Any) -> tuple[float, float, float]:
@@ -39,20 +48,11 @@ class RandomRotation(Transform):
     otherwise_on_tensors = True
     floats_as_bytes = True
 
-    degrees: float | Range
-    interpolation: Interpolation = "nearest"
+    degrees: Angles
+    interpolation: Warp = "nearest"
     expand: bool = False
-    center: Sequence[float] | None = None
+    center: Center = None
     fill: Fill = 0
-
-    def __post_init__(self) -> None:
-        who = "RandomRotation"
-        self._keep(
-            degrees=checks.angles(who, "degrees", self.degrees),
-            interpolation=checks.interpolation(who, self.interpolation, WARPS),
-            center=_center(who, self.center),
-            fill=checks.fill(who, self.fill),
-        )
 
     @property
     def words(self) -> str:
@@ -84,34 +84,15 @@ class RandomAffine(Transform):
     otherwise_on_tensors = True
     floats_as_bytes = True
 
-    degrees: float | Range
-    translate: Sequence[float] | None = None
-    scale: Sequence[float] | None = None
-    shear: float | Sequence[float] | None = None
-    interpolation: Interpolation = "nearest"
+    degrees: Angles
+    translate: Annotated[Sequence[float] | None, checks.optional(_parts)] = None
+    scale: Annotated[Sequence[float] | None, checks.optional(checks.positive)] = None
+    shear: Annotated[
+        float | Sequence[float] | None, checks.optional(partial(checks.angles, counts=(2, 4)))
+    ] = None
+    interpolation: Warp = "nearest"
     fill: Fill = 0
-    center: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        who = "RandomAffine"
-        if self.translate is not None:
-            moved = checks.numbers(who, "translate", self.translate, 2)
-            if not all(0 <= part <= 1 for part in moved):
-                raise UsageError(
-                    f"RandomAffine: translate {moved} has a part that is not from 0 to 1.",
-                    "Give for example translate=(0.1, 0.1).",
-                )
-            self._keep(translate=moved)
-        if self.scale is not None:
-            self._keep(scale=checks.positive(who, "scale", self.scale))
-        if self.shear is not None:
-            self._keep(shear=checks.angles(who, "shear", self.shear, (2, 4)))
-        self._keep(
-            degrees=checks.angles(who, "degrees", self.degrees),
-            interpolation=checks.interpolation(who, self.interpolation, WARPS),
-            fill=checks.fill(who, self.fill),
-            center=_center(who, self.center),
-        )
+    center: Center = None
 
     @property
     def words(self) -> str:
@@ -150,19 +131,10 @@ class RandomPerspective(ByChance):
     otherwise_on_tensors = True
     floats_as_bytes = True
 
-    distortion_scale: float = 0.5
-    p: float = 0.5
-    interpolation: Interpolation = "bilinear"
+    distortion_scale: Annotated[float, checks.number_from(0, 1)] = 0.5
+    p: Probability = 0.5
+    interpolation: Warp = "bilinear"
     fill: Fill = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        who = "RandomPerspective"
-        checks.number(who, "distortion_scale", self.distortion_scale, 0, 1)
-        self._keep(
-            interpolation=checks.interpolation(who, self.interpolation, WARPS),
-            fill=checks.fill(who, self.fill),
-        )
 
     @property
     def words(self) -> str:
