@@ -324,12 +324,8 @@ def _as_array(image: Image.Image, rows: int) -> Pixels:
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    try:
+    with by_pillow.decoding(passing=(MemoryError,)):  # Pillow cannot convert every mode
         return RGB.apply(image)
-    except MemoryError:
-        raise
-    except Exception as error:  # Pillow cannot convert every mode
-        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 
 
 class Encoded:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -98,28 +99,39 @@ _PILLOW_ENCODINGS = {
 _CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMYK": 4}
 
 
-def _probe_with_pillow(data: bytes) -> ImageInfo:
+@contextmanager
+def decoding(unidentified: str = "", passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise a SampleError for what Pillow raises: almost anything on broken bytes.
+
+    Args:
+        unidentified: The message for what is no image to Pillow.
+        passing: Other exceptions to let pass.
+    """
     try:
-        # Not safe among threads, but only packing and verifying call this, and each of their
-        # processes runs one task at a time.
-        with warnings.catch_warnings():
-            # Broken EXIF and the like: such warnings are for users of the image.
-            warnings.simplefilter("ignore")
-            image = _opened(data)
-            encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
-            if encoding == "jpeg":
-                encoding = _native.probe(data)[0]
-            info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
-            if encoding == "png":
-                image.verify()  # the checksums of all chunks, some of which decoding skips
-                image = Image.open(io.BytesIO(data))
-            image.load()
-    except SampleError:
+        yield
+    except (SampleError, *passing):
         raise
-    except UnidentifiedImageError:
-        raise SampleError(f"not an image (starts with {data[:8]!r})") from None
-    except Exception as error:  # Pillow's decoders raise almost anything on broken bytes
-        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
+    except Exception as error:
+        words = f"cannot be decoded: {error or type(error).__name__}"
+        if isinstance(error, UnidentifiedImageError):
+            words = unidentified or words
+        raise SampleError(words) from None
+
+
+def _probe_with_pillow(data: bytes) -> ImageInfo:
+    # Warnings of broken EXIF and the like are for users of the image. Ignoring them is not safe
+    # among threads, but only packing and verifying call this, one task at a time in a process.
+    with decoding(f"not an image (starts with {data[:8]!r})"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _opened(data)
+        encoding = _PILLOW_ENCODINGS.get(image.format or "", "other")
+        if encoding == "jpeg":
+            encoding = _native.probe(data)[0]
+        info = ImageInfo(encoding, *image.size, _CHANNELS.get(image.mode, 3))
+        if encoding == "png":
+            image.verify()  # the checksums of all chunks, some of which decoding skips
+            image = Image.open(io.BytesIO(data))
+        image.load()
     return info
 
 
@@ -234,7 +246,8 @@ def open_image(
     Raises:
         SampleError: The bytes cannot be decoded, or the image is beyond the limits.
     """
-    try:
+    unidentified = f"cannot be decoded: Pillow cannot identify an image in {len(data)} bytes"
+    with decoding(unidentified):
         if limits is not None and info.encoding != "raw":
             limits.check(data)
         if info.encoding == "raw":
@@ -252,14 +265,6 @@ def open_image(
             decoded.info = image.info
             image = decoded
         return style.apply(image)
-    except SampleError:
-        raise
-    except UnidentifiedImageError:
-        raise SampleError(
-            f"cannot be decoded: Pillow cannot identify an image in {len(data)} bytes"
-        ) from None
-    except Exception as error:
-        raise SampleError(f"cannot be decoded: {error or type(error).__name__}") from None
 
 
 def describe_kind(data: bytes) -> str:

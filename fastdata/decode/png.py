@@ -20,6 +20,11 @@ from fastdata.decode.declined import Declined
 _CHUNK = Struct(">I4s")
 _HEADER = Struct(">IIBBBBB")
 _GREY, _PALETTE, _GREY_ALPHA, _RGB_ALPHA = 0, 3, 4, 6
+#: First column and row of each pass, and its steps across and down.
+_ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
 _SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
 
 
@@ -72,15 +77,9 @@ class PngFile(NamedTuple):
 
     def _inflated_bytes(self, rows: int) -> int:
         """As `PngHeader::inflated_bytes` of the core; of an interlaced image, at most as many."""
-        bits = self.width * _SAMPLES[self.colour] * self.depth
-        plain = (1 + (bits + 7) // 8) * rows
-        if not self.interlaced:
-            return plain
-        return sum(
-            (1 + (columns * _SAMPLES[self.colour] * self.depth + 7) // 8) * lines
-            for columns, lines in _passes(self.width, self.height)
-            if columns
-        )
+        bits = _SAMPLES[self.colour] * self.depth
+        passes = _passes(self.width, self.height) if self.interlaced else [(self.width, rows)]
+        return sum((1 + (columns * bits + 7) // 8) * lines for columns, lines in passes if columns)
 
 
 def open_png(data: bytes, trusted: bool) -> PngFile:
@@ -130,18 +129,7 @@ def open_png(data: bytes, trusted: bool) -> PngFile:
 
 def _passes(width: int, height: int) -> list[tuple[int, int]]:
     """Return (columns, rows) of each pass of an interlaced image (Adam7)."""
-    return [
-        ((width - x + dx - 1) // dx, (height - y + dy - 1) // dy)
-        for x, y, dx, dy in (
-            (0, 0, 8, 8),
-            (4, 0, 8, 8),
-            (0, 4, 4, 8),
-            (2, 0, 4, 4),
-            (0, 2, 2, 4),
-            (1, 0, 2, 2),
-            (0, 1, 1, 2),
-        )
-    ]
+    return [((width - x + dx - 1) // dx, (height - y + dy - 1) // dy) for x, y, dx, dy in _ADAM7]
 
 
 @cache

@@ -26,15 +26,15 @@ _MODE_RGB = 0
 _MARGIN = 2
 
 
+def _ints(*names: str) -> list[tuple[str, Any]]:
+    return [(name, c_int) for name in names]
+
+
 class _Features(ctypes.Structure):
     """WebPBitstreamFeatures."""
 
     _fields_: ClassVar = [
-        ("width", c_int),
-        ("height", c_int),
-        ("has_alpha", c_int),
-        ("has_animation", c_int),
-        ("format", c_int),
+        *_ints("width", "height", "has_alpha", "has_animation", "format"),
         ("pad", c_uint32 * 5),
     ]
 
@@ -63,10 +63,7 @@ class _Buffer(ctypes.Structure):
     """WebPDecBuffer."""
 
     _fields_: ClassVar = [
-        ("colorspace", c_int),
-        ("width", c_int),
-        ("height", c_int),
-        ("is_external_memory", c_int),
+        *_ints("colorspace", "width", "height", "is_external_memory"),
         ("u", _Memory),
         ("pad", c_uint32 * 4),
         ("private_memory", c_void_p),
@@ -77,20 +74,10 @@ class _Options(ctypes.Structure):
     """WebPDecoderOptions."""
 
     _fields_: ClassVar = [
-        ("bypass_filtering", c_int),
-        ("no_fancy_upsampling", c_int),
-        ("use_cropping", c_int),
-        ("crop_left", c_int),
-        ("crop_top", c_int),
-        ("crop_width", c_int),
-        ("crop_height", c_int),
-        ("use_scaling", c_int),
-        ("scaled_width", c_int),
-        ("scaled_height", c_int),
-        ("use_threads", c_int),
-        ("dithering_strength", c_int),
-        ("flip", c_int),
-        ("alpha_dithering_strength", c_int),
+        *_ints("bypass_filtering", "no_fancy_upsampling"),
+        *_ints("use_cropping", "crop_left", "crop_top", "crop_width", "crop_height"),
+        *_ints("use_scaling", "scaled_width", "scaled_height", "use_threads"),
+        *_ints("dithering_strength", "flip", "alpha_dithering_strength"),
         ("pad", c_uint32 * 5),
     ]
 
@@ -178,13 +165,9 @@ def _library() -> Any:
         try:
             library = ctypes.CDLL(path)
             library.WebPInitDecoderConfigInternal.argtypes = [POINTER(_Config), c_int]
-            library.WebPGetFeaturesInternal.argtypes = [
-                c_char_p,
-                c_size_t,
-                POINTER(_Features),
-                c_int,
-            ]
-            library.WebPDecode.argtypes = [c_char_p, c_size_t, POINTER(_Config)]
+            given = [c_char_p, c_size_t]
+            library.WebPGetFeaturesInternal.argtypes = [*given, POINTER(_Features), c_int]
+            library.WebPDecode.argtypes = [*given, POINTER(_Config)]
         except (OSError, AttributeError):
             continue
         if library.WebPInitDecoderConfigInternal(byref(_Config()), _ABI):

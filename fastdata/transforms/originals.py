@@ -35,56 +35,26 @@ from PIL import Image
 
 #: The modules that are copied, each with its submodules.
 _COPIED = (
-    "PIL.ImageEnhance",
-    "PIL.ImageFilter",
-    "PIL.ImageOps",
-    "dinov2.data.augmentations",
-    "dinov2.data.transforms",
-    "lightly.transforms",
-    "open_clip.transform",
-    "timm.data.auto_augment",
-    "timm.data.loader",
-    "timm.data.mixup",
-    "timm.data.naflex_transforms",
-    "timm.data.random_erasing",
-    "timm.data.transforms",
-    "torch.nn.modules.container",
-    "torch.nn.modules.linear",
-    "torch.nn.modules.module",
-    "torch.utils.data._utils.collate",
-    "torch.utils.data.dataset",
-    "torchvision.datasets.folder",
-    "torchvision.datasets.imagenet",
-    "torchvision.transforms",
-    "transformers.image_processing_backends",
-    "transformers.image_processing_base",
-    "transformers.image_processing_utils",
-    "transformers.image_transforms",
+    *("PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageOps"),
+    *("dinov2.data.augmentations", "dinov2.data.transforms"),
+    *("lightly.transforms", "open_clip.transform"),
+    *("timm.data.auto_augment", "timm.data.loader", "timm.data.mixup"),
+    *("timm.data.naflex_transforms", "timm.data.random_erasing", "timm.data.transforms"),
+    *("torch.nn.modules.container", "torch.nn.modules.linear", "torch.nn.modules.module"),
+    *("torch.utils.data._utils.collate", "torch.utils.data.dataset"),
+    *("torchvision.datasets.folder", "torchvision.datasets.imagenet", "torchvision.transforms"),
+    *("transformers.image_processing_backends", "transformers.image_processing_base"),
+    *("transformers.image_processing_utils", "transformers.image_transforms"),
     "transformers.models",
 )
 
 #: Attributes of classes that do not decide what their objects do to an image.
 _NOT_COMPARED = frozenset(
     {
-        "__abstractmethods__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations__",
-        "__annotations_cache__",
-        "__dict__",
-        "__doc__",
-        "__firstlineno__",
-        "__init_subclass__",
-        "__module__",
-        "__orig_bases__",
-        "__parameters__",
-        "__repr__",
-        "__slotnames__",
-        "__static_attributes__",
-        "__str__",
-        "__weakref__",
-        "_abc_impl",
-        "extra_repr",
+        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
+        *("__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__init_subclass__"),
+        *("__module__", "__orig_bases__", "__parameters__", "__repr__", "__slotnames__"),
+        *("__static_attributes__", "__str__", "__weakref__", "_abc_impl", "extra_repr"),
     }
 )
 
@@ -93,29 +63,16 @@ _NOT_COMPARED = frozenset(
 _CALLED = {
     "torch.nn.modules.module.Module": frozenset(
         {
-            "__call__",
-            "__getattr__",
-            "__getattribute__",
-            "_call_impl",
-            "_slow_forward",
-            "_wrapped_call_impl",
-            "forward",
+            *("__call__", "__getattr__", "__getattribute__"),
+            *("_call_impl", "_slow_forward", "_wrapped_call_impl", "forward"),
         }
     )
 }
 
 #: Attributes that decide what code computes; its lines and file name do not.
 _OF_CODE = (
-    "co_name",
-    "co_code",
-    "co_names",
-    "co_varnames",
-    "co_freevars",
-    "co_cellvars",
-    "co_argcount",
-    "co_posonlyargcount",
-    "co_kwonlyargcount",
-    "co_flags",
+    *("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars"),
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags"),
 )
 
 #: Methods of Pillow's images by which libraries transform them.
@@ -124,19 +81,7 @@ _METHODS = (
     *("resize", "rotate", "split", "tobytes", "transform", "transpose"),
 )
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_compiled_call_impl",
-)
-_GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MISSING = object()
 _LOCK = threading.RLock()
 
@@ -183,13 +128,8 @@ def overridden(thing: Any, kind: type[Any]) -> str:
 #: Own attributes of a class that only has another constructor, in any version of Python.
 _CONSTRUCTED = frozenset(
     {
-        "__annotate__",
-        "__annotations__",
-        "__doc__",
-        "__firstlineno__",
-        "__init__",
-        "__module__",
-        "__static_attributes__",
+        *("__annotate__", "__annotations__", "__doc__", "__firstlineno__", "__init__"),
+        *("__module__", "__static_attributes__"),
     }
 )
 
@@ -236,13 +176,13 @@ def composed(transform: Any) -> tuple[Any, ...] | None:
 
 def hooked(module: Any) -> str:
     """Say in a clause which hooks run when a module of torch's is called; "" for none."""
-    for name in _HOOKS:
+    for name in (*_HOOKS, "_compiled_call_impl"):
         if vars(module).get(name):
             return f"it has {name.lstrip('_')}"
     torch_module = sys.modules["torch.nn.modules.module"]
-    for name in _GLOBAL_HOOKS:
-        if getattr(torch_module, name, None):
-            return f"torch.nn has {name.lstrip('_')}"
+    for name in _HOOKS:
+        if getattr(torch_module, f"_global{name}", None):
+            return f"torch.nn has global{name}"
     return ""
 
 
