@@ -165,7 +165,7 @@ def _library() -> Any:
         try:
             library = ctypes.CDLL(path)
             library.WebPInitDecoderConfigInternal.argtypes = [POINTER(_Config), c_int]
-            given = [c_char_p, c_size_t]
+            given: list[Any] = [c_char_p, c_size_t]
             library.WebPGetFeaturesInternal.argtypes = [*given, POINTER(_Features), c_int]
             library.WebPDecode.argtypes = [*given, POINTER(_Config)]
         except (OSError, AttributeError):

@@ -152,14 +152,7 @@ class Order(ABC):
 
 
 class Sequential(Order):
-    """Order in which the samples are stored.
-
-    Args:
-        n: Number of samples, 0 or more.
-
-    Raises:
-        UsageError: ``n`` is negative.
-    """
+    """Order in which the samples are stored."""
 
     def _samples(self, x: _UInts) -> _UInts:
         return x
@@ -171,9 +164,6 @@ class Random(Order):
     Args:
         n: Number of samples, 0 or more.
         key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
-
-    Raises:
-        UsageError: ``n`` is negative.
     """
 
     def __init__(self, n: int, key: int) -> None:

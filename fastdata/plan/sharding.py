@@ -160,7 +160,7 @@ class State:
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         order, window = self.order, 0
         if isinstance(order, QuasiRandom):
-            order, window = "quasi-random", order.window
+            window, order = order.window, "quasi-random"
         return {"version": _STATE_VERSION, **numbers, "order": order, "window": window}
 
     @classmethod

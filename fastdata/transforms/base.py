@@ -58,9 +58,9 @@ class Transform(Step):
 class ByChance(Transform):
     """Base of augmentations that are done with a probability."""
 
-    #: Operation of the core, where there is one without values.
+    #: The core's operation, if it is one without values.
     operation: ClassVar[str] = ""
-    #: Words for it.
+    #: The augmentation in words.
     doing: Any = ""
     p: Any
 
@@ -184,17 +184,7 @@ def call(
     tail: Sequence[Callable[[Any], Any]],
     form: Form | None,
 ) -> Any:
-    """Apply a pipeline that was read to one PIL image.
-
-    Args:
-        transform: The pipeline.
-        image: A PIL image.
-        views: Each view of it; they need not come to one size.
-        tail: Functions to call with the views.
-        form: The views' form; None: there is one.
-
-    Returns:
-        A tensor, what views make of several, or what the tail makes of it.
+    """Apply a pipeline to one PIL image, as `read` has read it.
 
     Raises:
         UsageError: It is not a PIL image, or the transforms cannot be composed.
@@ -244,12 +234,8 @@ def _view(view: Reading, image: Image.Image) -> Any:
 def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
     """Crop, resize, cut and flip one image with Pillow; fill with zeros outside it.
 
-    Args:
-        image: The source image; modes other than RGB are converted to it.
-        cut: Its geometry, a row of what `fastdata.transforms.geometry.draw` returns.
-
-    Returns:
-        uint8 (height, width, 3), RGB, of the size of the cut's canvas.
+    ``cut`` is a row of what `fastdata.transforms.geometry.draw` returns. The result is uint8,
+    (height, width, 3), RGB, of the size of the cut's canvas.
     """
     if image.mode != "RGB":
         image = image.convert("RGB")

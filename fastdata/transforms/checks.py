@@ -35,11 +35,9 @@ _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 def checked(step: Any) -> dict[str, Any]:
     """Return the parameters of a transform that have a check, as it returns them."""
-    who = type(step).__name__
-    return {
-        name: check(who, name, getattr(step, name))
-        for name, check in _checks_of(type(step)).items()
-    }
+    kind: Any = type(step)
+    checks = _checks_of(kind).items()
+    return {name: check(kind.__name__, name, getattr(step, name)) for name, check in checks}
 
 
 @cache

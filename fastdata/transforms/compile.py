@@ -98,16 +98,7 @@ class Program:
     pixels: tuple[Step, ...] = ()
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
-        """Draw and compose the geometry of a batch.
-
-        Args:
-            widths: Of the source images in pixels, ints, (N,).
-            heights: Of the source images in pixels, ints, (N,).
-            keys: uint64 (N,), a sample each: from which `fastdata.plan.draws` makes its numbers.
-
-        Returns:
-            A row for each sample; the same whatever else is in the batch.
-        """
+        """Draw and compose the geometry of a batch, as `fastdata.transforms.geometry.draw`."""
         return geometry.draw(self.steps, widths, heights, keys)
 
     def too_small(self, cuts: Cuts) -> dict[int, str]:
@@ -115,27 +106,22 @@ class Program:
         return geometry.too_small(self.steps, cuts)
 
     def batch_options(self, cuts: Cuts) -> dict[str, Any]:
-        """Keyword arguments of `fastdata.decode.decode_batch` that do this to some images.
-
-        Args:
-            cuts: Rows of what :meth:`draw` returned.
-        """
-        output = self.output
+        """Return keyword arguments of `fastdata.decode.decode_batch` for rows of :meth:`draw`."""
         return {
-            "dtype": output.dtype,
-            "mean": output.mean,
-            "std": output.std,
+            "dtype": self.output.dtype,
+            "mean": self.output.mean,
+            "std": self.output.std,
             "cuts": cuts,
             "program": native_program(self.pixels) if self.pixels else None,
         }
 
     @property
     def erases(self) -> bool:
-        """Whether the output is written over after it was normalised."""
+        """Whether it erases rectangles of the normalised output."""
         return any(step.erases for step in self.pixels)
 
     def describe(self) -> str:
-        """The program in one line of words."""
+        """Describe the program in one line."""
         kind = "PIL images" if self.output.as_pil else self.output.dtype
         if self.output.channels == 1:
             kind = f"{kind} of one channel"
@@ -165,16 +151,11 @@ class Recipe:
     calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
 
     def image(self, views: list[Any], batched: bool = False) -> Any:
-        """Return the one view of an image, or several in their form.
-
-        Args:
-            views: Of a sample, or of a batch.
-            batched: Whether they are of a batch.
-        """
+        """Return the one view of a sample, or of a batch; or several views in their form."""
         return views[0] if self.form is None else in_form(views, self.form, batched)
 
     def finish(self, views: Sequence[Any]) -> Any:
-        """Call for one sample what the core does not do; return what the pipeline makes of it."""
+        """Call the functions of one sample that the core does not do; return the result."""
         made = list(views)
         for number, calls in enumerate(self.calls):
             for call in calls:
@@ -185,7 +166,7 @@ class Recipe:
         return image
 
     def describe(self) -> str:
-        """The pipeline in one line of words."""
+        """Describe the pipeline in one line."""
         views = [program.describe() for program in self.programs]
         alike = [(view, len(list(same))) for view, same in groupby(views)]
         line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
@@ -274,10 +255,7 @@ LIBRARIES = _Libraries()
 def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
-    """Read a pipeline of any library's transforms, for images of one size or of any.
-
-    See `fastdata.transforms.base.read`.
-    """
+    """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
     return read(transform, size, LIBRARIES)
 
 
@@ -367,11 +345,9 @@ def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
 
 
 def _unknown(transform: Any, why: Declined | None = None, last: int = 0) -> Unknown:
-    """Describe a step that the core cannot do.
+    """Describe a step that the core cannot do, and why; None: find out.
 
     Args:
-        transform: The step.
-        why: The reason; None: ask.
         last: Number of steps at the pipeline's end that begin with it, if it gets a tensor.
     """
     if why is None:
@@ -403,7 +379,7 @@ def _hint(transform: Any) -> str:
 
 
 def _class_hint(transform: Any) -> str:
-    """The transform of torchvision's that stands in for one derived from it; "" for others."""
+    """Advise on a class derived from torchvision's: use the original; "" for others."""
     for base in type(transform).__mro__[1:]:
         if base.__module__ != "torchvision.transforms.transforms":
             continue
@@ -429,7 +405,7 @@ _SEVERAL_HINT = (
 
 
 def _wrapping_hint(transform: Any) -> str:
-    """Advise on an object that holds pipelines, as recipes' classes do; "" for others."""
+    """Advise on an object that holds pipelines, as classes of recipes do; "" for others."""
     attributes = getattr(transform, "__dict__", {})
     held: list[str] = []
     pipelines: list[Any] = []
@@ -452,6 +428,6 @@ def _wrapping_hint(transform: Any) -> str:
 
 
 def _is_pipeline(value: Any) -> bool:
-    """Whether an object is a Compose, or only calls several transforms."""
+    """Return whether an object is a Compose, or only calls several transforms."""
     ours = is_ours(value) and isinstance(value, Chain)
     return ours or LIBRARIES.parts(value) is not None

@@ -43,8 +43,8 @@ def draw(steps: tuple[Any, ...], widths: Any, heights: Any, keys: npt.NDArray[np
     Args:
         steps: Crops, at most one resize, flips: each a `Step` that is geometry. After a crop, none
             may reach outside the result.
-        widths: Of the source images, (N,).
-        heights: Of the source images, (N,).
+        widths: Columns of the source images, (N,).
+        heights: Rows of the source images, (N,).
         keys: uint64 (N,); the steps draw from them.
 
     Returns:

@@ -277,22 +277,11 @@ class Libraries:
         return None
 
     def translate(self, transform: Any, kind: str, dtype: str) -> Found:
-        """Translate a transform.
-
-        Args:
-            transform: Anything but a Compose.
-            kind: Its argument: ``pil``, ``tensor``, ``image``, ``array``, or ``own``, which serves
-                as any.
-            dtype: Dtype of its argument, as ``Output.dtype``.
-        """
+        """Translate a transform; its argument is of a kind, as in `Reading`, and dtype."""
         return NOT_KNOWN
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        """Translate a transform that takes several views, each by itself.
-
-        Args:
-            transform: Anything.
-            form: Form of its argument.
+        """Translate a transform that takes views in a form, each view by itself.
 
         Returns:
             For each view of the result, the view it is made of, and its steps; and the result's
@@ -306,7 +295,7 @@ class Libraries:
 
 
 def is_ours(transform: Any) -> bool:
-    """Whether it is a step; a class that a script derives from one may do anything."""
+    """Return whether it is a step; a class that a script derives from one may do anything."""
     return isinstance(transform, Step) and type(transform).__module__.startswith("fastdata.")
 
 
@@ -579,7 +568,7 @@ def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any
 
 
 def _is_list(transform: Any) -> bool:
-    """Whether it is a pipeline in a list or tuple; one with a ``__call__`` may do anything."""
+    """Return whether it is a pipeline in a list or tuple, without a ``__call__`` of its own."""
     return isinstance(transform, (list, tuple)) and not callable(transform)
 
 

@@ -56,17 +56,17 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
-    """Whether it is timm's FastCollateMixup: of uint8 images it makes mixed ones."""
+    """Return whether it is timm's FastCollateMixup, which mixes uint8 images."""
     return name_in(collate_fn, "timm.data.mixup") == "FastCollateMixup"
 
 
 def collates_bytes(collate_fn: Any) -> bool:
-    """Whether it is timm's fast_collate: of uint8 images and labels it makes tensors."""
+    """Return whether it is timm's fast_collate, which makes tensors of uint8 images and labels."""
     return _is_function(collate_fn, "fast_collate")
 
 
 def only_seeds(worker_init_fn: Any) -> bool:
-    """Whether it is that of timm's create_loader, which only seeds a worker's generators."""
+    """Return whether it is create_loader's function, which only seeds a worker's generators."""
     return (
         isinstance(worker_init_fn, partial)
         and _is_function(worker_init_fn.func, "_worker_init")
@@ -75,7 +75,7 @@ def only_seeds(worker_init_fn: Any) -> bool:
 
 
 def _is_function(given: Any, name: str) -> bool:
-    """Whether it is timm's function of this name, which makes or seeds loaders."""
+    """Return whether it is timm's function of this name, unchanged."""
     module = sys.modules.get("timm.data.loader")
     return module is not None and given is vars(module).get(name) and not changed(module, name)
 

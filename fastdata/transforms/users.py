@@ -26,7 +26,7 @@ _FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomV
 
 @dataclass(frozen=True)
 class Steps:
-    """Effect of a part of a user's function on one image; never called.
+    """Effect of a part of a user's function on one image; only its type is used.
 
     Attributes:
         name: Of the function.
@@ -47,11 +47,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Assembly:
-    """Makes a user's result of views, and of what is called for each sample.
+    """Assembly of a user's result from views, and from calls for each sample.
 
     Attributes:
         name: Of the user's function.
-        form: The result: a `View` stands for each of them, a `Later` for a call.
+        form: The result, with a `View` in each view's place, a `Later` in that of a call.
     """
 
     name: str
@@ -80,9 +80,9 @@ class View:
 
 
 def parts(transform: Any) -> Sequence[Any] | None:
-    """The transforms that a user's function calls one after the other, and the views it makes.
+    """Return the transforms that a user's function calls in turn, and the views it makes.
 
-    None for a function that does more to an image than to call transforms, and for anything else.
+    None: it does more to an image than to call transforms, or is no such function.
     """
     if isinstance(transform, Steps):
         return None
@@ -97,10 +97,7 @@ def parts(transform: Any) -> Sequence[Any] | None:
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:
-    """Translate a user's function of an image; return None for anything else.
-
-    As `Libraries.translate` of `fastdata.transforms.reading`.
-    """
+    """Translate a user's function of an image, as `Libraries.translate`; None for others."""
     if isinstance(transform, Steps):
         return transform.steps
     if isinstance(transform, Assembly):
@@ -124,16 +121,7 @@ def _not_known(why: str) -> Declined:
 
 
 def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-    """Trace a user's function that takes several views, each by itself.
-
-    Args:
-        transform: Anything.
-        form: Form of its argument.
-
-    Returns:
-        Which of its views each of the result's is made of, and how; and the result's form. None:
-        that is not known.
-    """
+    """Trace a user's function that takes several views, as `Libraries.follow`."""
     try:
         courses = _courses(transform, form)
         if len(courses) != 1:
@@ -151,7 +139,7 @@ def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], For
 
 
 def _courses(transform: Any, given: Form = 0) -> list[Path]:
-    """The courses of a function; none of what is no user's.
+    """Return the courses of a user's function; none for anything else.
 
     Raises:
         Unknown: They are not known.
@@ -165,7 +153,7 @@ def _courses(transform: Any, given: Form = 0) -> list[Path]:
 
 
 def _makes_one(courses: Sequence[Path]) -> bool:
-    """Whether a function makes one image of one, whichever course it takes."""
+    """Return whether a function makes one image of one on every course."""
     return bool(courses) and all(isinstance(course.result, Node) for course in courses)
 
 
@@ -203,7 +191,7 @@ def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
 
 
 def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Step]:
-    """One of several lists of transforms, as likely as their weights say."""
+    """Return the choice among several lists of transforms, with these weights."""
     if not any(rests):
         return []
     done = [(rest, weight) for rest, weight in zip(rests, weights, strict=True) if rest]
@@ -222,7 +210,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _step(step: Any, course: Path) -> Any:
-    """A step in our terms, or the transform that it calls."""
+    """Return a step in our terms, or the transform that it calls."""
     if step is ON_PIL:
         return Conversion(only="pil")
     if not isinstance(step, Call):
@@ -242,7 +230,7 @@ def _value(value: Any, course: Path) -> float | Random:
 
 
 def _check_draws(nodes: Sequence[Node]) -> None:
-    """Unknown: a draw is used twice."""
+    """Raise Unknown if a draw is used twice."""
     calls = [node.step for node in nodes if isinstance(node.step, Call)]
     draws = [value.draw for call in calls for value in call.values if isinstance(value, Number)]
     if len(draws) > len(set(draws)):
@@ -306,7 +294,7 @@ def _several(name: str, courses: Sequence[Path]) -> list[Any]:
 
 
 def _check_apart(nodes: Sequence[Node], shared: int) -> None:
-    """Unknown: some views share what may be random, and not all of them."""
+    """Raise Unknown if some views, and not all of them, share a step that may be random."""
     once: dict[int, Node] = {}
     for node in nodes:
         for one in node.chain()[shared:]:
@@ -322,7 +310,7 @@ def _draws(call: Call) -> bool:
 
 
 def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
-    """Steps as items of a pipeline: transforms, and `Steps` of ours between them."""
+    """Return steps as items of a pipeline: transforms, and `Steps` of ours between them."""
     items: list[Any] = []
     steps = (_step(node.step, course) for node in nodes)
     for ours, several in groupby(steps, _is_ours):
