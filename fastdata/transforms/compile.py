@@ -345,10 +345,9 @@ def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
 
 
 def _unknown(transform: Any, why: Declined | None = None, last: int = 0) -> Unknown:
-    """Describe a step that the core cannot do, and why; None: find out.
+    """Describe a step that the core cannot do, and why; without a reason, find one.
 
-    Args:
-        last: Number of steps at the pipeline's end that begin with it, if it gets a tensor.
+    Where it gets a tensor, ``last`` steps at the pipeline's end begin with it.
     """
     if why is None:
         found = LIBRARIES.translate(transform, "pil", "uint8")
