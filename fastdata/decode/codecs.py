@@ -324,7 +324,7 @@ def _as_array(image: Image.Image, rows: int) -> Pixels:
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    with by_pillow.decoding(passing=(MemoryError,)):  # Pillow cannot convert every mode
+    with by_pillow.decoding(passing=MemoryError):  # Pillow cannot convert every mode
         return RGB.apply(image)
 
 

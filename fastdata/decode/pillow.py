@@ -100,16 +100,16 @@ _CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMY
 
 
 @contextmanager
-def decoding(unidentified: str = "", passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def decoding(unidentified: str = "", passing: type[Exception] = SampleError) -> Iterator[None]:
     """Raise a SampleError for what Pillow raises: almost anything on broken bytes.
 
     Args:
         unidentified: The message for what is no image to Pillow.
-        passing: Other exceptions to let pass.
+        passing: Another exception to let pass.
     """
     try:
         yield
-    except (SampleError, *passing):
+    except (SampleError, passing):
         raise
     except Exception as error:
         words = f"cannot be decoded: {error or type(error).__name__}"

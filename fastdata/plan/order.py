@@ -43,11 +43,7 @@ _ROUNDS, _BLOCKS, _WINDOWS, _TAIL = -2, -3, -4, -5
 _LEAST_ROUNDS = 6
 _CLOSENESS_BITS = 12
 _MOST_ROUNDS = 2 * _CLOSENESS_BITS
-_ROUND_KEYS_AS_INTS = [child(0, number) for number in range(_MOST_ROUNDS)]
-_ROUND_KEYS = np.array(_ROUND_KEYS_AS_INTS, dtype=np.uint64)
-
-# Up to so many numbers are walked one by one: about where that takes as long as numpy's calls.
-_FEW = 6
+_ROUND_KEYS = np.array([child(0, number) for number in range(_MOST_ROUNDS)], dtype=np.uint64)
 
 _LARGEST_TABLE = 1 << 16
 
@@ -330,15 +326,10 @@ def _permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
     outside = np.flatnonzero(y >= n)
     if outside.size:
         n, a, b, keys = (np.broadcast_to(part, x.shape) for part in (n, a, b, keys))
-    while outside.size > _FEW:
+    while outside.size:
         walked = _network(y[outside], a[outside], b[outside], keys[outside], rounds)
         y[outside] = walked
         outside = outside[walked >= n[outside]]
-    for i in outside.tolist():
-        one, size, one_a, one_b, key = (int(part[i]) for part in (y, n, a, b, keys))
-        while one >= size:
-            one = _network_of_one(one, one_a, one_b, key, rounds)
-        y[i] = one
     return y
 
 
@@ -363,14 +354,3 @@ def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UIn
     right *= a
     right += left
     return right
-
-
-def _network_of_one(x: int, a: int, b: int, key: int, rounds: int) -> int:
-    """Apply :func:`_network` to one number, in less time than numpy's calls take."""
-    right, left = divmod(x, a)
-    for round_key in _ROUND_KEYS_AS_INTS[:rounds]:
-        drawn = child(key + round_key, right - 1) >> 32
-        left = (left + (drawn * a >> 32)) % a
-        left, right = right, left
-        a, b = b, a
-    return right * a + left

@@ -32,11 +32,9 @@ def _kernel_size(who: str, name: str, given: Any) -> tuple[int, ...]:
 
 
 def _sigma(who: str, name: str, given: Any) -> Range:
-    pair = (given, given) if isinstance(given, numbers.Real) else given
-    least, most = checks.interval(who, name, pair)
-    if least <= 0:
-        raise UsageError(f"{who}: {name} {given!r} is not above 0.", "Give (0.1, 2).")
-    return least, most
+    return checks.above_zero(
+        who, name, (given, given) if isinstance(given, numbers.Real) else given
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import Transform, range_words
-from fastdata.transforms.checks import Probability, Range, Switch, range_from
+from fastdata.transforms.checks import AboveZero, Probability, Range, Switch, range_from
 from fastdata.transforms.outcomes import FLOATS, Declined, Values
 from fastdata.transforms.reading import Reading, Step
 from fastdata.transforms.tree import Builder
@@ -62,13 +62,6 @@ class Normalize(Transform):
         return reading.normalise(tuple(self.mean), tuple(self.std), self.dtype)
 
 
-def _ratio(who: str, name: str, given: Any) -> Range:
-    found = checks.interval(who, name, given)
-    if found[0] <= 0:
-        raise UsageError(f"{who}: {name} {found} is not above 0.", "Give (0.3, 3.3).")
-    return found
-
-
 def _value(who: str, name: str, given: Any) -> Any:
     if given in ("random", "color"):
         return given
@@ -107,7 +100,7 @@ class RandomErasing(Transform):
 
     p: Probability = 0.5
     scale: Annotated[Range, range_from(0.0, 1.0)] = (0.02, 0.33)
-    ratio: Annotated[Range, _ratio] = (0.3, 3.3)
+    ratio: AboveZero = (0.3, 3.3)
     value: Annotated[float | Sequence[float] | str, _value] = 0
     inplace: Switch = field(default=False, compare=False)
     count: Annotated[int | tuple[int, int], _count] = field(default=1, kw_only=True)

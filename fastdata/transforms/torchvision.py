@@ -82,11 +82,11 @@ _VERSIONS = {
 }
 
 
-def views(transform: Any) -> FiveCrop | TenCrop | None:
+def views(transform: Any) -> Several | None:
     """Return a FiveCrop or TenCrop in our terms; None for anything else."""
-    step = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(kind_of(transform).__name__)
-    version = None if step is None else _version(transform)
-    return version and step.from_torchvision(transform, version)
+    step: Any = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(kind_of(transform).__name__)
+    version = step and _version(transform)
+    return step.from_torchvision(transform, version) if version else None
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found:
