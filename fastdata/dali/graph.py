@@ -19,8 +19,8 @@ from fastdata import _native
 from fastdata.transforms.compile import Program
 from fastdata.transforms.geometry import Cuts
 
-# A pipeline is first run on an image of so many pixels' side: then it is full, and takes and gives
-# one batch at a time.
+# Side, in pixels, of the image that fills a new pipeline. A full one takes and gives one batch at
+# a time.
 _SIDE = 8
 
 #: nvImageCodec's packages, one for each version of CUDA.

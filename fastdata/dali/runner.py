@@ -57,7 +57,7 @@ class Runner:
         self._batch_size = batch_size
         self._pipeline: Any = None
         self._queue: deque[Run] = deque()
-        self._fed = 0  # so many of the queue's first are under way in the pipeline
+        self._fed = 0  # number of runs under way, the queue's first
         self._process = os.getpid()
         self.lock = threading.RLock()
         _LIVE.add(self)

@@ -76,7 +76,7 @@ class Codec:
 
     @property
     def missing(self) -> str:
-        """Why its module cannot be used, in words; "" if it can."""
+        """Reason why its module cannot be used; "" if it can."""
         return _missing(self.module)
 
     @property

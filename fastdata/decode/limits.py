@@ -13,7 +13,7 @@ DEFAULT_MAX_PIXELS = 89_478_485
 #: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
 DEFAULT_MAX_SCANS = 64
 
-#: An image's tiles, transparency and thumbnail may have so many times its pixels.
+#: Most pixels of an image's tiles, transparency and thumbnail, as a multiple of its own.
 _MOST_TILES = 16
 _LARGER = 'Give ImageDataset a larger max_pixels, or leave such samples out: on_error="skip".'
 

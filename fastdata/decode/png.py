@@ -1,7 +1,7 @@
-"""PNG: chunks here, inflating by ISA-L or zlib and unfiltering by the core, without the GIL.
+"""PNG: this module reads chunks, ISA-L or zlib inflates, the core unfilters, without the GIL.
 
 A PNG is inflated and unfiltered only as far as the last row that is needed. Without a checksum of
-its bytes, all of it is inflated, which checks zlib's own.
+its bytes, all of it is inflated, because zlib checks the end.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PngFile(NamedTuple):
         return out if channels == 3 else out[..., 0]
 
     def _inflated_bytes(self, rows: int) -> int:
-        """As `PngHeader::inflated_bytes` of the core; of an interlaced image, at most as many."""
+        """Return the bytes of so many inflated rows, as the core's `PngHeader::inflated_bytes`."""
         bits = _SAMPLES[self.colour] * self.depth
         passes = _passes(self.width, self.height) if self.interlaced else [(self.width, rows)]
         return sum((1 + (columns * bits + 7) // 8) * lines for columns, lines in passes if columns)

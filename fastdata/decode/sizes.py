@@ -60,7 +60,7 @@ def boxes(data: bytes, at: int = 0, stop: int | None = None) -> Iterator[tuple[b
 
 
 class _Bits:
-    """Reader of numbers of so many bits, the highest first."""
+    """Reader of bits, the highest first."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)

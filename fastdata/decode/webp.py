@@ -1,8 +1,8 @@
-"""WebP by Pillow's own libwebp, without the GIL and only as far as a crop needs.
+"""WebP by Pillow's libwebp, without the GIL and only as far as a crop needs.
 
-Pillow decodes by the same library, so the pixels are its own; but it decodes all of the image, to
-RGBA. Structures and functions: webp/decode.h of libwebp, of ABI 0x0209 (libwebp 1.2.4 to 1.6); a
-library of another one refuses the first call.
+Pillow decodes by the same library, so pixels are equal; but it decodes all of the image, to RGBA.
+Structures and functions are those of webp/decode.h of libwebp, ABI 0x0209 (libwebp 1.2.4 to 1.6); a
+library of another ABI refuses the first call.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ The occurrence is
   // the number of samples. So it is 0 but for padding, however ranks share an epoch;
 - 0 for torch's samplers without replacement;
 - for any other sampler: counted along the stream of the rank;
-- in torch's own loader and its workers, which seed each batch separately: counted along the batch;
+- in torch's loader and its workers, which seed each batch separately: counted along the batch;
 - of a substitute for a bad sample: drawn, from 2**20 on (``fastdata.plan.schedule``).
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
@@ -61,12 +61,7 @@ _BATCH = -1
 def child(key: int, number: int) -> int:
     """Return number ``number`` of the stream of ``key``, as the key of something below it.
 
-    Args:
-        key: Any int; taken modulo 2**64.
-        number: Any int; taken modulo 2**64. Different numbers give different children.
-
-    Returns:
-        An int in [0, 2**64).
+    Both are ints, taken modulo 2**64, and so is the child. Different numbers give different ones.
     """
     z = (key + (number + 1) * GAMMA) & _BITS
     z = ((z ^ (z >> 30)) * _FIRST) & _BITS
@@ -75,14 +70,7 @@ def child(key: int, number: int) -> int:
 
 
 def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply SplitMix64's finaliser, a bijection of the 64-bit integers, in place.
-
-    Args:
-        z: uint64, any shape; overwritten.
-
-    Returns:
-        ``z``.
-    """
+    """Apply SplitMix64's finaliser, a bijection of the 64-bit integers, in place; return ``z``."""
     shifted = z >> _SHIFT30
     z ^= shifted
     z *= _FIRST64
@@ -111,12 +99,7 @@ def epoch_key(seed: int, epoch: int) -> int:
 def rank_key(key: int, rank: int) -> int:
     """Return the key of one rank, for samplers that may give several ranks the same sample.
 
-    Args:
-        key: The key of the epoch (:func:`epoch_key`).
-        rank: 0 or more; rank 0 has the epoch's own key.
-
-    Returns:
-        An int in [0, 2**64).
+    Rank 0 has the epoch's own key (:func:`epoch_key`).
     """
     return child(child(key, _RANKS), rank) if rank else key
 
@@ -159,15 +142,9 @@ def sample_keys(
 def call_keys(
     key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
 ) -> list[int]:
-    """Return keys of samples for draws in Python: of datasets, and of transforms there.
+    """Return a key for each sample's draws in Python: of datasets, and of transforms there.
 
-    Args:
-        key: As in :func:`sample_keys`.
-        indices: As in :func:`sample_keys`, (N,).
-        occurrences: As in :func:`sample_keys`.
-
-    Returns:
-        An int in [0, 2**64) for each.
+    Arguments are those of :func:`sample_keys`.
     """
     keys: list[int] = sample_keys(child(key, _CALLS), indices, 0, occurrences).tolist()
     return keys
@@ -176,16 +153,10 @@ def call_keys(
 def batch_key(
     key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
 ) -> int:
-    """Return the key of draws for a batch as a whole.
+    """Return the key of draws for a batch as a whole; arguments are those of :func:`sample_keys`.
 
-    Args:
-        key: As in :func:`sample_keys`.
-        indices: int64, (N,): the batch's samples. The first one tells the batch from others of the
-            epoch, whatever the rank, and however many batches were taken before.
-        occurrences: As in :func:`sample_keys`.
-
-    Returns:
-        An int in [0, 2**64).
+    The first sample tells the batch from others of the epoch, whatever the rank, and however many
+    batches were taken before.
     """
     first = child(child(key, 0), int(indices[0]))
     again = 0 if occurrences is None else int(occurrences[0])

@@ -5,7 +5,7 @@ Names, arguments and pixels are torchvision's (``torchvision.transforms``, versi
     train = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)])
     val = Compose([Resize(256), CenterCrop(224), Normalize(MEAN, STD)])
 
-Each may also be called with one PIL image, in any dataset's ``transform`` on torch's own path. That
+Each may also be called with one PIL image, in any dataset's ``transform`` on torch's path. That
 always gives a tensor, (3, height, width): uint8 from 0 to 255, or floats after :class:`Normalize`;
 after :class:`Views` a list of them, or a dict of lists. A call draws from torch's global generator:
 one number of 64 bits (a view), if anything is random. ``torch.manual_seed`` governs it. Only

@@ -1,6 +1,6 @@
 """Base of the public transforms: each may be called with one PIL image.
 
-On torch's own path Pillow crops and resizes, and the core does the rest. So a call is no oracle for
+On torch's path Pillow crops and resizes, and the core does the rest. So a call is no oracle for
 the core: tests compare both with the original libraries.
 """
 
@@ -167,7 +167,7 @@ def read(
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
-    """Say why transforms of ours cannot stand where they do; "" if they can."""
+    """Say why steps of fastdata cannot stand where they do; "" if they can."""
     for view in views:
         if reason := view.misplacement():
             return reason

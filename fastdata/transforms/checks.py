@@ -94,7 +94,7 @@ def pair(who: str, name: str, size: Any) -> tuple[int, int]:
 
 
 def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
-    """Check so many finite numbers."""
+    """Check a number of finite numbers."""
     try:
         found = tuple(float(value) for value in values)
     except (TypeError, ValueError):
@@ -156,7 +156,7 @@ def around(middle: float, least: float, most: float) -> Check:
 
 
 def angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
-    """Check angles: a number d stands for (-d, d)."""
+    """Check angles: a number d means (-d, d)."""
     if isinstance(given, kinds.Real):
         number(who, name, given, 0, math.inf)
         return -float(given), float(given)

@@ -42,11 +42,11 @@ class ColorJitter(Transform):
     """Change brightness, contrast, saturation and hue, in a random order.
 
     Attributes:
-        brightness: The factor is uniform in (from, to), 0 to 1e6; a number b stands for
+        brightness: The factor is uniform in (from, to), 0 to 1e6; a number b means
             (max(0, 1 - b), 1 + b). (1, 1) changes nothing.
         contrast: Likewise.
         saturation: Likewise.
-        hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5; a number h stands for
+        hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5; a number h means
             (-h, h). (0, 0) changes nothing.
     """
 

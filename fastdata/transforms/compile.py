@@ -225,7 +225,7 @@ class _Libraries(Libraries):
         return super().name_of(transform) if isinstance(transform, Step) else name_of(transform)
 
     def knows(self, transform: Any) -> bool:
-        """Whether fastdata has something for a transform of this type."""
+        """Return whether fastdata can translate a transform of this type."""
         found = _translated(transform, "pil", "uint8", _OTHERS)
         known = found is not None and not (isinstance(found, Declined) and not found.known)
         return known or torchvision.is_known(transform)

@@ -86,8 +86,8 @@ class Views(Arranged, Transform):
     would share has no place before it: steps before Views only prepare the image.
 
     Args:
-        transforms: The views, each a transform or a pipeline of them, or (transform, so many).
-        count: So many views of one transform, which differ by its draws.
+        transforms: The views, each a transform or a pipeline of them, or (transform, count).
+        count: Number of views of one transform, which differ by its draws.
         groups: Views by name, in place of ``transforms``: a list of them, or one.
 
     Attributes:
@@ -138,7 +138,7 @@ def _has_count(view: Any) -> bool:
 
 
 def _repeated(given: Iterable[Any] | Sequence[Any]) -> list[Any]:
-    """Return one transform for each view, of transforms and (transform, so many)."""
+    """Return one transform for each view, given transforms and (transform, count)."""
     views: list[Any] = []
     for view in given:
         views += [view[0]] * _count(view[1]) if _has_count(view) else [view]

@@ -28,7 +28,7 @@ class _Cropping(Sized):
 
     @property
     def pads(self) -> bool:
-        """Whether it pads smaller images; otherwise they are errors."""
+        """Whether it pads smaller images; otherwise it raises."""
         return True
 
     @property
@@ -37,7 +37,7 @@ class _Cropping(Sized):
         return (self.fill, self.padding_mode) == _ZEROS
 
     def exceeds(self, size: tuple[int, int]) -> bool:
-        """Whether it is larger than images of a size."""
+        """Return whether it is larger than images of a size."""
         return self.target[0] > size[0] or self.target[1] > size[1]
 
     @property
@@ -133,7 +133,7 @@ class CornerCrop(_Cropping):
 
 @dataclass(frozen=True)
 class RandomCrop(_Cropping):
-    """Crop anywhere, each position as likely as another.
+    """Crop at a position that is drawn uniformly.
 
     Attributes:
         size: An int for a square, or (height, width).

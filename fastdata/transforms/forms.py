@@ -25,20 +25,17 @@ def in_form(views: Sequence[Any], form: Form, batched: bool = False) -> Any:
     """Arrange views in a form.
 
     Args:
-        views: Of a sample, or of a batch.
+        views: Those of a sample, or of a batch.
         form: Of their numbers.
         batched: Whether they are of a batch: then tuples become lists, as torch collates them.
     """
-    if isinstance(form, int):
-        return views[form]
-    if isinstance(form, Stack):
+
+    def stack(images: tuple[Any, ...]) -> Any:
         import torch
 
-        return torch.stack([in_form(views, one) for one in form.images], int(batched))
-    if isinstance(form, dict):
-        return {name: in_form(views, one, batched) for name, one in form.items()}
-    found = [in_form(views, one, batched) for one in form]
-    return found if batched or isinstance(form, list) else tuple(found)
+        return torch.stack(images, int(batched))
+
+    return mapped(form, views.__getitem__, stack, list if batched else tuple)
 
 
 def leaves(form: Any) -> Iterator[Any]:
@@ -51,18 +48,28 @@ def leaves(form: Any) -> Iterator[Any]:
         yield form
 
 
-def mapped(form: Any, change: Callable[[Any], Any], stack: Callable[[Any], Any] = Stack) -> Any:
+def mapped(
+    form: Any,
+    change: Callable[[Any], Any],
+    stack: Callable[[Any], Any] = Stack,
+    several: type[Any] = tuple,
+) -> Any:
     """Return a form of the same lists, tuples and dicts, with each leaf changed.
 
     Args:
         form: The form.
         change: Called with each leaf.
         stack: Called with a tuple of changed leaves for each `Stack`.
+        several: Type of what tuples become.
     """
+
+    def inner(one: Any) -> Any:
+        return mapped(one, change, stack, several)
+
     if isinstance(form, dict):
-        return {key: mapped(one, change, stack) for key, one in form.items()}
-    if isinstance(form, (list, tuple)):
-        return type(form)(mapped(one, change, stack) for one in form)
+        return {key: inner(one) for key, one in form.items()}
     if isinstance(form, Stack):
-        return stack(tuple(mapped(one, change, stack) for one in form.images))
+        return stack(tuple(map(inner, form.images)))
+    if isinstance(form, (list, tuple)):
+        return (list if isinstance(form, list) else several)(map(inner, form))
     return change(form)

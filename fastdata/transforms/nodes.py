@@ -26,7 +26,7 @@ class Random:
         b: Likewise.
         signed: Negated half of the time.
         options: Others of `Number`'s fields.
-        entries: With kind ``table``: the numbers, each as likely.
+        entries: With kind ``table``: the numbers, with equal probabilities.
     """
 
     kind: str
@@ -201,7 +201,7 @@ class Mixture(Holder):
 
 @dataclass(frozen=True)
 class OnTensors(Step):
-    """A step of torchvision's on a tensor of bytes, with its arithmetic there.
+    """Step on a tensor of bytes, with torchvision's arithmetic there.
 
     Attributes:
         transform: The step on PIL images.

@@ -15,7 +15,7 @@ bound to this object"); later calls only check that the facts hold, in microseco
 Pillow, NumPy and torch are the ground: fastdata implements their operations itself, and patches
 *within* them are not seen. Compared are Pillow's ``ImageOps``, ``ImageEnhance`` and
 ``ImageFilter``, and of torch `torch.nn.Module`, its containers, ``Subset`` and ``default_collate``;
-of the methods of Pillow's images only whether they are its own (`pillow_changed`).
+of Pillow's images only whether methods were replaced (`pillow_changed`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def is_copied(module: Any) -> bool:
 
 
 def pillow_changed() -> str:
-    """Say in a clause which method of Pillow's images is not Pillow's own; "" for none."""
+    """Say in a clause which method of Pillow's images was replaced; "" for none."""
     for name in _METHODS:
         found = vars(Image.Image).get(name)
         if (
@@ -135,7 +135,7 @@ _CONSTRUCTED = frozenset(
 
 
 def kind_of(transform: Any) -> type[Any]:
-    """A transform's type; or what that derives from, if it has no more than another constructor."""
+    """Return a transform's type; if that only has another constructor, its base."""
     kind: type[Any] = type(transform)
     while len(kind.__bases__) == 1 and vars(kind).keys() <= _CONSTRUCTED:
         if type(kind) is not type(kind.__bases__[0]):
@@ -145,7 +145,7 @@ def kind_of(transform: Any) -> type[Any]:
 
 
 def name_in(transform: Any, *modules: str) -> str:
-    """The name under which one of the modules has exactly a transform's type.
+    """Return the name under which one of the modules has exactly a transform's type.
 
     "" if none has, or if it was overridden (`override`).
     """

@@ -1,4 +1,4 @@
-"""Transforms of open_clip (version 3), lightly (1.6), dinov2 and albumentations in our terms.
+"""Steps for transforms of open_clip (version 3), lightly (1.6), dinov2 and albumentations.
 
 They are known by their exact type, functions by identity. None of these libraries is imported here.
 With ``use_timm``, open_clip's transforms are timm's. dinov2's ``GaussianBlur`` is torchvision's

@@ -21,8 +21,8 @@ class Declined:
     Attributes:
         reason: A clause that continues "name: ".
         advice: A remedy, a clause; "": none.
-        raises: Whether the transform fails wherever it is called.
-        known: Whether fastdata knows the transform, and does not have it.
+        raises: Whether the transform fails on every path.
+        known: Whether fastdata knows the transform, but cannot do it.
     """
 
     reason: str

@@ -91,7 +91,7 @@ class RandomErasing(Transform):
         value: A number, or one a channel; of normalised values only "random", normally distributed
             noise, or "color", a colour of such noise for each rectangle.
         inplace: Has no effect: the image is a PIL image, which never changes.
-        count: Number of rectangles that share the area; or (least, most), each as likely.
+        count: Number of rectangles that share the area; or (least, most), with equal probabilities.
         in_double: Draw in double precision, as timm does; torchvision draws in single.
     """
 

@@ -73,7 +73,7 @@ class AutoAugment(_Policy):
 
 @dataclass(frozen=True)
 class RandAugment(_Policy):
-    """Do several of 14 augmentations, each as likely (Cubuk et al., 2020).
+    """Do several of 14 augmentations, drawn uniformly (Cubuk et al., 2020).
 
     Attributes:
         num_ops: Number of augmentations, one after the other; 0 or more.
@@ -226,7 +226,7 @@ _PLAIN = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "inv
 
 
 def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> list[float]:
-    """An operation's values at each strength, but for its sign."""
+    """Return an operation's values at each strength, without signs."""
     if name == "Solarize":
         if version == 1:
             return _native.linspace(255.0, 0.0, bins)
@@ -248,7 +248,7 @@ def _augmentation(
     bins: int,
     at: range,
 ) -> None:
-    """One of a policy's augmentations, at one of the strengths ``at``, each as likely."""
+    """Emit an augmentation of a policy, at one of the strengths ``at``, drawn uniformly."""
     if name == "Identity":
         tree.leaf("sequence")
         return
@@ -288,7 +288,7 @@ def _translate(tree: Builder, step: Any, name: str, moved: Number) -> None:
 
 
 def _policy(name: str) -> Iterator[list[tuple[str, float, int]]]:
-    """The pairs of a policy of AutoAugment: (operation, probability, strength)."""
+    """Yield the pairs of an AutoAugment policy: (operation, probability, strength) of each."""
     for line in _POLICIES[name].split(","):
         words = line.split()
         yield [

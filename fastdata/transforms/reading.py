@@ -35,7 +35,7 @@ Fixed: TypeAlias = "tuple[int, int] | None"
 #: A step's name and values in ``native/geometry/geometry.h``.
 Cut: TypeAlias = tuple[str, Sequence[float]]
 
-#: Marks the end of a nested Compose, which returns a tensor.
+#: Mark of a nested Compose's end, where it returns a tensor.
 RETURNED = object()
 
 _SOME_SIZE = (12345, 6789)  # no step makes it
@@ -129,11 +129,11 @@ class Step:
         return False
 
     def works_on_floats(self, normalised: bool) -> bool:
-        """Whether doing it to bytes, and converting then, is right within a level or so."""
+        """Return whether it may precede the conversion to floats, within a level or so."""
         return self.moves
 
     def may_pad(self, size: Fixed) -> bool:
-        """Whether it would pad some image, of those that have one size before it."""
+        """Return whether it would pad images; of one size, if that is given."""
         return False
 
     def misfit(self, size: tuple[int, int]) -> str:
@@ -151,7 +151,7 @@ class Step:
         return False
 
     def leaves_less(self, size: tuple[int, int]) -> bool | None:
-        """Whether images may be smaller than a size after this resize; None: it is none."""
+        """Return whether images may be smaller than a size after it; None: it is no resize."""
         return None
 
     # --- other libraries ---------------------------------------------------------------------
@@ -303,12 +303,12 @@ class Reading:
     """Steps, output and tail of a sequence of transforms.
 
     ``kind`` is what the pipeline has in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``, an ``array``; or ``own``: the result of a step of ours, which serves as any.
+    ``image``, an ``array``; or ``own``: the result of a fastdata step, which serves as any.
 
     Args:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
             than torchvision's; None: one of ours in place of torchvision's.
-        own: Whether the whole is a transform of ours.
+        own: Whether the whole is a transform of fastdata.
         size: (width, height) of every image; None: they may differ.
         libraries: Transforms of other libraries.
     """
@@ -348,7 +348,7 @@ class Reading:
 
     @property
     def misplaced(self) -> Step | None:
-        """The first of our transforms in the tail: called there, it would fail."""
+        """The tail's first fastdata step: called there, it would fail."""
         return next((call for call in self.tail if isinstance(call, Step)), None)
 
     @property
@@ -362,7 +362,7 @@ class Reading:
         return self.kind not in ("pil", "own")
 
     def misplacement(self) -> str:
-        """Say which transform of ours cannot stand where it does, and why; "" if all can."""
+        """Say which fastdata step cannot stand where it does, and why; "" if all can."""
         step = self.misplaced
         if step is None or self.why is None:
             return ""
@@ -383,7 +383,7 @@ class Reading:
     def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
         """Return what to call after the core."""
         if self.tail and self.kind == "image":
-            # torchvision's own transforms may tell its image tensors from others.
+            # torchvision's transforms may tell its image tensors from others.
             return (tensor_image(), *self.tail)
         if self.tail and self.kind == "array":
             return (np.asarray, *self.tail)
@@ -406,7 +406,7 @@ class Reading:
                 return HAS_TENSOR
             reason: Declined | None = transform.read(self)
             if reason is None and ours is not None:
-                # Each of ours returns a tensor, when others call it.
+                # Each fastdata step returns a tensor when other libraries call it.
                 self.kind = "own" if ours else "tensor"
             return reason
         found = self.libraries.translate(transform, self.kind, self.dtype)
@@ -502,14 +502,14 @@ class Reading:
         self.last = step.title
 
     def resized_below(self, size: tuple[int, int]) -> bool:
-        """Whether images were resized to sizes that differ, some of them less than this one."""
+        """Return whether the last resize may leave images smaller than a size."""
         found = (step.leaves_less(size) for step in reversed(self.steps))
         return next((less for less in found if less is not None), False)
 
     # --- what a container holds ----------------------------------------------------------------
 
     def resolved(self, step: Step) -> Step | Declined:
-        """Return a step of a pixel program with all that it holds in our terms."""
+        """Return a step of a pixel program, with all that it holds translated."""
         if step.in_program:
             held = []
             for part in step.parts:
@@ -548,7 +548,7 @@ class Reading:
 
 
 def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool]]:
-    """Yield the transforms one by one, each with whether it stands in a Compose of ours."""
+    """Yield each transform, and whether it stands in a Compose of fastdata."""
     composed = is_ours(transform) and isinstance(transform, Chain)
     several = _is_list(transform)
     parts: Sequence[Any] | None = None

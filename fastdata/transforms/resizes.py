@@ -60,7 +60,7 @@ class RandomResizedCrop(_Resizing):
         ratio: Least and greatest width / height of a crop.
         interpolation: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``, torchvision's
             ``InterpolationMode`` of that name or Pillow's number. Several of them: each image gets
-            one, each as likely.
+            one, with equal probabilities.
         antialias: Has no effect, as on torchvision's PIL images: all filters but nearest antialias.
         in_double: Draw in double precision, as timm does; torchvision draws in single.
     """

@@ -14,7 +14,7 @@ class Schedule:
     It is all of a dataset's ``transform``, and no other transform holds it. `fastdata.DataLoader`
     names the epoch when a pass begins: it counts up by itself, ``set_epoch`` sets it, and with a
     state that was loaded it goes on. Passes under way keep the transform that they began with;
-    threads stay, and memory where it is large enough. With torch's own loader, call
+    threads stay, and memory where it is large enough. With torch's loader, call
     :meth:`set_epoch`.
 
     Args:

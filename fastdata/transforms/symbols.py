@@ -22,7 +22,7 @@ from fastdata.transforms.originals import composed
 
 
 class Unknown(BaseException):
-    """It is not known what code does. Not an Exception: that code cannot catch it.
+    """Error where the effect of code is not known. Traced code cannot catch it: no Exception.
 
     Attributes:
         place: The line; "" for the one that raises.
@@ -65,7 +65,7 @@ class Node:
         self.mode = mode
 
     def chain(self) -> list[Node]:
-        """Those from the one that was given to this."""
+        """Return the nodes from the given image to this one."""
         return [self] if self.before is None else [*self.before.chain(), self]
 
 
@@ -74,7 +74,7 @@ ON_PIL = object()
 
 
 class Symbol:
-    """Stands for a value in code that is traced: whatever is done to it, `Held` does."""
+    """Value in code that is traced: its `Held` handles every operation."""
 
     __slots__ = ("_held",)
     __hash__ = None  # type: ignore[assignment]
@@ -216,7 +216,7 @@ class Number(Held):
         self.plus = plus
 
     def ends(self) -> tuple[float, float]:
-        """The interval that it lies in."""
+        """Return the interval that it lies in."""
         low, high = (self.times * end + self.plus for end in self.run.draws[self.draw])
         return min(low, high), max(low, high)
 
@@ -245,7 +245,7 @@ class Number(Held):
         return self.scaled(times, plus)
 
     def scaled(self, times: float, plus: float) -> Any:
-        """It times a factor, plus a number."""
+        """Return it times a factor, plus a number."""
         values = self.times * times, self.plus * times + plus
         return Symbol(Number(self.run, self.draw, *map(float, values)))
 
@@ -291,7 +291,7 @@ class Stacked(Held):
 
 
 class Module(Held):
-    """A module: its attributes are looked up."""
+    """A module, whose attributes are looked up."""
 
     def attribute(self, name: str) -> Any:
         found = getattr(self.real, name, self)
@@ -301,14 +301,14 @@ class Module(Held):
 
 
 class Known(Held):
-    """A function of a library's whose result is known."""
+    """A library's function, whose effect is known."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return apply_known(self.real, self.words, self.run, *args, **kwargs)
 
 
 class Kind(Held):
-    """A class: of a library's transforms, or to ask whether something is of it."""
+    """A class, to call or to ask for."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if package(self.real) not in ("torchvision", "fastdata"):
@@ -323,7 +323,7 @@ class Kind(Held):
 
 
 class Object(Held):
-    """An object: its attributes are looked up, and it is called."""
+    """An object of the script's, to call or to take attributes of."""
 
     def attribute(self, name: str) -> Any:
         words = f"{self.words}.{name}"
@@ -342,7 +342,7 @@ class Object(Held):
         return self.run.wrap(found, words)
 
     def _found(self, name: str) -> Any:
-        """An attribute as it lies in the object or its class."""
+        """Return an attribute as the object or its class holds it."""
         kind = type(self.real)
         torch = sys.modules.get("torch")
         parent = torch.nn.Module if torch is not None else object
@@ -414,7 +414,7 @@ CONSTANTS = (
 
 
 def _unchangeable(kind: type[Any], *names: str) -> type[Any]:
-    """A container whose methods that change it raise."""
+    """Return a container type whose methods that change it raise Unknown."""
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unknown(f"changes a {kind.__name__} that it has not made")

@@ -1,4 +1,4 @@
-"""timm's transforms (version 1.0), as its ``create_transform`` makes them, in our terms.
+"""Steps for timm's transforms (version 1.0), as its ``create_transform`` makes them.
 
 They are known by their exact type, and timm is never imported here. Its augmentations call Pillow,
 and pixels are Pillow's. Strengths may be drawn, too: normally distributed around a policy's, and
@@ -112,7 +112,7 @@ def _center_crop(transform: Any) -> Step:
 
 
 def _random_crop(transform: Any) -> Step:
-    # The image lies anywhere in what is larger, as it does in RandomCrop.
+    # It places the image at random in a larger crop, as RandomCrop does.
     return RandomCrop(
         transform.size, pad_if_needed=True, fill=transform.fill, padding_mode=transform.padding_mode
     )
@@ -163,7 +163,7 @@ class _Strength:
     def times(
         self, factor: float, most: float = math.inf, signed: bool = False, **options: float
     ) -> Random:
-        """The strength times a factor: at most so much, or if the factor is below 0 at least."""
+        """Return the strength times a factor; ``most`` bounds its absolute value."""
         ends = (0.0, math.copysign(min(abs(self.bound * factor), most), factor))
         least, greatest = min(ends), max(ends)
         kind, a, b = "constant", self.middle * factor, 0.0
@@ -208,7 +208,7 @@ def _sheared(place: int) -> Callable[[Any, _Strength], Step]:
 
 
 def _moved(place: int, unit: int) -> Callable[[Any, _Strength], Step]:
-    """By a part of the width or height."""
+    """Move by a part of the width or height."""
 
     def make(op: Any, strength: _Strength) -> Step:
         part = op.hparams.get("translate_pct", 0.45) / 10
@@ -226,7 +226,7 @@ def _moved_by_pixels(place: int) -> Callable[[Any, _Strength], Step]:
 
 
 def _done(name: str, factor: float, *rest: float, **options: Any) -> Callable[..., Step]:
-    """An operation whose value is the strength times a factor, within bounds."""
+    """Make an operation whose value is the strength times a factor, within bounds."""
     return lambda op, strength: Operation(name, (strength.times(factor, **options), *rest))
 
 
@@ -277,7 +277,7 @@ _OPERATIONS: dict[str, Callable[[Any, _Strength], Step]] = {
 
 
 def _augmentation(op: Any) -> Step:
-    """An AugmentOp."""
+    """Translate an AugmentOp."""
     module = sys.modules["timm.data.auto_augment"]
     if name_in(op, module.__name__) != "AugmentOp":
         raise ValueError(override(op) or f"{op!r} is not an AugmentOp")

@@ -1,4 +1,4 @@
-"""torchvision's transforms, v1 and v2, in the terms of `fastdata.transforms`.
+"""Steps for torchvision's transforms, v1 and v2.
 
 Transforms are known by their exact type: a subclass may do anything, unless it has no more than
 another constructor. torchvision is never imported here: where it is not imported already, there is
@@ -83,7 +83,7 @@ _VERSIONS = {
 
 
 def views(transform: Any) -> Several | None:
-    """Return a FiveCrop or TenCrop in our terms; None for anything else."""
+    """Translate a FiveCrop or TenCrop; None for anything else."""
     step: Any = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(kind_of(transform).__name__)
     version = step and _version(transform)
     return step.from_torchvision(transform, version) if version else None
@@ -106,7 +106,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found:
 
 
 def is_known(transform: Any) -> bool:
-    """Whether there is something in here for a transform of this type."""
+    """Return whether this module translates a transform of this type."""
     if _is_identity(transform):
         return True
     name = kind_of(transform).__name__

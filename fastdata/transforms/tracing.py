@@ -97,14 +97,14 @@ class Path:
 
 
 def trace(function: Any, given: Any = 0) -> list[Path] | str:
-    """Every course that a function of the user's can take, or why they are not known.
+    """Return every course that a user's function can take, or why they are not known.
 
     Args:
         function: A function, or an object of a class that has a ``__call__`` or ``forward``.
         given: Its argument: an image's number, or a form of several (`forms.Form`).
 
     Returns:
-        Its courses; or a reason in words, "" if it is no code of the user's.
+        Its courses; or a reason in words, "" if it is not the user's code.
     """
     if not is_users(function) and tracing_calls.find(function) is None:
         return ""
@@ -140,12 +140,12 @@ def _given(run: _Run, form: Any) -> Any:
 
 
 def is_users(function: Any) -> bool:
-    """Whether it is code of a script's, rather than a library's that fastdata knows."""
+    """Return whether it is code of a script, rather than of a library that fastdata knows."""
     return _code(function) is not None
 
 
 def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
-    """The Python function that calling an object runs, and what comes before the arguments."""
+    """Return the Python function that a call runs, and what precedes its arguments."""
     if isinstance(function, functools.partial):
         return _code(function.func)
     if (called := lambda_of(function)) is not None:
@@ -172,7 +172,7 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
 
 
 def lambda_of(function: Any) -> Any:
-    """The function that a Lambda of torchvision's calls; None for anything else."""
+    """Return the function that torchvision's Lambda calls; None for anything else."""
     if name_in(function, "torchvision.transforms") == "Lambda":
         return function.lambd
     if name_in(function, "torchvision.transforms.v2") == "Lambda" and function.types == (object,):
@@ -187,7 +187,7 @@ _LIBRARIES = frozenset(
 
 
 def _where(error: BaseException) -> str:
-    """The line of traced code that an error comes from."""
+    """Return the line of traced code that an error comes from."""
     found, at = "", error.__traceback__
     while at is not None:
         if isinstance(at.tb_frame.f_globals, _Names):
@@ -218,7 +218,7 @@ _FORBIDDEN = {
 
 @lru_cache(maxsize=1024)
 def _forbidden(code: types.CodeType) -> tuple[str, str]:
-    """Why code could do what symbols do not see, and where; ("", "") if it cannot."""
+    """Return why code could do what symbols do not see, and where; ("", "") if it cannot."""
     outer = set(code.co_freevars)
     file = PurePath(code.co_filename).name
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -314,20 +314,20 @@ class _Run:
         return ""
 
     def choose(self, weights: tuple[float, ...]) -> int:
-        """Which of several, with such weights."""
+        """Choose among several with these weights; return the number."""
         at = len(self.decisions)
         which = self.script[at] if at < len(self.script) else 0
         self.decisions.append((weights, which))
         return which
 
     def uniform(self, low: Any, high: Any, kind: type[Number] = Number) -> Any:
-        """A draw between two constants."""
+        """Return a draw between two constants."""
         ends = float(plain(low)), float(plain(high))
         self.draws.append((min(ends), max(ends)))
         return Symbol(kind(self, len(self.draws) - 1))
 
     def below(self, number: Number, bound: float, or_equal: bool) -> bool:
-        """Whether a random number is below another: a choice, after which it lies on one side."""
+        """Return whether a random number is below a bound; chosen, it then lies on that side."""
         least, greatest = number.ends()
         if least == greatest:
             return least <= bound if or_equal else least < bound
@@ -340,7 +340,7 @@ class _Run:
         return lower == (number.times > 0)
 
     def wrap(self, value: Any, words: str) -> Any:
-        """A value of the script's, as traced code gets it."""
+        """Return a value of the script as traced code gets it."""
         if type(value) in CONSTANTS or isinstance(value, np.generic):
             return value
         if isinstance(value, enum.Enum) and package(type(value)) in (*_LIBRARIES, "PIL"):
@@ -394,7 +394,7 @@ class _Run:
         raise Unknown(f"calls {name_of(real)}, which is not known")
 
     def method(self, image: Image, name: str) -> Any:
-        """A method of Pillow's images; None: it is not known."""
+        """Return a method of Pillow's images; None: it is not known."""
         if name not in tracing_calls.METHODS or pillow_changed():
             return None
         image.on_pil()
@@ -494,7 +494,7 @@ _KEEP_THE_MODE = frozenset(
 
 
 def _shifted(step: Any, run: _Run, offset: int) -> Any:
-    """A step of another course, whose draws have other numbers in this one."""
+    """Return a step of another course, with this course's numbers of draws."""
     if not isinstance(step, Call):
         return step
     values = (

@@ -81,7 +81,7 @@ class _Enhancer(Held):
 
 
 def _number(value: Any, least: float, greatest: float) -> Any:
-    """A value of an operation: a constant, or a random number, within bounds."""
+    """Return a value of an operation: a constant, or a random number, within bounds."""
     if isinstance(value, Symbol):
         held = held_by(value)
         if not hasattr(held, "scaled") or isinstance(held, SingleNumber):
@@ -169,7 +169,7 @@ def _stack(run: Any, tensors: Any, dim: Any = 0) -> Any:
 
 
 def _as_transform(make: Callable[..., Any], run: Any, img: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function of torchvision's does what a transform of its own does."""
+    """Apply a function of torchvision as the transform that does the same."""
     named = {name: plain(value) for name, value in kwargs.items()}
     transforms = sys.modules["torchvision.transforms"]
     real = make(transforms, *(plain(one) for one in args), **named)

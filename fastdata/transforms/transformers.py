@@ -1,6 +1,6 @@
-"""transformers' image processors for pictures of one size, in our terms.
+"""Steps for transformers' image processors, for pictures of one size.
 
-A processor returns a dict of batches; here it stands for the image in it, ``pixel_values[0]``; of a
+A processor returns a dict of batches; here it means the image in it, ``pixel_values[0]``; of a
 processor of videos, for their frame, ``pixel_values[0, 0]``. transformers (version 5.23) is never
 imported here. Known are all processors without methods of their own, whose attributes say
 everything, and by their exact type those of :data:`_MODELS`.
@@ -57,7 +57,7 @@ _WRITE = "use Resize, CenterCrop and Normalize with its numbers"
 
 
 def _own_methods(transform: Any) -> set[str] | None:
-    """The methods that a processor does not have of its backend; None for anything else."""
+    """Return the methods that a processor overrides; None for anything else."""
     module = sys.modules.get(_BACKENDS)
     for name in ("TorchvisionBackend", "PilBackend"):
         backend = getattr(module, name, None)
@@ -132,7 +132,7 @@ def _plain(processor: Any, size: _Size) -> tuple[_Size, int]:
 
 
 def _convnext(processor: Any, size: _Size) -> tuple[_Size, int]:
-    """A part of the image, but all of it, squashed, from 384 pixels on."""
+    """Resize to cover a crop; from 384 pixels on, squash all of the image instead."""
     if isinstance(size, tuple):
         raise ValueError("its size has no shortest_edge")
     return ((size, size), 0) if size >= 384 else (int(size / processor.crop_pct), size)

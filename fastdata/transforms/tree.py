@@ -176,7 +176,7 @@ class Builder:
         return Number("uniform", self.draw(), a, b, **rest)
 
     def table(self, entries: Sequence[float], signed: bool = False, **rest: Any) -> Number:
-        """Draw one of several numbers, each as likely; with either sign, each as likely."""
+        """Draw one of several numbers uniformly; if signed, draw its sign, too."""
         sign = {"sign_draw": self.draw()} if signed else {}
         if len(entries) == 1:
             return Number("constant", a=entries[0], **sign, **rest)

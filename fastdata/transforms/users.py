@@ -1,4 +1,4 @@
-"""Transforms of users' scripts in our terms, as `fastdata.transforms.tracing` records them.
+"""Steps for the transforms of users' scripts, as `fastdata.transforms.tracing` records them.
 
 A class that only calls other transforms becomes these, one that makes several views `Views`, and
 one that calls Pillow the same operations. Pixels are Pillow's.
@@ -30,7 +30,7 @@ class Steps:
 
     Attributes:
         name: Of the function.
-        steps: In our terms.
+        steps: Steps and conversions, in their order.
     """
 
     name: str
@@ -184,10 +184,10 @@ def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
     while all(len(one) > count and _same(one[count], first[count]) for one in options):
         count += 1
     rests = [option[count:] for option in options]
-    # Before the choice, as it is no part of an image's pixels.
-    told = [one for rest in rests for one in rest if isinstance(one, Conversion)]
+    # Conversions do not change pixels: they precede the choice.
+    conversions = [one for rest in rests for one in rest if isinstance(one, Conversion)]
     rests = [[one for one in rest if not isinstance(one, Conversion)] for rest in rests]
-    return [*first[:count], *told[:1], *_chosen(rests, weights)]
+    return [*first[:count], *conversions[:1], *_chosen(rests, weights)]
 
 
 def _chosen(rests: list[list[Any]], weights: Sequence[float]) -> list[Step]:
@@ -210,7 +210,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _step(step: Any, course: Path) -> Any:
-    """Return a step in our terms, or the transform that it calls."""
+    """Return a node's step for the core, or the transform that it calls."""
     if step is ON_PIL:
         return Conversion(only="pil")
     if not isinstance(step, Call):
@@ -310,7 +310,7 @@ def _draws(call: Call) -> bool:
 
 
 def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
-    """Return steps as items of a pipeline: transforms, and `Steps` of ours between them."""
+    """Return nodes as items of a pipeline: transforms, and `Steps` between them."""
     items: list[Any] = []
     steps = (_step(node.step, course) for node in nodes)
     for ours, several in groupby(steps, _is_ours):

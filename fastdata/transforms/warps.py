@@ -36,7 +36,7 @@ class RandomRotation(Transform):
     """Rotate the image.
 
     Attributes:
-        degrees: The angle, counter-clockwise, is uniform in (from, to); a number d stands for
+        degrees: The angle, counter-clockwise, is uniform in (from, to); a number d means
             (-d, d).
         interpolation: ``nearest``, ``bilinear`` or ``bicubic``, torchvision's
             ``InterpolationMode`` of that name or Pillow's number.
@@ -75,7 +75,7 @@ class RandomAffine(Transform):
         translate: Parts of the width and height, 0 to 1, by which it is moved at most; None: not.
         scale: The factor is uniform in (from, to), above 0; None: 1.
         shear: Degrees along x, uniform in (from, to); four numbers: along y, too; a number s
-            stands for (-s, s); None: 0.
+            means (-s, s); None: 0.
         interpolation: As in :class:`RandomRotation`.
         fill: As in :class:`RandomRotation`.
         center: As in :class:`RandomRotation`.
