@@ -60,20 +60,9 @@ def jpeg_info(data: Any) -> JpegInfo:
 
     Never raises for what is in ``data``.
     """
-    encoding, width, height, components, sampling, progressive, arithmetic, code, detail, _ = (
-        _native.probe(data)
-    )
-    return JpegInfo(
-        encoding.partition("-")[0],
-        width,
-        height,
-        components,
-        sampling,
-        progressive,
-        arithmetic,
-        code == "ok",
-        detail,
-    )
+    found = _native.probe(data)
+    code, detail = found[7:9]
+    return JpegInfo(found[0].partition("-")[0], *found[1:7], code == "ok", detail)
 
 
 def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:

@@ -82,14 +82,7 @@ def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int
 
 
 _PILLOW_ENCODINGS = {
-    "PNG": "png",
-    "WEBP": "webp",
-    "BMP": "bmp",
-    "GIF": "gif",
-    "TIFF": "tiff",
-    "PPM": "ppm",
-    "AVIF": "avif",
-    "JPEG": "jpeg",
+    **{name.upper(): name for name in ("png", "webp", "bmp", "gif", "tiff", "ppm", "avif", "jpeg")},
     "MPO": "jpeg",
 }
 

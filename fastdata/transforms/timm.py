@@ -30,21 +30,18 @@ _MODULES = (
     "timm.data.tf_preprocessing",
 )
 
-_SEQUENCES = Declined("it makes sequences of patches, of another length for each image")
-
 #: Why the core leaves some to timm.
 _DECLINED = {
-    "CenterCropToSequence": _SEQUENCES,
     "Patchify": Declined("it makes patches of an image", "do it to whole batches"),
-    "RandomCropToSequence": _SEQUENCES,
     "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
-    "RandomResizedCropToSequence": _SEQUENCES,
-    "ResizeKeepRatioToSequence": _SEQUENCES,
-    "ResizeToSequence": _SEQUENCES,
     "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
     "ToTensor": Declined("it makes floats from 0 to 255", "use MaybeToTensor"),
     "TrimBorder": Declined("it trims a border of the image", "leave out crop_border_pixels"),
 }
+for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "Resize", "ResizeKeepRatio"):
+    _DECLINED[f"{_name}ToSequence"] = Declined(
+        "it makes sequences of patches, of another length for each image"
+    )
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Found | None:

@@ -41,14 +41,9 @@ _BATCHES = Declined("it mixes the images of a batch: give it to the loader as ba
 
 #: Why the core leaves others to torchvision.
 _DECLINED = {
-    "ClampBoundingBoxes": _BOXES,
-    "ClampKeyPoints": _BOXES,
-    "ConvertBoundingBoxFormat": _BOXES,
-    "CutMix": _BATCHES,
-    "MixUp": _BATCHES,
-    "RandomIoUCrop": _BOXES,
-    "SanitizeBoundingBoxes": _BOXES,
-    "SanitizeKeyPoints": _BOXES,
+    **dict.fromkeys(("ClampBoundingBoxes", "ClampKeyPoints", "ConvertBoundingBoxFormat"), _BOXES),
+    **dict.fromkeys(("RandomIoUCrop", "SanitizeBoundingBoxes", "SanitizeKeyPoints"), _BOXES),
+    **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),

@@ -44,36 +44,11 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.transforms import tracing_calls
+from fastdata.transforms import symbols, tracing_calls
 from fastdata.transforms.forms import leaves, mapped
 from fastdata.transforms.originals import changed, composed, hooked, name_in, pillow_changed
 from fastdata.transforms.reading import Step
-from fastdata.transforms.symbols import (
-    CONSTANTS,
-    Awaited,
-    Call,
-    FixedDict,
-    FixedList,
-    Held,
-    Image,
-    Kind,
-    Known,
-    Later,
-    Module,
-    Node,
-    Number,
-    Object,
-    Stacked,
-    Symbol,
-    Unknown,
-    apply_known,
-    has_symbols,
-    held_by,
-    name_of,
-    package,
-    plain,
-    returned,
-)
+from fastdata.transforms.symbols import Call, Image, Later, Node, Number, Symbol, Unknown, held_by
 
 _PATHS = 64  # of one function, at most
 _DEPTH = 20  # of calls in calls
@@ -113,7 +88,7 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
     while waiting:
         run = _Run(waiting.pop())
         try:
-            result = returned(run.call(function, (_given(run, given),), {}))
+            result = symbols.returned(run.call(function, (_given(run, given),), {}))
         except Unknown as error:
             return f"{error.place or _where(error)} {error}"
         except Exception as error:
@@ -135,7 +110,7 @@ def _given(run: _Run, form: Any) -> Any:
     return mapped(
         form,
         lambda number: Symbol(Image(run, Node(None, number))),
-        lambda images: Symbol(Stacked(run, images)),
+        lambda images: Symbol(symbols.Stacked(run, images)),
     )
 
 
@@ -158,7 +133,7 @@ def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
         found = function.__func__
         return (found, (function.__self__,)) if isinstance(found, types.FunctionType) else None
     kind = type(function)
-    if package(kind) in _LIBRARIES or isinstance(function, Step):
+    if symbols.package(kind) in _LIBRARIES or isinstance(function, Step):
         return None
     called = inspect.getattr_static(kind, "__call__", None)
     torch = sys.modules.get("torch")
@@ -295,8 +270,8 @@ class _Run:
     def later(self, later: Later) -> Any:
         """Return the symbol of a call that is made for each sample."""
         self.awaited.append(later)
-        self.unsure = name_of(later.function)
-        return Symbol(Awaited(self, later))
+        self.unsure = symbols.name_of(later.function)
+        return Symbol(symbols.Awaited(self, later))
 
     def doubt(self, result: Any) -> str:
         """Say why the course may be another one for another sample; "" if it cannot.
@@ -306,7 +281,7 @@ class _Run:
         if self.unsure and self.tests_none:
             return f"it tests for None what {self.unsure} returns"
         for later in self.awaited:
-            name = name_of(later.function)
+            name = symbols.name_of(later.function)
             if not any(one is later for one in leaves(result)):
                 return f"it calls {name} and does not return the result"
             if any(one is later.function for one in self.read):
@@ -322,7 +297,7 @@ class _Run:
 
     def uniform(self, low: Any, high: Any, kind: type[Number] = Number) -> Any:
         """Return a draw between two constants."""
-        ends = float(plain(low)), float(plain(high))
+        ends = float(symbols.plain(low)), float(symbols.plain(high))
         self.draws.append((min(ends), max(ends)))
         return Symbol(kind(self, len(self.draws) - 1))
 
@@ -341,34 +316,34 @@ class _Run:
 
     def wrap(self, value: Any, words: str) -> Any:
         """Return a value of the script as traced code gets it."""
-        if type(value) in CONSTANTS or isinstance(value, np.generic):
+        if type(value) in symbols.CONSTANTS or isinstance(value, np.generic):
             return value
-        if isinstance(value, enum.Enum) and package(type(value)) in (*_LIBRARIES, "PIL"):
+        if isinstance(value, enum.Enum) and symbols.package(type(value)) in (*_LIBRARIES, "PIL"):
             return value
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, (torch.dtype, torch.device)):
-            return Symbol(Held(self, words, value))
+            return Symbol(symbols.Held(self, words, value))
         if type(value) in (list, tuple):
-            kind = FixedList if type(value) is list else tuple
+            kind = symbols.FixedList if type(value) is list else tuple
             return kind(self.wrap(one, f"an item of {words}") for one in value)
         if type(value) is dict:
-            return FixedDict(
+            return symbols.FixedDict(
                 (self.wrap(key, f"a key of {words}"), self.wrap(one, f"an item of {words}"))
                 for key, one in value.items()
             )
         known = tracing_calls.find(value)
         if known is not None:
-            return Symbol(Known(self, words, known))
+            return Symbol(symbols.Known(self, words, known))
         if isinstance(value, types.ModuleType):
-            return Symbol(Module(self, words, value))
+            return Symbol(symbols.Module(self, words, value))
         if isinstance(value, type):
-            return Symbol(Kind(self, words, value))
-        return Symbol(Object(self, words, value))
+            return Symbol(symbols.Kind(self, words, value))
+        return Symbol(symbols.Object(self, words, value))
 
     def call(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of calling an object."""
         if (known := tracing_calls.find(real)) is not None:
-            return apply_known(known, name_of(real), self, *args, **kwargs)
+            return symbols.apply_known(known, symbols.name_of(real), self, *args, **kwargs)
         one = args[0] if len(args) == 1 and not kwargs else None
         is_image = isinstance(one, Symbol) and isinstance(held_by(one), Image)
         if (called := lambda_of(real)) is not None:
@@ -386,19 +361,19 @@ class _Run:
             return self.transform(real, one)
         if code is not None and (not self.depth or isinstance(real, _FUNCTIONS)):
             return self.inline(code[0], code[1], args, kwargs)
-        if code is not None and not has_symbols(args) and not has_symbols(kwargs):
-            later = tuple((name, plain(value)) for name, value in kwargs.items())
-            return self.later(Later(real, tuple(map(plain, args)), later))
+        if code is not None and not symbols.has_symbols(args) and not symbols.has_symbols(kwargs):
+            later = tuple((name, symbols.plain(value)) for name, value in kwargs.items())
+            return self.later(Later(real, tuple(map(symbols.plain, args)), later))
         if code is not None:
             return self.inline(code[0], code[1], args, kwargs)
-        raise Unknown(f"calls {name_of(real)}, which is not known")
+        raise Unknown(f"calls {symbols.name_of(real)}, which is not known")
 
     def method(self, image: Image, name: str) -> Any:
         """Return a method of Pillow's images; None: it is not known."""
         if name not in tracing_calls.METHODS or pillow_changed():
             return None
         image.on_pil()
-        return functools.partial(apply_known, tracing_calls.METHODS[name], name, image)
+        return functools.partial(symbols.apply_known, tracing_calls.METHODS[name], name, image)
 
     def transform(self, real: Any, image: Any) -> Any:
         """Return the result of a transform of an image."""
@@ -409,19 +384,19 @@ class _Run:
             return image
         held = held_by(image)
         if held.node.mode == "L":
-            raise Unknown(f"gives {name_of(real)} an image of mode L")
+            raise Unknown(f"gives {symbols.name_of(real)} an image of mode L")
         courses = trace(real)
         if isinstance(courses, list):
             if len(courses) == 1 and not isinstance(courses[0].result, Node):
                 return self._grafted(courses[0], held)
             if not all(isinstance(course.result, Node) for course in courses):
-                raise Unknown(f"calls {name_of(real)}, whose result depends on chance")
+                raise Unknown(f"calls {symbols.name_of(real)}, whose result depends on chance")
             modes = {course.result.mode for course in courses}
             return held.then(real, modes.pop() if len(modes) == 1 else None)
         kind = type(real)
-        if package(kind) not in _LIBRARIES and not isinstance(real, Step):
-            self.unsure = name_of(real)
-        kept = kind.__name__ in _KEEP_THE_MODE and package(kind) == "torchvision"
+        if symbols.package(kind) not in _LIBRARIES and not isinstance(real, Step):
+            self.unsure = symbols.name_of(real)
+        kept = kind.__name__ in _KEEP_THE_MODE and symbols.package(kind) == "torchvision"
         return held.then(real, held.node.mode if kept else None)
 
     def _grafted(self, course: Path, image: Image) -> Any:
@@ -439,7 +414,7 @@ class _Run:
                 return Symbol(Image(self, last))
             return self.later(value) if isinstance(value, Later) else value
 
-        return mapped(course.result, graft, lambda images: Symbol(Stacked(self, images)))
+        return mapped(course.result, graft, lambda images: Symbol(symbols.Stacked(self, images)))
 
     def inline(
         self,
@@ -541,7 +516,7 @@ _BUILTINS = frozenset(
 
 def _is_instance(value: Any, kinds: Any) -> bool:
     several = kinds if isinstance(kinds, tuple) else (kinds,)
-    real = tuple(plain(kind) if isinstance(kind, Symbol) else kind for kind in several)
+    real = tuple(symbols.plain(kind) if isinstance(kind, Symbol) else kind for kind in several)
     if not all(isinstance(kind, type) for kind in real):
         raise Unknown("asks for a type that is not known")
     if isinstance(value, Symbol):
