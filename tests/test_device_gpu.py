@@ -23,8 +23,13 @@ from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # 
 from loader_data import CROPS, images, same  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
-from fastdata.device.delivery import numbered  # noqa: E402
-from fastdata.device.transfer import DEVICE_WAIT, copy_stream, on_device, on_stream  # noqa: E402
+from fastdata.device.transfer import (  # noqa: E402
+    DEVICE_WAIT,
+    copy_stream,
+    numbered,
+    on_device,
+    on_stream,
+)
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import StepTimer  # noqa: E402
 from fastdata.transforms import Compose, Normalize  # noqa: E402

@@ -12,8 +12,8 @@ import torch
 from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
-from fastdata.device.delivery import Destination, destination, numbered
-from fastdata.device.transfer import copy_stream, on_device, on_stream
+from fastdata.device.delivery import destination
+from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import Images

@@ -13,54 +13,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from fastdata.device.normalise import Normalisation, normalisation
+from fastdata.device.normalise import normalisation
 from fastdata.device.static import StaticMemory
-from fastdata.device.transfer import Arrival, Transfer, is_asynchronous
+from fastdata.device.transfer import Arrival, Destination, Transfer
 from fastdata.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Destination:
-    """Destination of batches: device, dtype and memory format.
-
-    Attributes:
-        device: An accelerator, or the CPU. An accelerator without a number is the current one
-            when a pass begins.
-        normalisation: Normalisation of uint8 images; None to leave them.
-        channels_last: Whether images are in channels-last memory, else contiguous; None to keep
-            their format.
-        prefetch: Number of batches to prefetch.
-        copy: Whether to copy tensors that are already on the device, too: set for tensors that
-            only the copy stream may use.
-    """
-
-    device: torch.device
-    normalisation: Normalisation | None
-    channels_last: bool | None
-    prefetch: int
-    copy: bool = False
-
-    def transfer(self) -> Transfer:
-        """Return the `Transfer` of one pass."""
-        device = numbered(self.device)
-        # One slot more than `prefetch`: the batch just taken may still be copying.
-        return Transfer(
-            device, self.normalisation, self.channels_last, self.prefetch + 1, self.copy
-        )
-
-    def describe(self) -> str:
-        """Return a description for users."""
-        if self.normalisation is None:
-            return str(self.device)
-        dtype = str(self.normalisation.dtype).removeprefix("torch.")
-        return f"{self.device}, uint8 images converted to {dtype} there"
-
-
-def numbered(device: torch.device) -> torch.device:
-    """Return the device with a number: its own, or the current device's."""
-    if not is_asynchronous(device) or device.index is not None:
-        return device
-    return torch.accelerator.current_stream(device).device
 
 
 def destination(
@@ -210,7 +166,7 @@ class DeviceIterator(Iterator[Any]):
         self._ready: Callable[[], bool] | None = getattr(batches, "ready", None)
         self._prefetch = where.prefetch
         self._ahead = 0
-        self._transfer = where.transfer()
+        self._transfer = Transfer(where)
         self._tracker = tracker
         self._batch_transform = batch_transform
         self._static = static

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -30,18 +29,6 @@ def is_image(tensor: torch.Tensor) -> bool:
         and tensor.size(1) == 3
         and (tensor.dtype == torch.uint8 or tensor.dtype.is_floating_point)
     )
-
-
-def dtype_name(dtype: Any) -> str:
-    """Return a dtype's name: "float16" for itself and for ``torch.float16``.
-
-    Raises:
-        UsageError: Images cannot have this dtype.
-    """
-    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-    if name not in DTYPES:
-        raise UsageError(f"dtype={dtype!r}", f"Give one of {', '.join(DTYPES)}.")
-    return str(name)
 
 
 def three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
@@ -105,7 +92,11 @@ def normalisation(
     """
     if dtype is None and mean is None and std is None:
         return None
-    name = "float32" if dtype is None else dtype_name(dtype)
+    name = "float32" if dtype is None else dtype
+    if isinstance(name, torch.dtype):
+        name = str(name).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UsageError(f"dtype={dtype!r}", f"Give one of {', '.join(DTYPES)}.")
     means = three("mean", mean) or (0.0, 0.0, 0.0)
     stds = three("std", std) or (1.0, 1.0, 1.0)
     if name == "uint8":

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -50,6 +51,42 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 def is_asynchronous(device: torch.device) -> bool:
     """Return whether a device runs work asynchronously on streams, unlike the CPU and Metal."""
     return device.type not in ("cpu", "mps")
+
+
+def numbered(device: torch.device) -> torch.device:
+    """Return the device with a number: its own, or the current device's."""
+    if not is_asynchronous(device) or device.index is not None:
+        return device
+    return torch.accelerator.current_stream(device).device
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Destination of batches: device, dtype and memory format.
+
+    Attributes:
+        device: An accelerator, or the CPU. An accelerator without a number is the current one
+            when a pass begins.
+        normalisation: Normalisation of uint8 images; None to leave them.
+        channels_last: Whether images are in channels-last memory, else contiguous; None to keep
+            their format.
+        prefetch: Number of batches to prefetch.
+        copy: Whether to copy tensors that are already on the device, too: set for tensors that
+            only the copy stream may use.
+    """
+
+    device: torch.device
+    normalisation: Normalisation | None
+    channels_last: bool | None
+    prefetch: int
+    copy: bool = False
+
+    def describe(self) -> str:
+        """Return a description for users."""
+        if self.normalisation is None:
+            return str(self.device)
+        dtype = str(self.normalisation.dtype).removeprefix("torch.")
+        return f"{self.device}, uint8 images converted to {dtype} there"
 
 
 @cache
@@ -215,32 +252,22 @@ _FORMATS = {
 
 
 class Transfer:
-    """Transfer of batches to a device.
+    """Transfer of one pass's batches to their destination.
 
     Args:
-        device: An accelerator with its number; or the CPU, where unchanged tensors are not copied.
-        normalisation: Normalisation of uint8 images; None to leave them.
-        channels_last: Whether images are in channels-last memory, else contiguous; None to keep
-            their format.
-        slots: Most batches under way at a time.
-        copy: Whether to copy tensors that are already on the device, too.
+        where: The destination; on the CPU, unchanged tensors are not copied.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        normalisation: Normalisation | None,
-        channels_last: bool | None,
-        slots: int,
-        copy: bool = False,
-    ) -> None:
-        self._device = device
-        self._normalisation = normalisation
-        self._format = _FORMATS[channels_last]
-        self._always = copy
+    def __init__(self, where: Destination) -> None:
+        self._device = device = numbered(where.device)
+        self._normalisation = where.normalisation
+        self._format = _FORMATS[where.channels_last]
+        self._always = where.copy
         self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
         self._stream = copy_stream(device) if is_asynchronous(device) else None
-        self._slots = [_Slot(device) for _ in range(slots)] if self._stream is not None else []
+        # One slot more than `prefetch`: the batch just taken may still be copying.
+        slots = 0 if self._stream is None else where.prefetch + 1
+        self._slots = [_Slot(device) for _ in range(slots)]
         self._next = 0
 
     def here(self) -> AbstractContextManager[None]:

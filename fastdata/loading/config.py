@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.data._utils import collate
 
-from fastdata.device.delivery import Destination, destination
-from fastdata.device.transfer import is_asynchronous
+from fastdata.device.delivery import destination
+from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.images import Images, NotKnown, holds_images, recognise
