@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,12 +193,8 @@ def _gpu_regions_broken() -> bool:
     0.9.0 does so on ordinary photographs (https://github.com/NVIDIA/nvImageCodec/issues/55), and
     the report is open; 0.8 does not. So all of 0.9 counts as broken.
     """
-    return any(version.startswith("0.9.") for version in _nvimagecodec_versions())
-
-
-def _nvimagecodec_versions() -> Iterator[str]:
     for name in _NVIMAGECODEC:
-        try:
-            yield importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with suppress(importlib.metadata.PackageNotFoundError):
+            if importlib.metadata.version(name).startswith("0.9."):
+                return True
+    return False

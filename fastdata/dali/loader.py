@@ -170,10 +170,8 @@ class _DALIPath(NativePath):
                 f"the transform has augmentations, which this does not do: {step.words}",
                 "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
-        filters = [
-            getattr(step, "interpolation", "") for one in recipe.programs for step in one.steps
-        ]
-        if several := next((names for names in filters if not isinstance(names, str)), None):
+        filters = (getattr(step, "filters", ()) for one in recipe.programs for step in one.steps)
+        if several := next((names for names in filters if len(names) > 1), None):
             raise UsageError(
                 f"the transform resizes with {' or '.join(several)}, and DALI has one filter",
                 "Use a fastdata.DataLoader, or give the transform one interpolation.",

@@ -97,7 +97,7 @@ def seek_points_many(
 
     Args:
         data: the JPEGs; some ten to a hundred at a time.
-        stride: pixels between two points of a row; twice as many in images of 16 strides and more.
+        stride: as for `seek_points`.
 
     Returns:
         For each JPEG what `seek_points` returns, or the error that it raises.

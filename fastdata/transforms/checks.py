@@ -30,7 +30,8 @@ PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 MOST_FACTOR = 1e6
 
 _MOST_PIXELS = 1 << 24
-_PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+#: Filters by Pillow's numbers.
+PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
 def checked(step: Any) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def interpolation(who: str, name: str, given: Any, known: Sequence[str] = FILTER
     """
     mode = given
     if isinstance(given, int) and not isinstance(given, bool):
-        mode = _PILLOW_FILTERS.get(int(given))
+        mode = PILLOW_FILTERS.get(int(given))
     mode = getattr(mode, "value", mode)
     mode = "nearest" if mode == "nearest-exact" else mode
     if mode not in known:

@@ -75,9 +75,7 @@ def compiled(steps: tuple[Any, ...]) -> _native.Geometry:
     first_draw = 0
     for step in steps:
         kind, values = step.geometry()
-        filters = getattr(step, "interpolation", ())
-        names = (filters,) if isinstance(filters, str) else filters
-        numbers = [_native.FILTERS.index(name) for name in names]
+        numbers = [_native.FILTERS.index(name) for name in getattr(step, "filters", ())]
         described.append((kind, first_draw, list(map(float, values)), numbers))
         first_draw += _DRAWS * step.draws_geometry
     return _native.Geometry(described)

@@ -422,7 +422,6 @@ def _unchangeable(kind: type[Any], *names: str) -> type[Any]:
     return type(f"Fixed{kind.__name__.title()}", (kind,), dict.fromkeys(names, refuse))
 
 
-FixedTuple = _unchangeable(tuple)
 FixedList = _unchangeable(
     list,
     *("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"),
@@ -435,14 +434,8 @@ FixedDict = _unchangeable(
 
 
 #: The kinds of containers that code makes, or gets in a copy that cannot change.
-_CONTAINERS: dict[Any, Any] = {
-    list: list,
-    tuple: tuple,
-    dict: dict,
-    FixedList: list,
-    FixedTuple: tuple,
-    FixedDict: dict,
-}
+_CONTAINERS: dict[Any, Any] = dict.fromkeys((list, FixedList), list)
+_CONTAINERS |= {tuple: tuple, dict: dict, FixedDict: dict}
 
 
 def has_symbols(values: Any) -> bool:

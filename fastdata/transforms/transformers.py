@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fastdata.transforms.checks import PILLOW_FILTERS
 from fastdata.transforms.crops import FlooredCenterCrop
 from fastdata.transforms.nodes import Operation
 from fastdata.transforms.originals import is_copied, name_in, overridden
@@ -27,7 +28,6 @@ from fastdata.transforms.reading import Step
 from fastdata.transforms.resizes import Resize
 
 _BACKENDS = "transformers.image_processing_backends"
-_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 # Methods that a processor may have of its own: attributes hold all that these are given.
 _FREE = frozenset({"__init__", "valid_kwargs"})
 
@@ -82,7 +82,7 @@ def _steps(processor: Any, model: str) -> Found:
         size = processor.size
         if any((size.longest_edge, size.max_height, size.max_width)):
             return Declined("it bounds the longer side")
-        filtered = _FILTERS.get(int(processor.resample), "")
+        filtered = PILLOW_FILTERS.get(int(processor.resample), "")
         if not filtered:
             return Declined(f"its filter, resample={processor.resample!r}, is not known")
         if filtered == "nearest" and processor.backend == "torchvision":
