@@ -140,7 +140,7 @@ def test_arguments_out_of_range_name_themselves(arguments: dict[str, Any], messa
 @pytest.mark.parametrize("batch", [-1, 3])
 def test_a_batch_that_is_not_there(batch: int) -> None:
     epoch = Epoch(10, 4)
-    for ask in (epoch.positions, epoch.padding, epoch.consumed):
+    for ask in (epoch.positions, epoch.consumed):
         with pytest.raises(UsageError, match=f"batch {batch} is not among the 3 batches"):
             ask(batch)
 
