@@ -97,6 +97,13 @@ def test_what_makes_no_sense_is_refused_by_name(make: Any, words: str) -> None:
     assert caught.value.hint
 
 
+def test_annotations_of_a_scripts_class_need_not_exist() -> None:
+    class Prepared(Compose):
+        models: "SomethingImportedForTypesAlone"  # type: ignore[name-defined]  # noqa: F821
+
+    assert Prepared([CenterCrop(3)]).transforms == (CenterCrop(3),)
+
+
 def test_sizes_are_height_and_width_as_in_torchvision() -> None:
     image = noise(60, 40)
     assert CenterCrop((10, 20))(image).shape == (3, 10, 20)

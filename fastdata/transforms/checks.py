@@ -44,7 +44,9 @@ def checked(step: Any) -> dict[str, Any]:
 @cache
 def _checks_of(kind: Any) -> dict[str, Check]:
     found: dict[str, Check] = {}
-    for base in reversed(kind.__mro__):
+    # Annotations of a script's subclass need not evaluate.
+    own = [base for base in kind.__mro__ if base.__module__.startswith("fastdata.")]
+    for base in reversed(own):
         for name, annotation in inspect.get_annotations(base, eval_str=True).items():
             found.pop(name, None)
             for check in getattr(annotation, "__metadata__", ()):
@@ -179,7 +181,7 @@ def fill(who: str, name: str, given: Any) -> tuple[int, int, int]:
 
 def padding(who: str, name: str, given: Any) -> tuple[int, ...]:
     """Check padding as torchvision takes it; return (left, top, right, bottom)."""
-    values = tuple(given) if isinstance(given, Sequence) else (given or 0,)
+    values = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(values) not in (1, 2, 4) or not all(
         isinstance(value, kinds.Integral) and int(value) >= 0 for value in values
     ):
@@ -298,8 +300,7 @@ Warp: TypeAlias = Annotated["str | int | enum.Enum", partial(interpolation, know
 #: A value for all channels, or one for each; None: 0.
 Fill: TypeAlias = Annotated["float | Sequence[float] | None", fill]
 
-#: Left and right, top and bottom; None: 0.
-Padding: TypeAlias = Annotated["int | Sequence[int] | None", padding]
+Padding: TypeAlias = Annotated["int | Sequence[int]", padding]
 PaddingMode: TypeAlias = Annotated[str, partial(choice, known=PADDING_MODES)]
 Probability: TypeAlias = Annotated[float, number_from(0, 1)]
 Switch: TypeAlias = Annotated[bool, switch]

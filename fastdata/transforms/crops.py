@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Sized, Transform
@@ -131,6 +132,10 @@ class CornerCrop(_Cropping):
         tree.leaf("corner_crop", *self.target, self.right, self.bottom)
 
 
+def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
+    return checks.padding(who, name, 0 if given is None else given)
+
+
 @dataclass(frozen=True)
 class RandomCrop(_Cropping):
     """Crop at a position that is drawn uniformly.
@@ -149,7 +154,7 @@ class RandomCrop(_Cropping):
     whose = "RandomCrop's"
 
     size: Size
-    padding: Padding = None
+    padding: Annotated[int | Sequence[int] | None, _padding_or_none] = None
     pad_if_needed: checks.Switch = False
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
