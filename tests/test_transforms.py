@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused_by_name(make: Any, words: str) -> None:
 
 def test_annotations_of_a_scripts_class_need_not_exist() -> None:
     class Prepared(Compose):
-        models: "SomethingImportedForTypesAlone"  # type: ignore[name-defined]  # noqa: F821
+        models: SomethingImportedForTypesAlone  # type: ignore[name-defined]  # noqa: F821
 
     assert Prepared([CenterCrop(3)]).transforms == (CenterCrop(3),)
 
