@@ -45,10 +45,6 @@ def _mode(transform: Any, kind: str, dtype: str) -> Found:
     return Conversion() if rgb else Declined("it makes other modes than RGB")
 
 
-def _to_tensor(transform: Any, kind: str, dtype: str) -> Found:
-    return to_tensor(kind)
-
-
 def _keep_ratio(transform: Any) -> Found:
     if transform.random_scale_prob or transform.random_aspect_prob:
         return Declined("its random ratios are not timm's")
@@ -87,12 +83,12 @@ _TRANSLATORS: dict[str, dict[str, Callable[[Any, str, str], Found]]] = {
     _OPEN_CLIP: {
         "CenterCropOrPad": on_pil(lambda one: CenterCrop(one.size, fill=one.fill)),
         "MaybeConvertMode": _mode,
-        "MaybeToTensor": _to_tensor,
+        "MaybeToTensor": to_tensor,
         "ResizeKeepRatio": on_pil(_keep_ratio),
         "color_jitter": on_pil(_jitter),
         "gray_scale": on_pil(lambda one: Apply((Grayscale(3),), one.p)),
     },
-    "dinov2.data.transforms": {"MaybeToTensor": _to_tensor},
+    "dinov2.data.transforms": {"MaybeToTensor": to_tensor},
     "lightly.transforms": {
         "GaussianBlur": _by_chance(_blur),
         "RandomRotate": _by_chance(_rotation),

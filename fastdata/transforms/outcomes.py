@@ -77,8 +77,8 @@ def default_floats() -> Conversion | Declined:
     return Conversion("tensor", name) if name in FLOATS else Declined(f"it makes {name}")
 
 
-def to_tensor(kind: str) -> Conversion | Declined:
-    """Return the conversion of a ToTensor that leaves tensors alone."""
+def to_tensor(transform: Any, kind: str, dtype: str) -> Conversion | Declined:
+    """Translate a ToTensor that leaves tensors alone."""
     return Conversion() if kind in ("tensor", "image") else default_floats()
 
 

@@ -326,7 +326,7 @@ _TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
     "AutoAugment": on_pil(_auto_augment),
     "CenterCropOrPad": on_pil(_center_crop),
     "MaybePILToTensor": _pil_to_tensor,
-    "MaybeToTensor": lambda transform, kind, dtype: to_tensor(kind),
+    "MaybeToTensor": to_tensor,
     "RandAugment": on_pil(_rand_augment),
     "RandomCropOrPad": on_pil(_random_crop),
     "RandomErasing": _erasing,

@@ -127,7 +127,7 @@ def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], For
         if len(courses) != 1:
             return None
         views = _Views(courses[0])
-        if not views.is_form:
+        if views.form is None:
             return None
         _check_apart(views.nodes, 1)
         name = name_of(transform)
@@ -245,29 +245,24 @@ class _Views:
 
     Attributes:
         nodes: Each of them, once.
-        form: The result, with their numbers.
-        assembly: The result, as `Assembly` has it.
-        is_form: Whether there is nothing but images in it.
+        assembly: The result, with a `View` in each image's place.
+        form: The result, with a number in each image's place; None: it holds more than images.
     """
 
     def __init__(self, course: Path) -> None:
         self.nodes: list[Node] = []
-        self.is_form = True
-        self.form = mapped(course.result, self._number)
         self.assembly = mapped(course.result, self._place)
+        images = all(isinstance(leaf, View) for leaf in leaves(self.assembly))
+        self.form = mapped(self.assembly, lambda view: view.number) if images else None
 
-    def _number(self, value: Any) -> Any:
+    def _place(self, value: Any) -> Any:
         if not isinstance(value, Node):
-            self.is_form = False
             return value
         if value.mode == "L":
             raise Unknown("it returns images of mode L")
         if not any(node is value for node in self.nodes):
             self.nodes.append(value)
-        return next(number for number, node in enumerate(self.nodes) if node is value)
-
-    def _place(self, value: Any) -> Any:
-        return View(self._number(value)) if isinstance(value, Node) else value
+        return View(next(number for number, node in enumerate(self.nodes) if node is value))
 
 
 def _several(name: str, courses: Sequence[Path]) -> list[Any]:
@@ -277,7 +272,7 @@ def _several(name: str, courses: Sequence[Path]) -> list[Any]:
     views = _Views(courses[0])
     if not views.nodes:
         raise Unknown("it returns no image")
-    if not views.is_form and "Stack" in repr(views.form):
+    if views.form is None and "Stack" in repr(views.assembly):
         raise Unknown("it returns a stack of images and more")
     chains = [node.chain() for node in views.nodes]
     shared = 1
@@ -287,7 +282,7 @@ def _several(name: str, courses: Sequence[Path]) -> list[Any]:
     _check_apart(views.nodes, shared)
     before = _items(name, chains[0][1:shared], courses[0])
     made = [_items(name, chain[shared:], courses[0]) for chain in chains]
-    if views.is_form:
+    if views.form is not None:
         return [*before, Arranged(tuple(made), views.form)]
     numbers: Form = list(range(len(made)))
     return [*before, Arranged(tuple(made), numbers), Assembly(name, views.assembly)]
