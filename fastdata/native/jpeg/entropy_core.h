@@ -51,8 +51,13 @@ FASTDATA_INLINE bool end_block(Cursor& cursor, Stream& s, RunSource& runs, unsig
   return fast_begin_block(cursor, s);
 }
 
+/// A cursor that decodes.
+struct DecodeCursor : Cursor {
+  explicit DecodeCursor(const Stream& s) : Cursor(s.cursor) {}
+};
+
 /// One AC symbol, if it is an ordinary coefficient; else leaves the cursor as it is.
-FASTDATA_INLINE bool coefficient(Cursor& cursor, uint32_t& entry) {
+FASTDATA_INLINE bool step(DecodeCursor& cursor, uint32_t& entry) {
   entry = cursor.ac[cursor.bits >> (64 - kAcLookupBits)];
   const unsigned k = cursor.k + (entry >> 8 & 0xFF);
   if (FASTDATA_UNLIKELY(k >= 63)) return false;
@@ -62,10 +67,10 @@ FASTDATA_INLINE bool coefficient(Cursor& cursor, uint32_t& entry) {
   return true;
 }
 
-/// What `coefficient` leaves: an end of block, a last coefficient, an escape, a long
+/// What `step` leaves: an end of block, a last coefficient, an escape, a long
 /// code. False: the stream has no more work, or failed.
-FASTDATA_INLINE bool special(Cursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
-  // So that `coefficient` does not mask the length for both: its shift needs no mask, and the
+FASTDATA_INLINE bool special(DecodeCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
+  // So that `step` does not mask the length for both: its shift needs no mask, and the
   // instruction would be one more in the chain from a symbol to the next.
   asm("" : "+r"(entry));
   if (!(entry & kAcEscape << 8)) {
@@ -96,68 +101,8 @@ FASTDATA_INLINE bool special(Cursor& cursor, Stream& s, RunSource& runs, uint32_
   }
   s.cursor = cursor;
   const bool ok = slow_symbol(s, runs);
-  cursor = s.cursor;
+  static_cast<Cursor&>(cursor) = s.cursor;
   return ok;
-}
-
-// One symbol of one cursor; whatever is special ends the round, so that the next begins
-// with a refill. A macro, as it holds `continue` and `break`: with functions that return whether
-// the round ends, regions from seek points took 10% longer with AVX2.
-#define FASTDATA_SYMBOL(i)                                        \
-  if constexpr (kStreams > i) {                                   \
-    uint32_t entry;                                               \
-    if (FASTDATA_UNLIKELY(!coefficient(cursor##i, entry))) {      \
-      if (special(cursor##i, *streams[i], runs, entry)) continue; \
-      finished = i;                                               \
-      break;                                                      \
-    }                                                             \
-  }
-
-/// Runs kStreams streams until one of them has nothing left; returns which.
-template <int kStreams>
-int decode_in_turns(Stream* const* streams, RunSource& runs) {
-  Cursor cursor0 = streams[0]->cursor, cursor1, cursor2;
-  if constexpr (kStreams > 1) cursor1 = streams[1]->cursor;
-  if constexpr (kStreams > 2) cursor2 = streams[2]->cursor;
-  int finished;
-  for (;;) {
-    refill(cursor0);
-    if constexpr (kStreams > 1) refill(cursor1);
-    if constexpr (kStreams > 2) refill(cursor2);
-    // clang-format off
-    FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
-    FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
-    FASTDATA_SYMBOL(0) FASTDATA_SYMBOL(1) FASTDATA_SYMBOL(2)
-    // clang-format on
-  }
-  if (finished != 0) streams[0]->cursor = cursor0;
-  if constexpr (kStreams > 1)
-    if (finished != 1) streams[1]->cursor = cursor1;
-  if constexpr (kStreams > 2)
-    if (finished != 2) streams[2]->cursor = cursor2;
-  return finished;
-}
-#undef FASTDATA_SYMBOL
-
-/// Runs the streams until none has work left, or one fails, which it returns.
-template <typename Loop>
-Stream* run_in_turns(Stream* const* given, int count, RunSource& runs, Loop one, Loop two,
-                     Loop three) {
-  static_assert(kMaxStreams == 3);
-  Stream* streams[kMaxStreams];
-  for (int i = 0; i < count; i++) streams[i] = given[i];
-  while (count > 0) {
-    const int finished = (count == 3 ? three : count == 2 ? two : one)(streams, runs);
-    if (streams[finished]->error) return streams[finished];
-    // With one stream fewer the loop goes on: three, two, one.
-    streams[finished] = streams[--count];
-  }
-  return nullptr;
-}
-
-Stream* decode_streams(Stream* const* streams, int count, RunSource& runs) {
-  return run_in_turns(streams, count, runs, decode_in_turns<1>, decode_in_turns<2>,
-                      decode_in_turns<3>);
 }
 
 /// A cursor that skips: the look-up of this block's skip entries beside it.
@@ -192,7 +137,7 @@ FASTDATA_INLINE bool skip_symbol(Cursor& cursor, Stream& s) {
 
 /// As many AC symbols as a look-up holds, if the block goes on after them; else leaves the
 /// cursor as it is.
-FASTDATA_INLINE bool skip_symbols(SkipCursor& cursor, uint32_t& entry) {
+FASTDATA_INLINE bool step(SkipCursor& cursor, uint32_t& entry) {
   entry = cursor.skip[cursor.bits >> (64 - kAcLookupBits)];
   const unsigned k = cursor.k + (entry >> 8);
   if (FASTDATA_UNLIKELY(k >= 63)) return false;
@@ -201,10 +146,10 @@ FASTDATA_INLINE bool skip_symbols(SkipCursor& cursor, uint32_t& entry) {
   return true;
 }
 
-/// What `skip_symbols` leaves: an end of block; an escape, or a block that may end before
+/// What `step` leaves: an end of block; an escape, or a block that may end before
 /// the entry's last symbol, which are taken one symbol at a time. False: the stream has no
 /// more work, or failed.
-FASTDATA_INLINE bool skip_special(SkipCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
+FASTDATA_INLINE bool special(SkipCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
   if (FASTDATA_LIKELY((entry & kAcEndOfBlock << 8) &&
                       cursor.k + (entry >> 8) < 63 + kAcEndOfBlock)) {
     consume(cursor, entry);
@@ -227,20 +172,23 @@ FASTDATA_INLINE bool skip_special(SkipCursor& cursor, Stream& s, RunSource& runs
   return ok;
 }
 
-#define FASTDATA_SKIP(i)                                               \
-  if constexpr (kStreams > i) {                                        \
-    uint32_t entry;                                                    \
-    if (FASTDATA_UNLIKELY(!skip_symbols(cursor##i, entry))) {          \
-      if (skip_special(cursor##i, *streams[i], runs, entry)) continue; \
-      finished = i;                                                    \
-      break;                                                           \
-    }                                                                  \
+// One step of one cursor; whatever is special ends the round, so that the next begins with a
+// refill. A macro, as it holds `continue` and `break`: with functions that return whether the round
+// ends, regions from seek points took 10% longer with AVX2.
+#define FASTDATA_STEP(i)                                          \
+  if constexpr (kStreams > i) {                                   \
+    uint32_t entry;                                               \
+    if (FASTDATA_UNLIKELY(!step(cursor##i, entry))) {             \
+      if (special(cursor##i, *streams[i], runs, entry)) continue; \
+      finished = i;                                               \
+      break;                                                      \
+    }                                                             \
   }
 
-/// `decode_in_turns`, for streams of which only the predictors matter.
-template <int kStreams>
-int skip_in_turns(Stream* const* streams, RunSource& runs) {
-  SkipCursor cursor0(*streams[0]), cursor1(*streams[kStreams > 1 ? 1 : 0]),
+/// Runs kStreams streams until one of them has nothing left; returns which.
+template <typename StreamCursor, int kStreams>
+int run_streams(Stream* const* streams, RunSource& runs) {
+  StreamCursor cursor0(*streams[0]), cursor1(*streams[kStreams > 1 ? 1 : 0]),
       cursor2(*streams[kStreams > 2 ? 2 : 0]);
   int finished;
   for (;;) {
@@ -248,9 +196,9 @@ int skip_in_turns(Stream* const* streams, RunSource& runs) {
     if constexpr (kStreams > 1) refill(cursor1);
     if constexpr (kStreams > 2) refill(cursor2);
     // clang-format off
-    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
-    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
-    FASTDATA_SKIP(0) FASTDATA_SKIP(1) FASTDATA_SKIP(2)
+    FASTDATA_STEP(0) FASTDATA_STEP(1) FASTDATA_STEP(2)
+    FASTDATA_STEP(0) FASTDATA_STEP(1) FASTDATA_STEP(2)
+    FASTDATA_STEP(0) FASTDATA_STEP(1) FASTDATA_STEP(2)
     // clang-format on
   }
   if (finished != 0) streams[0]->cursor = cursor0;
@@ -260,10 +208,31 @@ int skip_in_turns(Stream* const* streams, RunSource& runs) {
     if (finished != 2) streams[2]->cursor = cursor2;
   return finished;
 }
-#undef FASTDATA_SKIP
+#undef FASTDATA_STEP
+
+/// Runs the streams until none has work left, or one fails, which it returns.
+template <typename StreamCursor>
+Stream* run_in_turns(Stream* const* given, int count, RunSource& runs) {
+  static_assert(kMaxStreams == 3);
+  Stream* streams[kMaxStreams];
+  for (int i = 0; i < count; i++) streams[i] = given[i];
+  while (count > 0) {
+    const int finished = count == 3   ? run_streams<StreamCursor, 3>(streams, runs)
+                         : count == 2 ? run_streams<StreamCursor, 2>(streams, runs)
+                                      : run_streams<StreamCursor, 1>(streams, runs);
+    if (streams[finished]->error) return streams[finished];
+    // With one stream fewer the loop goes on: three, two, one.
+    streams[finished] = streams[--count];
+  }
+  return nullptr;
+}
+
+Stream* decode_streams(Stream* const* streams, int count, RunSource& runs) {
+  return run_in_turns<DecodeCursor>(streams, count, runs);
+}
 
 Stream* skip_streams(Stream* const* streams, int count, RunSource& runs) {
-  return run_in_turns(streams, count, runs, skip_in_turns<1>, skip_in_turns<2>, skip_in_turns<3>);
+  return run_in_turns<SkipCursor>(streams, count, runs);
 }
 
 }  // namespace

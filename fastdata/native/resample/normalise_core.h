@@ -8,50 +8,37 @@ namespace {
 
 constexpr int kPeriod = Kernels::kPeriod;
 
-/// Rounds to nearest, ties to even. Finite values only.
-FASTDATA_INLINE uint16_t bfloat16_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
 FASTDATA_INLINE void convert(float value, float* out) { *out = value; }
 
-/// bfloat16, to nearest, ties to even. Finite values only.
+FASTDATA_INLINE uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// Both round to nearest, ties to even. Finite values only.
 struct BFloat16 {
   uint16_t bits;
 };
-FASTDATA_INLINE void convert(float value, BFloat16* out) { out->bits = bfloat16_of(value); }
+FASTDATA_INLINE void convert(float value, BFloat16* out) {
+  const uint32_t bits = bits_of(value);
+  out->bits = static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
 
+/// IEEE 754 binary16. In integers: compilers make no vectors of the conversion instructions.
 struct Float16 {
   uint16_t bits;
 };
-#if defined(FASTDATA_HAVE_F16C)
 FASTDATA_INLINE void convert(float value, Float16* out) {
-  out->bits = static_cast<uint16_t>(
-      _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT), 0));
+  const uint32_t magnitude = bits_of(value) & 0x7FFFFFFF;
+  const uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+  // Below 2^-14 a number is a multiple of 2^-24: the last bit of what is 0.5 and more.
+  const uint32_t subnormal = bits_of(__builtin_fabsf(value) + 0.5f) - 0x3F000000;
+  const uint32_t is_normal = 0u - (magnitude >= 0x38800000);  // as a mask: branches make no vectors
+  uint32_t half = (normal & is_normal) | (subnormal & ~is_normal);
+  half = half < 0x7C00 ? half : 0x7C00;  // infinite
+  out->bits = static_cast<uint16_t>(half | (bits_of(value) >> 16 & 0x8000));
 }
-#else
-/// IEEE 754 binary16, to nearest, ties to even, as the F16C instruction rounds.
-inline void convert(float value, Float16* out) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const uint32_t sign = bits >> 16 & 0x8000;
-  bits &= 0x7FFFFFFF;
-  if (bits >= 0x477FF000) {  // rounds to infinity
-    bits = 0x7C00;
-  } else if (bits >= 0x38800000) {
-    bits = (bits + 0xFFF + (bits >> 13 & 1) - 0x38000000) >> 13;
-  } else if (bits >= 0x33000000) {  // below 2^-14: subnormal, a multiple of 2^-24
-    const int shift = 126 - static_cast<int>(bits >> 23);
-    const uint32_t mantissa = (bits & 0x7FFFFF) | 0x800000;
-    bits = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
-  } else {
-    bits = 0;
-  }
-  out->bits = static_cast<uint16_t>(sign | bits);
-}
-#endif
 
 template <typename T>
 FASTDATA_INLINE void normalise(const uint8_t* __restrict in, int n, const float* __restrict scale,

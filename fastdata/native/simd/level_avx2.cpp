@@ -22,7 +22,6 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "resample/horizontal_avx2.h"
 #include "resample/horizontal_core.h"
 #include "jpeg/idct_core.h"
-#define FASTDATA_HAVE_F16C
 #include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
 #include "resample/filters_core.h"

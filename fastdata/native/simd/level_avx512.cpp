@@ -31,7 +31,6 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX512)
 #include "jpeg/entropy_vector_avx512.h"
 #include "jpeg/idct_core.h"
 #include "jpeg/idct_zigzag_avx512.h"
-#define FASTDATA_HAVE_F16C
 #include "resample/interleave_core.h"
 #include "resample/normalise_core.h"
 #include "resample/filters_core.h"

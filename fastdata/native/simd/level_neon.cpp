@@ -102,29 +102,6 @@ void vertical(const Axis& axis, int output, const uint8_t* rows, size_t stride, 
   }
 }
 
-/// Normalises eight bytes.
-FASTDATA_INLINE uint16x8_t eight_halves(const uint8_t* in, const float* scale,
-                                        const float* offset) {
-  const uint16x8_t words = vmovl_u8(vld1_u8(in));
-  const float32x4_t first = vcvtq_f32_u32(vmovl_u16(vget_low_u16(words)));
-  const float32x4_t second = vcvtq_f32_u32(vmovl_high_u16(words));
-  // Rounded after each operation, as everywhere: no vfmaq_f32.
-  const float16x4_t low =
-      vcvt_f16_f32(vaddq_f32(vmulq_f32(first, vld1q_f32(scale)), vld1q_f32(offset)));
-  return vreinterpretq_u16_f16(vcvt_high_f16_f32(
-      low, vaddq_f32(vmulq_f32(second, vld1q_f32(scale + 4)), vld1q_f32(offset + 4))));
-}
-
-/// By hand, as compilers make no vectors of conversions to half precision.
-void to_float16_vectors(const uint8_t* in, int n, const float* scale, const float* offset,
-                        uint16_t* out) {
-  int i = 0;
-  for (; i + kPeriod <= n; i += kPeriod)
-    for (int j = 0; j < kPeriod; j += 8)
-      vst1q_u16(out + i + j, eight_halves(in + i + j, scale + j, offset + j));
-  to_float16(in + i, n - i, scale, offset, out + i);
-}
-
 }  // namespace
 }  // namespace fastdata
 
@@ -132,11 +109,7 @@ void to_float16_vectors(const uint8_t* in, int n, const float* scale, const floa
 
 namespace fastdata {
 
-constinit const Kernels kNeonKernels = [] {
-  Kernels table = kernels_of(Level::neon);
-  table.to_float16 = to_float16_vectors;
-  return table;
-}();
+constinit const Kernels kNeonKernels = kernels_of(Level::neon);
 
 }  // namespace fastdata
 #endif
