@@ -339,8 +339,24 @@ class Geometry:
     ) -> npt.NDArray[np.void]:
         """An array of `CUT`, one an image, of its size in pixels and its key."""
 
-class Job:
-    """A batch; holds its samples' memory until it is done and dropped. Runs once.
+class Work:
+    """Work on the samples of a batch. Runs once."""
+
+    def run(self) -> None:
+        """Do it in the calling thread."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True if done. Releases the GIL."""
+
+    def done(self) -> bool: ...
+    def cancel(self) -> None:
+        """Samples not yet begun fail with ``cancelled``."""
+
+    def failures(self) -> list[tuple[int, Code, str, int]]:
+        """(index, code, detail, offset) of each sample that failed."""
+
+class Job(Work):
+    """A batch; holds its samples' memory until it is done and dropped.
 
     ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3); or Extents, which
     the decoding threads read, and check if ``check``. ``seek_points`` count more than the
@@ -380,19 +396,6 @@ class Job:
     def cuts(self) -> npt.NDArray[np.void]:
         """The array of `CUT` of a job that is done."""
 
-    def run(self) -> None:
-        """Decode in the calling thread."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """True if done. Releases the GIL."""
-
-    def done(self) -> bool: ...
-    def cancel(self) -> None:
-        """Samples not yet begun fail with ``cancelled``."""
-
-    def failures(self) -> list[tuple[int, Code, str, int]]:
-        """(index, code, detail, offset) of each sample that failed."""
-
     def collect(
         self, timeout: float | None = None
     ) -> tuple[
@@ -400,21 +403,16 @@ class Job:
     ]:
         """Wait; return the values of `fastdata.decode.engine.Collected`. TimeoutError: not done."""
 
-class ProbeJob:
+class ProbeJob(Work):
     """Finds widths, heights and encodings of Extents where the width is 0.
 
     What is no JPEG for the core keeps width 0 and is a failure.
     """
 
     def __init__(self, extents: Extents) -> None: ...
-    def run(self) -> None: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def done(self) -> bool: ...
-    def cancel(self) -> None: ...
-    def failures(self) -> list[tuple[int, Code, str, int]]: ...
 
-class ReadJob:
-    """Reads the samples of Extents whole, for other decoders; holds the Extents. Runs once.
+class ReadJob(Work):
+    """Reads the samples of Extents whole, for other decoders; holds the Extents.
 
     ``skip``: a byte a sample: if not 0 it is left alone. ``check``: whether checksums are.
     """
@@ -422,11 +420,6 @@ class ReadJob:
     def __init__(
         self, extents: Extents, *, skip: npt.NDArray[Any] | None = None, check: bool = True
     ) -> None: ...
-    def run(self) -> None: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def done(self) -> bool: ...
-    def cancel(self) -> None: ...
-    def failures(self) -> list[tuple[int, Code, str, int]]: ...
     def take(self) -> list[npt.NDArray[np.uint8] | None]:
         """When it is done, once: each sample's bytes, uint8, 1-D; None of those not read."""
 
@@ -439,4 +432,4 @@ class Engine:
     def __init__(self, threads: int) -> None: ...
     @property
     def threads(self) -> int: ...
-    def submit(self, job: Job | ProbeJob | ReadJob) -> None: ...
+    def submit(self, job: Work) -> None: ...

@@ -6,12 +6,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "python/bindings_augment.h"
-#include "python/bindings_extents.h"
-#include "python/bindings_geometry.h"
-#include "python/bindings_job.h"
-#include "python/bindings_program.h"
+#include "python/bindings.h"
 #include "io/crc32c.h"
+#include "io/extents.h"
 #include "png/png.h"
 #include "simd/kernels.h"
 #include "jpeg/probe.h"
@@ -69,9 +66,7 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   }
   py::list results;
   for (const auto& [s, packed] : built)
-    results.append(
-        py::make_tuple(py::bytes(reinterpret_cast<const char*>(packed.data()), packed.size()),
-                       code_name(s.code), s.detail, s.offset));
+    results.append(py::make_tuple(as_bytes(packed), code_name(s.code), s.detail, s.offset));
   return results;
 }
 
@@ -97,8 +92,7 @@ py::tuple rewrite_baseline_python(const py::object& data) {
       s = {Code::out_of_memory, "not enough memory for this image's coefficients"};
     }
   }
-  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(out.data()), out.size()),
-                        code_name(s.code), s.detail, s.offset);
+  return py::make_tuple(as_bytes(out), code_name(s.code), s.detail, s.offset);
 }
 
 uint32_t crc32c_python(const py::object& data, uint32_t crc) {

@@ -1,4 +1,4 @@
-#include "python/bindings_augment.h"
+#include "python/bindings.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

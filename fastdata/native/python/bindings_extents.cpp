@@ -1,5 +1,6 @@
 #include "python/bindings_extents.h"
 
+#include "python/bindings.h"
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -18,28 +19,27 @@
 namespace fastdata {
 namespace {
 
+/// An array of two integers a path; none for None.
+template <typename T>
+std::optional<View> pairs_of(const py::object& array, size_t count, const char* problem) {
+  if (array.is_none()) return {};
+  View view(array);
+  if (!view.is_integers(sizeof(T), 2) || static_cast<size_t>(view->shape[0]) != count ||
+      view->shape[1] != 2)
+    throw py::value_error(problem);
+  return view;
+}
+
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
                                                const py::object& stamps, const py::object& sizes) {
   const size_t count = py::len(paths);
-  std::optional<View> size_view;
-  const int32_t* size = nullptr;
-  if (!sizes.is_none()) {
-    size_view.emplace(sizes);
-    if (!size_view->is_integers(4, 2) || static_cast<size_t>((*size_view)->shape[0]) != count ||
-        (*size_view)->shape[1] != 2)
-      throw py::value_error("sizes must be int32, one row (width, height) a path, contiguous");
-    size = static_cast<const int32_t*>((*size_view)->buf);
-  }
-  std::optional<View> stamp_view;
-  const int64_t* stamp = nullptr;
-  if (!stamps.is_none()) {
-    stamp_view.emplace(stamps);
-    if (!stamp_view->is_integers(8, 2) || static_cast<size_t>((*stamp_view)->shape[0]) != count ||
-        (*stamp_view)->shape[1] != 2)
-      throw py::value_error("stamps must be int64, one row (size, mtime_ns) a path, contiguous");
-    stamp = static_cast<const int64_t*>((*stamp_view)->buf);
-  }
+  const std::optional<View> size_view = pairs_of<int32_t>(
+      sizes, count, "sizes must be int32, one row (width, height) a path, contiguous");
+  const std::optional<View> stamp_view = pairs_of<int64_t>(
+      stamps, count, "stamps must be int64, one row (size, mtime_ns) a path, contiguous");
+  const auto* size = size_view ? static_cast<const int32_t*>((*size_view)->buf) : nullptr;
+  const auto* stamp = stamp_view ? static_cast<const int64_t*>((*stamp_view)->buf) : nullptr;
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
   auto extents = std::make_unique<BoundExtents>(count);
@@ -64,25 +64,30 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
   return extents;
 }
 
-/// A read-only array over a column, which keeps the extents alive.
+/// Returns a read-only array over values `stride` bytes apart; it keeps the extents alive.
 template <typename T>
-py::object column(const py::object& self, std::vector<T> Extents::* member) {
-  const std::vector<T>& values = py::cast<const BoundExtents&>(self).*member;
-  py::array_t<T> array({static_cast<py::ssize_t>(values.size())},
-                       {static_cast<py::ssize_t>(sizeof(T))}, values.data(), self);
+py::object array_over(const py::object& extents, const T* first, size_t stride) {
+  const auto count = static_cast<py::ssize_t>(py::len(extents));
+  py::array_t<T> array({count}, {static_cast<py::ssize_t>(stride)}, first, extents);
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return array;
 }
 
-/// The same over a member of each extent.
+/// Returns the getter of a column.
 template <typename T>
-py::object member(const py::object& self, T Extent::* member) {
-  const std::vector<Extent>& extents = py::cast<const BoundExtents&>(self).extents;
-  const T* first = extents.empty() ? nullptr : &(extents[0].*member);
-  py::array_t<T> array({static_cast<py::ssize_t>(extents.size())},
-                       {static_cast<py::ssize_t>(sizeof(Extent))}, first, self);
-  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
-  return array;
+auto column(std::vector<T> Extents::* member) {
+  return [member](const py::object& self) {
+    return array_over(self, (py::cast<const BoundExtents&>(self).*member).data(), sizeof(T));
+  };
+}
+
+/// Returns the getter of a member of each extent.
+template <typename T>
+auto column(T Extent::* member) {
+  return [member](const py::object& self) {
+    const std::vector<Extent>& extents = py::cast<const BoundExtents&>(self).extents;
+    return array_over(self, extents.empty() ? nullptr : &(extents[0].*member), sizeof(Extent));
+  };
 }
 
 size_t check_index(const BoundExtents& extents, py::ssize_t i) {
@@ -96,12 +101,17 @@ py::str path_of(const BoundExtents& extents, py::ssize_t i) {
   return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(path));
 }
 
-/// Copied, since it must not change after it was checked.
-std::vector<int64_t> rows_of(const py::object& indices, int64_t count) {
-  const View view(indices);
-  if (!view.is_integers(8, 1)) throw py::type_error("indices must be int64, 1-D, contiguous");
+/// Copies a column, so that it does not change while threads use it.
+std::vector<int64_t> int64s(const py::object& array, const char* name) {
+  const View view(array);
+  if (!view.is_integers(8, 1))
+    throw py::type_error(std::string(name) + " must be int64, 1-D, contiguous");
   const auto* first = static_cast<const int64_t*>(view->buf);
-  std::vector<int64_t> rows(first, first + view->shape[0]);
+  return {first, first + view->shape[0]};
+}
+
+std::vector<int64_t> rows_of(const py::object& indices, int64_t count) {
+  std::vector<int64_t> rows = int64s(indices, "indices");
   for (const int64_t row : rows)
     if (row < 0 || row >= count)
       throw py::index_error("sample " + std::to_string(row) + " of a dataset of " +
@@ -272,24 +282,17 @@ std::unique_ptr<BoundExtents> gather_records(const RecordTable& table, const py:
   return extents;
 }
 
-/// Copied, since they must not change while threads use them.
-std::vector<int64_t> int64s(const py::object& array, size_t count, const char* name) {
-  const View view(array);
-  if (!view.is_integers(8, 1) || static_cast<size_t>(view->shape[0]) != count)
-    throw py::type_error(std::string(name) + " must be int64, one a row, contiguous");
-  const auto* first = static_cast<const int64_t*>(view->buf);
-  return {first, first + count};
-}
-
 std::unique_ptr<BoundRows> make_rows(const py::object& table, const py::object& indices,
                                      const py::object& numbers, const py::object& occurrences,
                                      int64_t max_pixels) {
   auto lookup = std::make_shared<RowLookup>();
   lookup->table = &py::cast<const RecordTable&>(table);
   lookup->rows = rows_of(indices, lookup->table->rows());
-  lookup->numbers = int64s(numbers, lookup->rows.size(), "numbers");
-  if (!occurrences.is_none())
-    lookup->occurrences = int64s(occurrences, lookup->rows.size(), "occurrences");
+  lookup->numbers = int64s(numbers, "numbers");
+  if (!occurrences.is_none()) lookup->occurrences = int64s(occurrences, "occurrences");
+  const size_t count = lookup->rows.size(), with_occurrences = lookup->occurrences.size();
+  if (lookup->numbers.size() != count || (with_occurrences && with_occurrences != count))
+    throw py::type_error("numbers and occurrences must be one a row");
   lookup->max_pixels = max_pixels;
   auto extents = std::make_unique<BoundExtents>(0);
   lookup->extents = extents.get();
@@ -317,10 +320,6 @@ size_t sound_records(const py::object& records, int64_t first) {
   size_t i = 0;
   while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i))) i++;
   return i;
-}
-
-py::bytes as_bytes(const std::vector<uint8_t>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// Values one behind the other, and where each begins.
@@ -427,28 +426,19 @@ void bind_extents(py::module_& m) {
            py::arg("sizes") = py::none())
       .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
-      .def_property_readonly("labels",
-                             [](const py::object& self) { return column(self, &Extents::labels); })
-      .def_property_readonly("widths",
-                             [](const py::object& self) { return column(self, &Extents::widths); })
-      .def_property_readonly("heights",
-                             [](const py::object& self) { return column(self, &Extents::heights); })
-      .def_property_readonly(
-          "encodings", [](const py::object& self) { return column(self, &Extents::encodings); })
-      .def_property_readonly(
-          "seekable", [](const py::object& self) { return column(self, &Extents::seekable); })
+      .def_property_readonly("labels", column(&Extents::labels))
+      .def_property_readonly("widths", column(&Extents::widths))
+      .def_property_readonly("heights", column(&Extents::heights))
+      .def_property_readonly("encodings", column(&Extents::encodings))
+      .def_property_readonly("seekable", column(&Extents::seekable))
+      .def_property_readonly("files", column(&Extent::file))
+      .def_property_readonly("offsets", column(&Extent::offset))
+      .def_property_readonly("lengths", column(&Extent::length))
+      .def_property_readonly("checksums", column(&Extent::crc))
       .def("count_seekable",
            [](const BoundExtents& extents) {
              return std::count(extents.seekable.begin(), extents.seekable.end(), uint8_t{1});
            })
-      .def_property_readonly("files",
-                             [](const py::object& self) { return member(self, &Extent::file); })
-      .def_property_readonly("offsets",
-                             [](const py::object& self) { return member(self, &Extent::offset); })
-      .def_property_readonly("lengths",
-                             [](const py::object& self) { return member(self, &Extent::length); })
-      .def_property_readonly("checksums",
-                             [](const py::object& self) { return member(self, &Extent::crc); })
       .def("attach", &attach, py::arg("index"), py::arg("data"))
       .def("attach_rows", &attach_rows, py::arg("index"), py::arg("header"), py::arg("rows"),
            py::arg("at"))

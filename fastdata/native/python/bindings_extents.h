@@ -27,6 +27,4 @@ struct BoundRows {
   size_t size() const { return lookup->rows.size(); }
 };
 
-void bind_extents(pybind11::module_& m);
-
 }  // namespace fastdata

@@ -1,4 +1,4 @@
-#include "python/bindings_job.h"
+#include "python/bindings.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "python/bindings_extents.h"
-#include "python/bindings_program.h"
 #include "decode_task.h"
 #include "engine.h"
 #include "simd/kernels.h"
@@ -108,9 +107,11 @@ OutputSize check_output(const View& view, DataType type, bool& planar) {
           static_cast<int>(view->shape[2]), channels};
 }
 
-/// A task from run or submit to its end.
+/// A task from run or submit to its end, and the Python objects whose memory it uses.
 class PendingWork {
  public:
+  virtual ~PendingWork() = default;
+
   /// In this thread. Signals are looked at now and then, so that Ctrl-C ends it: not after
   /// each sample, as to get the GIL back takes 5 ms where other threads of Python are busy.
   void run_here() {
@@ -156,7 +157,6 @@ class PendingWork {
 
  protected:
   explicit PendingWork(std::shared_ptr<Task> task) : task_(std::move(task)) {}
-  ~PendingWork() = default;
 
   /// Cancels, waits. To be called before what the task points to goes away.
   void end() {
@@ -307,7 +307,7 @@ class Job : public PendingWork {
     }
   }
 
-  ~Job() { end(); }
+  ~Job() override { end(); }
 
   /// What was cut out of each sample.
   py::array_t<Cut> cuts() const {
@@ -336,9 +336,7 @@ class Job : public PendingWork {
     py::list tables;
     for (size_t i = 0; i < task_->built.size(); i++)
       if (const auto& [table, stamp] = task_->built[i]; !table.empty())
-        tables.append(
-            py::make_tuple(i, py::bytes(reinterpret_cast<const char*>(table.data()), table.size()),
-                           stamp.size, stamp.mtime_ns));
+        tables.append(py::make_tuple(i, as_bytes(table), stamp.size, stamp.mtime_ns));
     return tables;
   }
 
@@ -368,7 +366,7 @@ class ProbeJob : public PendingWork {
   explicit ProbeJob(const py::object& extents)
       : PendingWork(std::make_shared<ProbeTask>(py::cast<BoundExtents&>(extents))),
         extents_(extents) {}
-  ~ProbeJob() { end(); }
+  ~ProbeJob() override { end(); }
 
  private:
   py::object extents_;
@@ -379,7 +377,7 @@ class ReadJob : public PendingWork {
  public:
   ReadJob(const py::object& extents, const py::object& skip, bool check)
       : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check)) {}
-  ~ReadJob() { end(); }
+  ~ReadJob() override { end(); }
 
   /// Each sample's bytes as an array that owns them; None where there are none. Once.
   py::list take() {
@@ -412,20 +410,16 @@ class ReadJob : public PendingWork {
   std::shared_ptr<ReadTask> task_;
 };
 
-template <typename T>
-py::class_<T> bind_work(py::module_& m, const char* name) {
-  return py::class_<T>(m, name)
-      .def("run", &T::run_here)
-      .def("wait", &T::wait, py::arg("timeout") = py::none())
-      .def("done", &T::done)
-      .def("cancel", &T::cancel)
-      .def("failures", &T::failures);
-}
-
 }  // namespace
 
 void bind_job(py::module_& m) {
-  bind_work<Job>(m, "Job")
+  py::class_<PendingWork>(m, "Work")
+      .def("run", &PendingWork::run_here)
+      .def("wait", &PendingWork::wait, py::arg("timeout") = py::none())
+      .def("done", &PendingWork::done)
+      .def("cancel", &PendingWork::cancel)
+      .def("failures", &PendingWork::failures);
+  py::class_<Job, PendingWork>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
                     int, bool, const py::object&, const py::list&, int,
@@ -438,8 +432,9 @@ void bind_job(py::module_& m) {
            py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none())
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
-  bind_work<ProbeJob>(m, "ProbeJob").def(py::init<const py::object&>(), py::arg("extents"));
-  bind_work<ReadJob>(m, "ReadJob")
+  py::class_<ProbeJob, PendingWork>(m, "ProbeJob")
+      .def(py::init<const py::object&>(), py::arg("extents"));
+  py::class_<ReadJob, PendingWork>(m, "ReadJob")
       .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),
            py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true)
       .def("take", &ReadJob::take)
@@ -448,11 +443,7 @@ void bind_job(py::module_& m) {
   py::class_<Engine>(m, "Engine")
       .def(py::init<int>(), py::arg("threads"))
       .def_property_readonly("threads", &Engine::threads)
-      .def(
-          "submit", [](Engine& engine, Job& job) { job.submit(engine); }, py::arg("job"))
-      .def(
-          "submit", [](Engine& engine, ProbeJob& job) { job.submit(engine); }, py::arg("job"))
-      .def("submit", [](Engine& engine, ReadJob& job) { job.submit(engine); }, py::arg("job"));
+      .def("submit", [](Engine& engine, PendingWork& job) { job.submit(engine); }, py::arg("job"));
 }
 
 }  // namespace fastdata

@@ -1,4 +1,4 @@
-#include "python/bindings_program.h"
+#include "python/bindings.h"
 
 #include <pybind11/stl.h>
 
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "augment/program.h"
 #include "python/python_view.h"
 
 namespace fastdata {

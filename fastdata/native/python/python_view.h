@@ -48,6 +48,11 @@ class View {
   Py_buffer view_{};
 };
 
+/// A Python copy of some bytes.
+inline py::bytes as_bytes(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// A path as the system has it: of str by the file system's encoding, of bytes as it is.
 inline std::string to_path(py::handle path) {
   PyObject* encoded = nullptr;
