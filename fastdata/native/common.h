@@ -7,7 +7,7 @@
 
 namespace fastdata {
 
-/// Bytes that somebody else owns. Never null with a size above zero.
+/// Bytes that another object owns. Never null with a size above zero.
 struct ByteSpan {
   const uint8_t* data = nullptr;
   size_t size = 0;

@@ -61,7 +61,7 @@ class Canvas {
   /// Gives back each buffer that is larger than `keep` bytes.
   void trim(size_t keep);
 
-  // What operations keep from one call to the next.
+  // Memory that operations keep from one call to the next.
   Buffer scratch;
   Axis x_axis, y_axis;
   HorizontalPlan plan;

@@ -1,7 +1,7 @@
 // Augmentations: what one operation with given parameters makes of an image. Pixels are those of
 // torchvision.transforms.functional on a Pillow image: the same bytes where Pillow computes in
-// integers, or in floating point a pixel at a time; within 1 elsewhere. Which operation and which
-// parameters are somebody else's to draw.
+// integers, or in floating point a pixel at a time; within 1 elsewhere. Programs
+// (program.h) draw which operation and which parameters.
 #pragma once
 
 #include <cstddef>

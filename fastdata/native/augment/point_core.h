@@ -68,7 +68,8 @@ void turn_hue(uint8_t* __restrict r_row, uint8_t* __restrict g_row, uint8_t* __r
     const float s =
         static_cast<float>(high - low) / static_cast<float>(high > 0 ? high : 1) * 255.f;
     const int turned = (static_cast<int>(h * 255.f) + shift) & 255;
-    // What each channel lacks of `high`, in parts of the saturation: trapezia along the hue.
+    // The part of `high` that each channel lacks, in parts of the saturation: trapezia along the
+    // hue.
     const float t = static_cast<float>(6 * turned);
     const float saturation = static_cast<float>(static_cast<int>(s)), v = static_cast<float>(high);
     r_row[i] = hue_channel(v, saturation, 510.f - magnitude(t - 765.f));

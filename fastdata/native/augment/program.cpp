@@ -63,7 +63,7 @@ struct Point {
   double x, y;
 };
 
-/// What torchvision's affine is given: degrees, pixels, a factor, degrees.
+/// The arguments of torchvision's affine: degrees, pixels, a factor, degrees.
 struct Affinity {
   double angle, x, y, scale, shear_x, shear_y;
 };

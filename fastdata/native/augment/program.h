@@ -1,4 +1,4 @@
-// What augmentations do to one sample: a tree whose nodes draw numbers, and calls of operations at
+// The augmentations of one sample: a tree whose nodes draw numbers, and calls of operations at
 // its leaves. It is made once for a pipeline (fastdata/transforms/tree.py); drawn for a key and
 // an image's size it gives the operations to call, one after the other.
 //
@@ -124,7 +124,7 @@ struct Erasure {
   uint64_t key;  // of the noise
 };
 
-/// What a sample gets. Its size is then width x height.
+/// The calls for one sample. Its size is then width x height.
 struct Drawn {
   std::vector<Call> calls;
   std::vector<Erasure> erasures;

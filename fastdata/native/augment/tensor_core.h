@@ -66,7 +66,7 @@ void tensor_saturate(bool second, uint8_t* r, uint8_t* g, uint8_t* b, size_t n, 
     tensor_saturate_as<false>(r, g, b, n, factor, rest);
 }
 
-/// What lies within the row; the blurred value is that of Pillow's filter (mix_scalar.h).
+/// Sharpens all but the row's ends; the blurred value is that of Pillow's filter (mix_scalar.h).
 template <bool kSecond>
 FASTDATA_INLINE void tensor_sharpen_as(const uint8_t* __restrict above,
                                        const uint8_t* __restrict row,

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kKeep = size_t{32} << 20;
 // Larger ones are mistakes, or files of some other kind.
 constexpr int64_t kMaxBlob = int64_t{1} << 30;
-// What lies between two parts is read with them if it is no more.
+// Two parts are read at once if the gap between them is no larger.
 constexpr size_t kJoined = 2048;
 
 Status compare(ByteSpan blob, uint32_t crc) {
@@ -198,7 +198,7 @@ void will_need(const Extents& extents, const std::vector<uint8_t>& skip) {
     int error_number;
     if (extent.file != opened || extent.table != table) {
       opened = extent.file, table = extent.table;
-      // Whoever reads the sample will be told what is wrong.
+      // Reading the sample reports the error.
       if (!extents.shared(i).files->open(extent.file, file, error_number).ok()) file.reset();
     }
     if (file) file->will_need(extent.offset, extent.length);

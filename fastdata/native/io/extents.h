@@ -84,7 +84,7 @@ struct Extent {
   bool is_partial() const { return in_memory && rows.size > 0; }
 };
 
-/// What extents of one dataset share.
+/// The part that extents of one dataset share.
 struct SharedFiles {
   std::shared_ptr<Files> files;
   std::shared_ptr<OpenFile> index;  // null: none

@@ -74,7 +74,7 @@ void OpenFile::will_need(int64_t offset, int64_t length) const {
 
 Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_number) {
   int descriptor;
-  // Not blocking: a pipe of that name would wait for somebody to write to it.
+  // Not blocking: a pipe of that name would wait for a writer.
   do descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   while (descriptor < 0 && errno == EINTR);
   struct stat about{};

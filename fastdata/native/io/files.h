@@ -12,7 +12,7 @@
 
 namespace fastdata {
 
-/// What a file is recognised by: if either differs, it was changed.
+/// A file's identity: if either differs, the file was changed.
 struct FileStamp {
   int64_t size = -1;
   int64_t mtime_ns = 0;  // since 1970

@@ -10,7 +10,7 @@
 
 namespace fastdata {
 
-/// What decodes one band's scan. A block is known by its mask of coefficients that are not zero,
+/// The decoder of one band's scan. A block is known by its mask of coefficients that are not zero,
 /// bit k for zig-zag index k: all that a later scan needs of blocks outside the region.
 struct BandScan {
   Stream* stream = nullptr;
@@ -39,8 +39,8 @@ using DecodeBand = bool (*)(BandScan& band, uint32_t blocks, uint64_t* nonzero,
 void build_first_lookup(const HuffmanSpec& spec, int low, uint32_t lookup[1 << kAcLookupBits]);
 void build_refining_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]);
 
-/// What a look-up left to the slow path. Of a new coefficient in a refining scan `value` is 1 or
-/// -1; else it is shifted; 0: none, after a run of 16.
+/// A symbol that the look-up left to the slow path. Of a new coefficient in a refining scan `value`
+/// is 1 or -1; else it is shifted; 0: none, after a run of 16.
 struct BandSymbol {
   bool end = false;  // band.end_run blocks end, this one included
   uint32_t run = 0;

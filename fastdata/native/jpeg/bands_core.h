@@ -143,7 +143,7 @@ FASTDATA_INLINE bool refine_block(BandScan& band, Cursor& cursor, uint64_t* nonz
     band.end_run--;
     return true;
   }
-  // What is left of the band: coefficients that were not zero before, and those that were.
+  // The rest of the band: coefficients that were not zero before, and those that were.
   uint64_t known = before, zeros = ~before & band_mask;
   uint64_t corrections = 0, found = 0;
   refill(cursor);

@@ -17,7 +17,7 @@
 
 namespace fastdata {
 
-/// Of scans, unless told otherwise: images of more are left alone.
+/// The default limit of scans: images of more are left alone.
 constexpr int kUsualMaxScans = 64;
 
 /// Decodes one image at a time, with memory that it keeps for the next. For one thread.

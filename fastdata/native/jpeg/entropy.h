@@ -112,7 +112,7 @@ struct Unstuffed {
 using Unstuff = Unstuffed (*)(const uint8_t* source, const uint8_t* end, uint8_t* out,
                               uint8_t* out_end);
 
-// What the decoding loop calls when something out of the ordinary happens. These are
+// The decoding loop's slow paths. These are
 // compiled once, for any processor.
 bool fetch_chunk(Stream& stream);                   // false: the stream overran
 bool begin_block(Stream& stream);                   // decodes the DC difference of the next block

@@ -2,7 +2,7 @@
 // is the same, but BMI2's shifts take its chain of dependent instructions
 // from six to four a symbol.
 //
-// What is here pays by measurement. An image has some 70,000 AC symbols, 4,000 block
+// All of this pays by measurement. An image has some 70,000 AC symbols, 4,000 block
 // ends and 2,500 escapes; the branches at block ends are the ones that mispredict. So
 // the path through a block's end is short: the next block's tables are at hand, its
 // DC difference needs no refill (Note [Bits in hand]), the DC entry holds the total
@@ -67,7 +67,7 @@ FASTDATA_INLINE bool step(DecodeCursor& cursor, uint32_t& entry) {
   return true;
 }
 
-/// What `step` leaves: an end of block, a last coefficient, an escape, a long
+/// Decodes what `step` leaves: an end of block, a last coefficient, an escape, a long
 /// code. False: the stream has no more work, or failed.
 FASTDATA_INLINE bool special(DecodeCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
   // So that `step` does not mask the length for both: its shift needs no mask, and the
@@ -146,7 +146,7 @@ FASTDATA_INLINE bool step(SkipCursor& cursor, uint32_t& entry) {
   return true;
 }
 
-/// What `step` leaves: an end of block; an escape, or a block that may end before
+/// Skips what `step` leaves: an end of block; an escape, or a block that may end before
 /// the entry's last symbol, which are taken one symbol at a time. False: the stream has no
 /// more work, or failed.
 FASTDATA_INLINE bool special(SkipCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {

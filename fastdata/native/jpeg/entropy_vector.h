@@ -69,7 +69,7 @@ struct VectorTables {
   static constexpr int kAcTables = 4 * kEntries;  // behind the DC tables
   static constexpr int kIdle = 8 * kEntries;      // an entry that stands still
 
-  /// Makes the look-ups anew where the codes are not those of the image before.
+  /// Rebuilds the look-ups whose codes differ from those of the image before.
   void build(const EntropyTables& tables);
 
   alignas(64) uint32_t lookup[kIdle + 1] = {};
@@ -79,7 +79,7 @@ struct VectorTables {
   HuffmanSpec built[8];  // what the look-ups are of
 };
 
-/// What the loop keeps in registers.
+/// The loop's state, which it keeps in registers.
 struct VectorLanes {
   alignas(64) uint32_t position[kVectorStreams];    // of the next bit in `bytes`
   alignas(64) uint32_t lookup[kVectorStreams];      // the table of the next symbol

@@ -31,7 +31,7 @@ FASTDATA_INLINE I extra_bits(I bits, I mask) {
   return sub16(extra, _mm512_maskz_mov_epi32(negative, mask));
 }
 
-/// What all lanes share.
+/// The constants that all lanes share.
 struct VectorConstants {
   explicit VectorConstants(const VectorLanes& lanes)
       : bytes(lanes.bytes),

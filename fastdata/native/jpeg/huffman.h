@@ -76,7 +76,7 @@ constexpr int kMaxDcEntryBits = 23;
 
 // A skip entry stands for as many whole AC symbols as its bits hold, by bits: 0-5 their
 // length; 8-13 how far they advance; 14 the last one is an end of block (kAcEndOfBlock); 15
-// there is none, the first escapes (kAcEscape). For who wants to get past a block.
+// there is none, the first escapes (kAcEscape). It serves to get past a block.
 
 void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]);
 void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits]);

@@ -42,7 +42,7 @@ FASTDATA_INLINE void idct_four(const int16x4_t* v, int32x4_t* out) {
   const int32x4_t e1 = kCorner ? e0 : add32(round, vshll_n_s16(difference, kIdctBits));
   int32x4_t e2 = vmull_n_s16(v[2], kF0_541196100);
   int32x4_t e3 = vmull_n_s16(v[2], kF0_541196100 + kF0_765366865);
-  // What z3 and z4 give to the odd outputs, then what each input does.
+  // The parts of z3 and z4 in the odd outputs, then those of each input.
   int32x4_t o02 = vmull_n_s16(z3, kF1_175875602 - kF1_961570560);
   int32x4_t o13 = vmull_n_s16(z3, kF1_175875602);
   o02 = vmlal_n_s16(o02, z4, kF1_175875602);

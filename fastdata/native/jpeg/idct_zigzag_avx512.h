@@ -78,7 +78,7 @@ void idct_row_zigzag(const BlockRow& row, const uint16_t quantisation[64], uint8
     idct_blocks_zigzag(blocks, quantisation, out, stride);
   }
   if (x == row.blocks) return;
-  // What is right of the last block may have been decoded before.
+  // The block right of the last one may have been decoded before.
   alignas(64) int16_t nothing[kBlockSize] = {};
   uint8_t samples[8 * 32];
   int16_t* blocks[4];

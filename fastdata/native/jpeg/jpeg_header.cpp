@@ -10,7 +10,7 @@ namespace fastdata {
 
 namespace {
 
-/// What decides the colour space, besides the component ids.
+/// The segments that decide the colour space, besides the component ids.
 struct ColourHints {
   bool jfif = false;
   bool adobe = false;

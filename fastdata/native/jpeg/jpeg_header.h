@@ -52,7 +52,7 @@ struct Component {
 
 enum class Sampling : uint8_t { grey, s444, s422, s420, s440, other };
 
-/// What a decoder must know before the first entropy-coded bit.
+/// All that a decoder must know before the first entropy-coded bit.
 struct JpegHeader {
   int width = 0, height = 0;
   int component_count = 0;

@@ -1,4 +1,4 @@
-// What an encoded image is, from its first bytes.
+// Recognises an encoded image by its first bytes.
 #pragma once
 
 #include "common.h"

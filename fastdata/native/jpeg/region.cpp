@@ -343,7 +343,7 @@ void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOr
   const int lead = std::max(first_col_ - first_col, 0);
   first_col += lead;
   const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
-  // What lies between the seek point and the region was decoded only to get there.
+  // The blocks between the seek point and the region were decoded only to get there.
   std::memset(coefficients, 0, lead_blocks * kBlockSize * sizeof *coefficients);
   size_t block = lead_blocks;
   const Kernels& k = kernels();

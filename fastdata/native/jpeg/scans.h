@@ -12,7 +12,7 @@
 
 namespace fastdata {
 
-/// What a scan's header says, besides its components.
+/// A scan's header without its components.
 struct Scan {
   // Indices in the frame of the components in it; the header that the reader gives has those alone.
   int component[kMaxComponents] = {};

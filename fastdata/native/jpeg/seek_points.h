@@ -55,7 +55,7 @@ class SeekTable {
   size_t jpeg_size() const { return jpeg_size_; }
   int width() const { return width_; }
   int height() const { return height_; }
-  /// What decoding a box of pixels needs, at any scale up to 1/8 if `scaled`.
+  /// The MCUs that decoding a box of pixels needs, at any scale up to 1/8 if `scaled`.
   McuBox mcus_of(const Box& box, bool scaled) const;
   /// The bytes that decoding these MCUs needs, ascending, those of a row together: first the
   /// header. False: they are not where they can be.

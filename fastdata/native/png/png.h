@@ -13,7 +13,7 @@ namespace fastdata {
 // Colour types of a PNG (ISO/IEC 15948, table 11.1).
 enum class PngColour : uint8_t { grey = 0, rgb = 2, palette = 3, grey_alpha = 4, rgb_alpha = 6 };
 
-/// What its IHDR chunk says.
+/// The IHDR chunk.
 struct PngHeader {
   int width = 0, height = 0;
   int depth = 8;  // bits of a sample, or of an index into the palette

@@ -1,5 +1,5 @@
 // Pillow's filters, and their weights for outputs of few taps: plain loops for the compiler's
-// vectoriser, as a crop resized to some 224 pixels needs them anew for every image. The arithmetic
+// vectoriser, as every image's crop needs its own. The arithmetic
 // is that of resample.cpp's build_filtered, operation by operation.
 #pragma once
 

@@ -30,7 +30,7 @@ class RowSource {
   /// Row y of the image, from the box's left edge: one plane if grey, else R, G, B, each
   /// padded (Note [Padded rows]). Valid until the next call.
   virtual void row(int y, const uint8_t** planes) = 0;
-  /// What was wrong with the rows so far: their pixels are then anything.
+  /// The first error of the rows so far; after one, pixels are arbitrary.
   virtual Status status() const { return {}; }
 };
 

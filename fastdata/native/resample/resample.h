@@ -45,7 +45,7 @@ struct Axis {
   std::vector<int16_t> weights;  // unless wide
   std::vector<int32_t> wide_weights;
   std::vector<WeightPair> pairs;  // of the wide weights
-  std::vector<int32_t> scratch;   // of who makes it
+  std::vector<int32_t> scratch;   // for build_axis
   int begin = 0, end = 0;         // the source samples that any output needs
 
   template <bool kWide>
@@ -60,8 +60,8 @@ struct Axis {
   }
 };
 
-/// What is resized in one direction: of `inputs` source samples those from `begin` on, as far as
-/// `length` reaches, either of which may be no whole number.
+/// The part of an image that is resized in one direction: of `inputs` source samples those from
+/// `begin` on, as far as `length` reaches, either of which may be no whole number.
 struct Extension {
   int inputs;
   double begin, length;

@@ -6,7 +6,7 @@
 
 namespace fastdata {
 
-/// avx512 stands for F, BW, DQ, VL, VBMI, VBMI2 and VNNI together: Ice Lake, Zen 4 and
+/// avx512 means F, BW, DQ, VL, VBMI, VBMI2 and VNNI together: Ice Lake, Zen 4 and
 /// later. Processors with less of it take the AVX2 path. neon is that of aarch64, where all
 /// have it.
 enum class Level { scalar, avx2, avx512, neon };

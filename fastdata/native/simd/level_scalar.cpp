@@ -1,4 +1,4 @@
-// The plain path: any processor. What the vector paths must agree with.
+// The plain path, for any processor. The vector paths must agree with it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
