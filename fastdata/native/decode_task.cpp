@@ -113,7 +113,7 @@ DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
   return work;
 }
 
-Status DecodeTask::run(size_t step) {
+Status DecodeTask::work(size_t step) {
   const size_t i = step / parts_;
   if (!skip.empty() && skip[i]) return {};
   look_up();
@@ -143,13 +143,9 @@ Status DecodeTask::read(size_t i, Work& work) {
   if (!is_native(encoding) && !extents->extents[i].corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
-  try {
-    bool done = false;
-    if (Status s = read_parts(i, work, done); done || !s.ok()) return s;
-    if (Status s = thread_reader().read(*extents, i, check, blob); !s.ok()) return s;
-  } catch (const std::bad_alloc&) {
-    return {Code::out_of_memory, "not enough memory for this sample"};
-  }
+  bool done = false;
+  if (Status s = read_parts(i, work, done); done || !s.ok()) return s;
+  if (Status s = thread_reader().read(*extents, i, check, blob); !s.ok()) return s;
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
     const Extent& extent = extents->extents[i];
@@ -161,12 +157,7 @@ Status DecodeTask::read(size_t i, Work& work) {
     if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))
       sample.seek_points = extent.seek_points;
     if (sample.seek_points.size == 0 && extent.table_size > 0) {
-      try {
-        if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok())
-          return s;
-      } catch (const std::bad_alloc&) {
-        return {Code::out_of_memory, "not enough memory for this sample's seek points"};
-      }
+      if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok()) return s;
     }
     if (stride > 0) built[i].stamp = stamp;
     return {};
@@ -238,28 +229,18 @@ Status DecodeTask::decode(size_t i, Work& work) {
       sample.seek_points.size == 0 && lacks_end(sample.jpeg))
     return {Code::truncated, "the file has no end-of-image marker", sample.jpeg.size};
   if (stride > 0 && !sample.raw.pixels && sample.seek_points.size == 0) {
-    std::vector<uint8_t>& table = built[i].table;
-    try {
-      // A JPEG that is damaged may still have the region whole: that is for the decoder
-      // to say, with seek points as without.
-      SeekPoints made = std::move(build_seek_points({sample.jpeg}, stride)[0]);
-      if (made.status.ok()) {
-        table = std::move(made.packed);
-        sample.seek_points = {table.data(), table.size()};
-      }
-    } catch (const std::bad_alloc&) {
-      table = {};
-      return {Code::out_of_memory, "not enough memory for this image's seek points"};
+    // A damaged JPEG may still have the region whole. The decoder finds out.
+    SeekPoints made = std::move(build_seek_points({sample.jpeg}, stride)[0]);
+    if (made.status.ok()) {
+      std::vector<uint8_t>& table = built[i].table;
+      table = std::move(made.packed);
+      sample.seek_points = {table.data(), table.size()};
     }
   }
   if (views.empty()) return thread_decoder().run(sample, work.options);
-  try {
-    std::vector<SampleView> all = {{&sample, &options}};
-    for (const auto& view : views) all.push_back({&view->samples[i], &view->options});
-    return thread_decoder().run(sample, all.data(), all.size());
-  } catch (const std::bad_alloc&) {
-    return {Code::out_of_memory, "not enough memory for this image's views"};
-  }
+  std::vector<SampleView> all = {{&sample, &options}};
+  for (const auto& view : views) all.push_back({&view->samples[i], &view->options});
+  return thread_decoder().run(sample, all.data(), all.size());
 }
 
 void DecodeTask::prepare() {

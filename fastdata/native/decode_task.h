@@ -52,7 +52,6 @@ class DecodeTask final : public Task {
 
   size_t count() const { return lookup ? lookup->rows.size() : samples.size(); }
   size_t size() const override { return count() * parts_; }
-  Status run(size_t step) override;
   void share_among(int threads) override;
   size_t parts() const override { return parts_; }
   bool prepares() const override { return lookup || (extents && !extents->tables.empty()); }
@@ -78,6 +77,7 @@ class DecodeTask final : public Task {
     SampleOptions options;
     Box box;  // of the image: what it may need
   };
+  Status work(size_t step) override;
   void look_up();
   void make_samples();
   Status draw(size_t i);

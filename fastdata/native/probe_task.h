@@ -13,9 +13,10 @@ class ProbeTask final : public Task {
   explicit ProbeTask(Extents& extents) : extents_(extents) {}
 
   size_t size() const override { return extents_.size(); }
-  Status run(size_t i) override;
 
  private:
+  Status work(size_t i) override;
+
   Extents& extents_;
 };
 

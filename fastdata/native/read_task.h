@@ -25,7 +25,6 @@ class ReadTask final : public Task {
   }
 
   size_t size() const override { return extents_.size(); }
-  Status run(size_t i) override;
 
   /// When it is done.
   std::vector<Blob>& blobs() { return blobs_; }
@@ -33,6 +32,8 @@ class ReadTask final : public Task {
   double seconds() const { return static_cast<double>(nanoseconds_.load()) * 1e-9; }
 
  private:
+  Status work(size_t i) override;
+
   const Extents& extents_;
   const std::vector<uint8_t> skip_;
   const bool check_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 
 #include "status.h"
 
@@ -14,7 +15,15 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual size_t size() const = 0;  // in steps
-  virtual Status run(size_t step) = 0;
+
+  /// Works on one step; reports where memory runs out.
+  Status run(size_t step) {
+    try {
+      return work(step);
+    } catch (const std::bad_alloc&) {
+      return {Code::out_of_memory, "not enough memory for this image"};
+    }
+  }
 
   /// Called before the first step: parts samples where there are more threads than samples.
   virtual void share_among(int /*threads*/) {}
@@ -24,6 +33,10 @@ class Task {
   /// once, as soon as a thread has finished a sample, if there is something to prepare.
   virtual bool prepares() const { return false; }
   virtual void prepare() {}
+
+ private:
+  /// Throws std::bad_alloc.
+  virtual Status work(size_t step) = 0;
 };
 
 }  // namespace fastdata
