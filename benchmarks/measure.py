@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import psutil
 
-from fastdata import _native
+from fastdata import __version__, _native
 from fastdata.machine import usable_cpus
 from fastdata.text import aligned
-from fastdata.version import VERSION
 
 
 class Spread(NamedTuple):
@@ -218,7 +217,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {
-            "fastdata": VERSION,
+            "fastdata": __version__,
             **{name: version_of(name) for name in names},
         },
         "simd": _native.simd(),

@@ -36,8 +36,8 @@ from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pac
 from fastdata.converters.uploading import Uploading, default_local
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
-from fastdata.decode.jpeg import DEFAULT_STRIDE
-from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError
+from fastdata import __version__
+from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
 from fastdata.executors import Executor, InProcess
 from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
@@ -46,7 +46,6 @@ from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     free_space,
     human_bytes,
-    is_no_space,
     no_space,
     publish,
     sync,
@@ -63,9 +62,9 @@ from fastdata.storage.manifest import (
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME
+from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
-from fastdata.version import VERSION
 
 #: Default bytes of blobs at which an output file ends.
 SHARD_SIZE = 256 << 20
@@ -575,7 +574,7 @@ class _Packing:
             **self._order,
             options=self.options,
             source={**self.source.about, "fingerprint": fingerprint},
-            tool=VERSION,
+            tool=__version__,
         )
         others = [BAD_SAMPLES_NAME] if bad else []
         if self.job.container == "shards":

@@ -19,11 +19,10 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from fastdata import executors
+from fastdata import __version__, executors
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.storage.files import name_process
-from fastdata.version import VERSION
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -191,7 +190,7 @@ class RayExecutor:
 def _versions() -> dict[str, str]:
     """Return the versions of the packages that the output's bytes depend on."""
     return {
-        "fastdata": VERSION,
+        "fastdata": __version__,
         "pyarrow": pa.__version__,
         "Pillow": PIL.__version__,
         "numpy": np.__version__,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from fastdata.errors import BusyError, UsageError
-from fastdata.storage.files import file_lock, is_no_space
+from fastdata.errors import BusyError, UsageError, is_no_space
+from fastdata.storage.files import file_lock
 from fastdata.storage.manifest import WORK_NAME, has_manifest
 
 #: Files that packing writes; it never removes others from a dataset's folder.

@@ -10,8 +10,6 @@ answers Ctrl-C before it imports anything that takes long.
 
 from importlib import import_module
 
-from fastdata.version import VERSION
-
 TYPE_CHECKING = False  # importing typing would take longer than all else here
 if TYPE_CHECKING:
     from typing import Any
@@ -25,7 +23,8 @@ if TYPE_CHECKING:
     from fastdata.staging.stage import stage, unstage
     from fastdata.storage.cache import Cache
 
-__version__ = VERSION
+#: setup.cfg reads it from here.
+__version__ = "0.1.0"
 
 __all__ = [
     "Cache",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.decode.folders import load_by_folder, require_folder, why_not_pillow
+from fastdata.batches.images import Images, NotKnown, other_style, overridden
+from fastdata.batches.samples import NativeSamples, row_number
+from fastdata.decode.folders import (
+    SAMPLE_METHODS,
+    folder_class,
+    load_by_folder,
+    own_method,
+    require_folder,
+    why_not_pillow,
+)
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
 from fastdata.decode.pillow import COLORS, RGB, Style
 from fastdata.decode.rows import decode_row
@@ -24,25 +31,21 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
-from fastdata.storage.listed import FilesSource
+from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import Row
+from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
-from fastdata.text import class_name
-from fastdata.transforms.originals import composed
+from fastdata.text import class_name, human_count
+from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.originals import composed, pillow_changed
+from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.reading import Step
 from fastdata.transforms.schedule import Schedule
 
 
-class BatchDecoder(Protocol):
-    """Decoder of several samples of a dataset, with its transforms."""
-
-    def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Return (image, label) for each index, as `ImageDataset.__getitem__` does."""
-
-
-class ImageDataset:
+class ImageDataset(NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label).
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
@@ -169,8 +172,7 @@ class ImageDataset:
             )
 
     def _open(self) -> None:
-        # The decoder for `__getitems__` with the transforms that it has; None if not made yet.
-        self._decoder: tuple[Any, BatchDecoder | None] | None = None
+        self._decoder = None
         self._targets: list[int] | None = None
         self._source = self._open_source()
         self.classes = list(self._source.classes)
@@ -250,7 +252,7 @@ class ImageDataset:
             SampleError: It cannot be decoded.
             UsageError: The index is a slice, or no number.
         """
-        row = self._row_number(index)
+        row = row_number(index, len(self))
         if self.style != RGB:
             self._check_style()  # the transform may be another one now
         image: Any = self.open_image(row)
@@ -261,47 +263,51 @@ class ImageDataset:
             label = self.target_transform(label)
         return image, label
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Return several samples at once, for torch's own ``DataLoader``.
+    def described(self) -> Images | NotKnown:
+        """Return how the core reads its images, or why it does not, as loaders want it."""
+        if reason := own_method(self, ImageDataset, *_METHODS):
+            return overridden(reason)
+        if self.style != RGB:
+            return other_style(self.style)
+        transforms = self.transform, self.target_transform
+        folder = self.folder
+        if folder is None:
+            return Images(
+                repr(self), self, self, lambda learns: self.source, *transforms, self._compiled()
+            )
+        if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
+            return overridden(reason)
+        if otherwise := why_not_pillow(folder):
+            return NotKnown(*otherwise)
+        files = list(folder.samples)  # the folder's own may be changed in place
+        listed = FileList(files, folder.classes)
 
-        If fastdata knows the transform, or its beginning (`fastdata.transforms`, or
-        torchvision's crops, resizing, flips and conversions), images are decoded and cropped
-        natively: as ``__getitem__``, within 1 of 255, and several times faster.
+        def opener(learns: bool) -> Source:
+            cache = self.cache or Cache()
+            size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
+            file = None if cache.path is None else Path(cache.path)
+            seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
+            return FilesSource(listed, self.path, seek_points)
 
-        Args:
-            indices: Numbers from 0; negative ones count from the end.
+        what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
+        return Images(what, self, self, opener, *transforms, self._compiled(), files)
 
-        Returns:
-            (image, label) for each.
-
-        Raises:
-            IndexError: There is no such sample.
-            FastdataError: As ``__getitem__``.
-        """
-        if self.transform is None:
-            return [self[index] for index in indices]
-        transform = self.transform
-        if isinstance(transform, Schedule):
-            transform = transform.current
-        transforms = (transform, self.target_transform)
-        if self._decoder is None or self._decoder[0] != transforms:
-            self._decoder = (transforms, _decoder_of(self))
-        decoder = self._decoder[1]
-        if decoder is None:
-            return [self[index] for index in indices]
-        return decoder.samples(indices)
-
-    def _row_number(self, index: Any) -> int:
-        """Return a sample's number from 0.
-
-        Raises:
-            IndexError: There is no such sample.
-            UsageError: It is a slice, or no whole number.
-        """
-        row, count = whole_number(index), len(self)
-        if not -count <= row < count:
-            raise IndexError(f"sample {row} of a dataset of {count}")
-        return row % count
+    def _compiled(self) -> Recipe | Refusal:
+        """Return the transform, compiled for images of any size, else for their one size."""
+        if self.transform is not None and (reason := pillow_changed()):
+            return Refusal(f"{reason}. Undo that.")
+        recipe = compile_recipe(self.transform)
+        if isinstance(recipe, Refusal):
+            size = self.image_size
+            if size is not None and min(size) > 0:
+                sized = compile_recipe(self.transform, size)
+                # Where all of it is a tail, torch's loader may as well do it.
+                if isinstance(sized, Recipe) and any(
+                    not sized.unknown or program.steps or program.pixels
+                    for program in sized.programs
+                ):
+                    return sized
+        return recipe
 
     def open_image(self, index: int) -> Image.Image:
         """Return one sample's image, untransformed: a PIL image, RGB unless ``color`` differs.
@@ -311,7 +317,7 @@ class ImageDataset:
             DatasetError: Its file is missing, cut short, or has changed.
             SampleError: It cannot be decoded.
         """
-        row, source = self._row_number(index), self._source
+        row, source = row_number(index, len(self)), self._source
         if isinstance(source, FilesSource) and why_not_pillow(self.folder):
             image: Image.Image = load_by_folder(self.folder, source, row, self.limits)
             return image
@@ -326,7 +332,7 @@ class ImageDataset:
             UsageError: The dataset is a folder of torchvision's, which has no index; or ``index``
                 is a slice, or no number.
         """
-        return self._indexed.row(self._row_number(index))
+        return self._indexed.row(row_number(index, len(self)))
 
     def read(self, indices: Iterable[int]) -> list[bytes]:
         """Return the encoded bytes of samples; compare packed ones with their checksums.
@@ -347,7 +353,7 @@ class ImageDataset:
                 f"read({indices!r}): it takes several samples' numbers",
                 f"For one sample, give [{indices!r}].",
             )
-        return [self._source.encoded(self._row_number(index)).data for index in indices]
+        return [self._source.encoded(row_number(index, len(self))).data for index in indices]
 
     @property
     def source(self) -> Source:
@@ -432,21 +438,6 @@ class ImageDataset:
         return {name: label for label, name in enumerate(self.classes)}
 
 
-def whole_number(index: Any) -> int:
-    """Return a sample's number.
-
-    Raises:
-        UsageError: It is a slice, or no whole number.
-    """
-    try:
-        return operator.index(index)
-    except TypeError:
-        raise UsageError(
-            f"dataset[{index!r}]: a sample's number is a whole one",
-            "For several samples take torch.utils.data.Subset(dataset, range(start, stop)).",
-        ) from None
-
-
 def _first_of_ours(transform: Any) -> Step | None:
     """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
     if isinstance(transform, Step):
@@ -454,8 +445,5 @@ def _first_of_ours(transform: Any) -> Step | None:
     return next(filter(None, map(_first_of_ours, composed(transform) or ())), None)
 
 
-def _decoder_of(dataset: ImageDataset) -> BatchDecoder | None:
-    """Make the decoder of a dataset's ``__getitems__``; None if Pillow has to decode."""
-    # By name: it needs torch, and is above this module.
-    found: BatchDecoder | None = import_module("fastdata.loading.prefix").native_prefix(dataset)
-    return found
+# Methods that decide which samples an `ImageDataset` has, and what they are.
+_METHODS = (*SAMPLE_METHODS, "open_image", "row", "source")

@@ -23,9 +23,13 @@ Every error names the problem and its place, and then what the user can do about
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 #: Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction
 #: of writing, and surrogates, which stand for bytes that are not UTF-8.
@@ -143,6 +147,25 @@ class VersionError(DatasetError):
 
 class CorruptionError(DatasetError):
     """Error of a dataset that does not match its own manifest or index."""
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Return whether an error means that the disk, or the user's quota, is full."""
+    number = getattr(error, "errno", None)
+    # LMDB and Arrow wrap the error: only its text is left.
+    return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function and return its result.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would silently end the pass.
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
 class SlowPathWarning(UserWarning):

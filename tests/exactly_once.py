@@ -29,12 +29,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from fastdata.batches.stats import Counters
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
-from fastdata.loading.stats import Counters
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled

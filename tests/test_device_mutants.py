@@ -23,10 +23,10 @@ torch = pytest.importorskip("torch")
 import device_programs as programs  # noqa: E402
 import simgpu  # noqa: E402
 
+from fastdata.batches import buffers  # noqa: E402
 from fastdata.dali import batches  # noqa: E402
 from fastdata.dali import loader as dali_loader  # noqa: E402
 from fastdata.device import delivery, static, transfer  # noqa: E402
-from fastdata.loading import buffers  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 

@@ -91,7 +91,7 @@ def test_a_number_cannot_be_written_twice(tmp_path: Path) -> None:
 
 def test_a_full_map_is_a_full_disk(tmp_path: Path) -> None:
     # How LMDB reports a disk that is full: by its text alone.
-    from fastdata.storage.files import is_no_space
+    from fastdata.errors import is_no_space
 
     assert is_no_space(lmdb.Error("mdb_txn_commit: No space left on device"))
     assert not is_no_space(lmdb.MapFullError("mdb_put: MDB_MAP_FULL"))

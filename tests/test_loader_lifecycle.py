@@ -28,7 +28,7 @@ from prefork import Prefork
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.loading.helpers import HelperThreads  # noqa: E402
+from fastdata.batches.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
 IMPORTS = """

@@ -218,7 +218,7 @@ def test_the_engine_itself(cluster: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_another_environment_is_refused(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.converters.ray_executor.VERSION", "0.0.7")
+    monkeypatch.setattr("fastdata.converters.ray_executor.__version__", "0.0.7")
     with (
         RayExecutor() as executor,
         pytest.raises(UsageError, match=r"fastdata .* there, 0\.0\.7 here"),

@@ -17,10 +17,11 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
+from fastdata.batches.images import Images
+from fastdata.batches.pipeline import Settings
+from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
-from fastdata.loading.images import Images, recognise
-from fastdata.loading.pipeline import Settings
-from fastdata.loading.prefix import NativePrefix
+from fastdata.loading.images import recognise
 from fastdata.plan.schedule import Numbering
 from fastdata.remote import RemoteOptions
 from fastdata.storage.encodings import ENCODINGS
@@ -189,9 +190,9 @@ class Conformance:
         assert isinstance(recipe, Recipe)
         settings = Settings(recipe, True, False, ImageDataset(dataset()).limits)
         numbering = Numbering(len(written), number(np.arange(len(written))))
-        prefix = NativePrefix(source, numbering, settings, lambda index, label: label)
+        decoder = SampleDecoder(source, numbering, settings, lambda index, label: label)
         for _ in range(2):
-            for row, (image, label) in zip(written, prefix.samples(range(24)), strict=False):
+            for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:
                     wanted = np.asarray(
                         opened.convert("RGB").resize((16, 20), Image.Resampling.BILINEAR), np.int16

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fastdata.errors import BusyError, SpaceError
+from fastdata.errors import BusyError, SpaceError, is_no_space
 from fastdata.storage.files import (
     ExtentReader,
     file_lock,
     free_space,
     human_bytes,
-    is_no_space,
     no_space,
     publish,
     read_exactly,

@@ -10,9 +10,9 @@ from typing import Any, NoReturn, cast
 
 import click
 
+from fastdata import __version__
 from fastdata.cli import imports_end
 from fastdata.errors import DataError, FastdataError, UsageError, printable
-from fastdata.version import VERSION
 
 
 class _Failure(click.ClickException):
@@ -86,7 +86,7 @@ _COMMANDS = {
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="fastdata")
+@click.version_option(__version__, prog_name="fastdata")
 def cli() -> None:
     """Feeds image data to PyTorch training, faster.
 

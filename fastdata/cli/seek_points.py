@@ -8,9 +8,9 @@ import click
 
 from fastdata.cli.locations import Location, json_option, named, print_json, say
 from fastdata.cli.progress import ProgressReport
-from fastdata.decode.jpeg import DEFAULT_STRIDE
 from fastdata.errors import UsageError
 from fastdata.maintenance.seek_points import add_seek_points
+from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
 

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
+from fastdata.batches.batch import Batch, View
+from fastdata.batches.buffers import BatchMemory
+from fastdata.batches.pipeline import Pipeline, await_done
 from fastdata.dali.runner import Run, Runner
-from fastdata.decode.codecs import NATIVE
+from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, warn
-from fastdata.loading.batch import Batch, View
-from fastdata.loading.buffers import BatchMemory
-from fastdata.loading.pipeline import Pipeline, await_done
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
@@ -54,7 +54,7 @@ class DALIBatch(Batch):
 
 
 class DALIPipeline(Pipeline):
-    """`fastdata.loading.pipeline.Pipeline` with DALI as the decoder.
+    """`fastdata.batches.pipeline.Pipeline` with DALI as the decoder.
 
     Args:
         runner: Runner of DALI.

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from fastdata.batches.images import Images
+from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
@@ -16,10 +18,8 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.images import Images
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
-from fastdata.loading.pipeline import Pipeline
 from fastdata.storage.cache import Cache
 from fastdata.transforms.compile import Recipe
 

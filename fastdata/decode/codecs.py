@@ -23,21 +23,17 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode import pillow as by_pillow
-from fastdata.decode.declined import Declined
-from fastdata.decode.limits import Limits
+from fastdata.decode.decoders import NATIVE, PILLOW, Declined
+from fastdata.decode.limits import Limits, boxes
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
-from fastdata.decode.sizes import boxes
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
-from fastdata.storage.encodings import NATIVE_JPEGS
+from fastdata.storage.source import NATIVE_JPEGS
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
 Pixels = npt.NDArray[np.uint8]
-
-#: Names of Pillow and the core in `Encoded.decoder`.
-PILLOW, NATIVE = "Pillow", "native"
 
 
 class Reader(Protocol):
@@ -471,19 +467,9 @@ def open_image(
     """
     known = info.encoding not in ("", "other")
     codec = CODECS.get(info.encoding if known else kind_of(data))
-    if style.color in ("gray", "rgba") and data[:2] == b"\xff\xd8":
-        return by_pillow.open_image(data, info, limits, style, _by_core)
     if codec is None or codec.pillow_opens:
         return by_pillow.open_image(data, info, limits, style)
     return style.apply(Encoded(data, info, limits).stored())
-
-
-def _by_core(data: bytes, image: Image.Image) -> Image.Image | None:
-    """Decode a JPEG by the core, in three quarters of Pillow's time; None if it declines."""
-    out = np.empty((1, image.height, image.width, 3), np.uint8)
-    job = _native.Job([data], out=out, dtype="uint8")
-    job.run()
-    return None if job.failures() else Image.fromarray(out[0])
 
 
 def probe(data: bytes) -> ImageInfo:

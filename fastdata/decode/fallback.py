@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fastdata.decode.codecs import NATIVE, Encoded
+from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SampleError
-from fastdata.storage.source import NOT_NATIVE as NOT_NATIVE
+from fastdata.storage.source import NOT_NATIVE
+
+if TYPE_CHECKING:
+    from fastdata.decode.codecs import Encoded
 
 #: Values of ``fallback=``: the codec table decodes images of kinds that the core does not know
 #: ("unsupported"), damaged ones too ("always"), none ("never").

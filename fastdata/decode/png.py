@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode.declined import Declined
+from fastdata.decode.decoders import Declined
 
 _CHUNK = Struct(">I4s")
 _HEADER = Struct(">IIBBBBB")

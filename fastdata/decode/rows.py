@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from PIL import Image
 
-from fastdata.decode.codecs import NATIVE, Encoded, Foreseen, decoder_of, foresee, open_image
+from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee, open_image
+from fastdata.decode.decoders import NATIVE
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.errors import FastdataError, SampleError

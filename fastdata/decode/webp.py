@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.decode.declined import Declined
+from fastdata.decode.decoders import Declined
 
 _ABI = 0x0209
 _MODE_RGB = 0

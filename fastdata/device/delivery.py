@@ -16,7 +16,7 @@ import torch
 from fastdata.device.normalise import normalisation
 from fastdata.device.static import StaticMemory
 from fastdata.device.transfer import Arrival, Destination, Transfer
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, called
 
 
 def destination(
@@ -94,18 +94,6 @@ def transformed(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any
     if batch_transform is None:
         return batch
     return called(batch_transform, batch)
-
-
-def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function and return its result.
-
-    Raises:
-        RuntimeError: It raised StopIteration, which would silently end the pass.
-    """
-    try:
-        return function(*arguments)
-    except StopIteration as error:
-        raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
 def after_fork() -> RuntimeError:

@@ -15,11 +15,12 @@ from PIL import Image
 from fastdata import machine
 from fastdata.decode.codecs import kind_of
 from fastdata.decode.engine import PendingBatch
-from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, jpeg_info, seek_points_many
+from fastdata.decode.jpeg import DecodeError, jpeg_info, seek_points_many
 from fastdata.doctor.findings import Speed
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 from fastdata.transforms.compile import Program, Recipe
 

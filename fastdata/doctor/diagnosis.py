@@ -24,9 +24,10 @@ from fastdata.staging.staged import default_place
 from fastdata.storage.room import room
 from fastdata.storage.seek_cache import DEFAULT_BYTES
 from fastdata.text import human_share
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.containers import Compose
 from fastdata.transforms.crops import RandomHorizontalFlip
+from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.resizes import RandomResizedCrop
 
 #: Most threads that read at the same time.

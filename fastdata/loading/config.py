@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, SupportsIndex
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
+from fastdata.batches.images import Images, NotKnown
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.images import Images, NotKnown, holds_images, recognise
-from fastdata.loading.noticing import remedy
 from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import OrderLike, as_order
-from fastdata.text import class_name, human_count
+from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.compile import Recipe, Refusal
+from fastdata.transforms.compile import Recipe
 from fastdata.transforms.originals import changed
+from fastdata.transforms.outcomes import Refusal
 
 #: Values in ``fields``.
 FIELDS = ("image", "label", "index", "key")
@@ -182,14 +182,14 @@ class LoaderConfig:
                 "Make the loader after torch.distributed.init_process_group.",
             )
 
-    def choose(self, dataset: Any) -> Choice:
-        """Return the path for a dataset.
+    def choose(self, images: Images | NotKnown) -> Choice:
+        """Return the path for a dataset that was recognised.
 
         Raises:
             UsageError: An argument needs the native path, and that cannot be taken; or no path
                 can make a batch of the dataset.
         """
-        choice = self._path(dataset)
+        choice = self._path(images)
         if choice.path != "native":
             for argument in self._native_only():
                 raise choice.refusal(argument)
@@ -208,20 +208,14 @@ class LoaderConfig:
         if self.host_transform is not None:
             yield f"batch_transform={self.batch_transform!r}"
 
-    def _path(self, dataset: Any) -> Choice:
-        if isinstance(dataset, IterableDataset):
-            why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-            wraps = holds_images(dataset)
-            return Choice("torch", why, remedy(dataset, wraps), avoidable=wraps)
-        images = recognise(dataset)
+    def _path(self, images: Images | NotKnown) -> Choice:
         if isinstance(images, NotKnown):
             if self.collate_fn is fast_collate and images.color != "rgb":
                 raise UsageError(
                     f"color={images.color!r} and fast_collate, which makes RGB of all images",
                     "Leave fast_collate out, or take color='rgb'.",
                 )
-            reason, hint, _ = images
-            return Choice("torch", reason, hint, avoidable=holds_images(dataset))
+            return Choice("torch", images.reason, images.hint, avoidable=images.avoidable)
         fast = self.collate_fn is fast_collate
         recipe = images.recipe
         if isinstance(recipe, Refusal) and recipe.impossible:

@@ -5,125 +5,37 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
+from fastdata.batches.images import Images, NotKnown, overridden
+from fastdata.batches.samples import NativeSamples
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, why_not_pillow
-from fastdata.decode.pillow import RGB, Style
-from fastdata.device.delivery import called
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
 from fastdata.loading.noticing import remedy, unread
-from fastdata.plan.schedule import Indices, Numbering
-from fastdata.storage.cache import Cache
+from fastdata.plan.schedule import Indices
 from fastdata.storage.joined import JoinedSource
-from fastdata.storage.listed import FileList, FilesSource
-from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
-from fastdata.text import human_count
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
-from fastdata.transforms.originals import pillow_changed
-
-
-@dataclass(frozen=True)
-class Images:
-    """Dataset of images that fastdata can read by itself.
-
-    Attributes:
-        what: Its kind, in words.
-        dataset: The dataset that has the transforms.
-        options: The dataset that has the options of reading; the same, if it is an `ImageDataset`.
-        open: Opens it; the argument: whether to keep seek points of files without an index.
-        transform: Transform of an image.
-        target_transform: Transform of a label.
-        recipe: The transform compiled, or why it cannot be.
-        files: (path, label) of each file of a torchvision folder; else None.
-        subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
-        parts: The datasets of a ConcatDataset, in order.
-    """
-
-    what: str
-    dataset: Any
-    options: ImageDataset
-    open: Callable[[bool], Source]
-    transform: Any
-    target_transform: Callable[[int], Any] | None
-    recipe: Recipe | Refusal
-    files: list[tuple[str, int]] | None = None
-    subset: Indices | None = None
-    parts: tuple[Images, ...] = ()
-
-    def numbering(self, source: Source) -> Numbering:
-        """Return the mapping from this dataset's samples to those of its opened source."""
-        n = len(source) if self.subset is None else len(self.subset)
-        return Numbering(n, self.subset)
-
-    @property
-    def opened(self) -> int:
-        """Number of samples of the source that `open` returns."""
-        return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
-
-    def equals(self, other: Images | NotKnown) -> bool:
-        """Return whether samples and transforms are unchanged since another look."""
-        return (
-            isinstance(other, Images)
-            and self.transform is other.transform
-            and self.target_transform is other.target_transform
-            and self.recipe == other.recipe
-            and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
-            and self._agrees(other, Images.equals)
-        )
-
-    def opens_as(self, other: Images) -> bool:
-        """Return whether a source that was opened for this has the files of the other."""
-        return self._agrees(other, Images.opens_as)
-
-    def _agrees(self, other: Images, parts_agree: Callable[[Images, Images], bool]) -> bool:
-        """Compare the files; those of parts are compared once, by the function for these."""
-        if self.parts or other.parts:
-            return len(self.parts) == len(other.parts) and all(
-                map(parts_agree, self.parts, other.parts)
-            )
-        return self.dataset is other.dataset and self.files == other.files
-
-    @property
-    def transforms_targets(self) -> bool:
-        """Whether labels are transformed."""
-        own = self.target_transform is not None
-        return own or any(part.transforms_targets for part in self.parts)
-
-    def target(self, index: int, label: int) -> Any:
-        """Return a label after its dataset's ``target_transform``; ``index`` as in the source."""
-        for part in self.parts:
-            if index < part.opened:
-                return part.target(index, label)
-            index -= part.opened
-        return label if self.target_transform is None else called(self.target_transform, label)
-
-
-class NotKnown(NamedTuple):
-    """Dataset that fastdata cannot read by itself.
-
-    Attributes:
-        reason: Why, in words.
-        hint: The remedy.
-        color: Colour of its images, as of `fastdata.ImageDataset`.
-    """
-
-    reason: str
-    hint: str
-    color: str = "rgb"
+from fastdata.text import class_name, human_count
+from fastdata.transforms.compile import compile_recipe
 
 
 def recognise(dataset: Any) -> Images | NotKnown:
     """Return how fastdata reads a dataset, or why it cannot."""
+    found = _recognise(dataset)
+    if isinstance(found, NotKnown):
+        return found._replace(avoidable=holds_images(dataset))
+    return found
+
+
+def _recognise(dataset: Any) -> Images | NotKnown:
     if isinstance(dataset, Subset):
         if reason := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
-            return _overridden(reason)
+            return overridden(reason)
         whole = recognise(dataset.dataset)
         if isinstance(whole, NotKnown):
             return whole
@@ -136,24 +48,56 @@ def recognise(dataset: Any) -> Images | NotKnown:
     if isinstance(dataset, ConcatDataset):
         return _recognise_concat(dataset)
     if isinstance(dataset, ImageDataset):
-        if reason := own_method(dataset, ImageDataset, *_METHODS):
-            return _overridden(reason)
-        if dataset.style != RGB:
-            return _other_style(dataset.style)
-        if dataset.folder is not None:
-            return _recognise_folder(dataset.folder, dataset, dataset)
-        return _images(repr(dataset), dataset, dataset, lambda learns: dataset.source)
+        return dataset.described()
     base = folder_class()
     if base is not None and isinstance(dataset, base):
         if reason := own_method(dataset, base, *SAMPLE_METHODS):
-            return _overridden(reason)
-        return _recognise_folder(dataset, dataset, ImageDataset(dataset))
-    return NotKnown(unread(dataset), remedy(dataset, holds_images(dataset)))
+            return overridden(reason)
+        found = ImageDataset(dataset).described()
+        return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
+    why = unread(dataset)
+    if isinstance(dataset, IterableDataset):
+        why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
+    return NotKnown(why, remedy(dataset, holds_images(dataset)))
+
+
+class PrefixDataset(NativeSamples, Dataset[tuple[Any, Any]]):
+    """Dataset whose samples the core decodes, for torch's worker processes.
+
+    Args:
+        dataset: The dataset, which fastdata can read.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_dataset": self._dataset}
+
+    def __getattr__(self, name: str) -> Any:
+        # A worker_init_fn may look at the dataset by get_worker_info().
+        if name == "_dataset":  # not there yet
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        decoder = self.decoder
+        sample: tuple[Any, Any] = (
+            self._dataset[index] if decoder is None else decoder.samples([index])[0]
+        )
+        return sample
+
+    def described(self) -> Images | NotKnown:
+        """See `NativeSamples.described`."""
+        return recognise(self._dataset)
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
     if reason := own_method(dataset, ConcatDataset, *SAMPLE_METHODS):
-        return _overridden(reason)
+        return overridden(reason)
     if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
         why = "a part of the ConcatDataset has another number of samples than when that was made"
         return NotKnown(why, "Make the ConcatDataset again.")
@@ -252,23 +196,6 @@ def _numbers(indices: Any, n: int) -> Indices:
     return np.where(found < 0, found + n, found)
 
 
-def _other_style(style: Style) -> NotKnown:
-    """Return why the native core does not make images of another style."""
-    if style.exif_transpose:
-        why, hint = "exif_transpose=True turns images, which the core does not", "Leave it out"
-        return NotKnown(why, f"{hint}, as torchvision does.", style.color)
-    why, hint = f"color={style.color!r} gives images that are not RGB", "Take color='rgb'"
-    if style.color == "unchanged":
-        why += ", whose number of channels may differ: a batch of them cannot be stacked"
-        hint += ", or bring them to one number of channels in the transform"
-    return NotKnown(why, f"{hint}.", style.color)
-
-
-def _overridden(reason: str) -> NotKnown:
-    hint = "Do in transform and target_transform what it does, and leave it out."
-    return NotKnown(reason, hint)
-
-
 def holds_images(dataset: Any, depth: int = 4) -> bool:
     """Return whether a dataset is, or holds, one that fastdata reads.
 
@@ -292,51 +219,3 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
 def reads_remotely(dataset: Any) -> bool:
     """Return whether a dataset's images lie behind a URL."""
     return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
-
-
-# Methods that decide which samples an `ImageDataset` has, and what they are.
-_METHODS = (*SAMPLE_METHODS, "open_image", "row", "source")
-
-
-def _images(
-    what: str, dataset: Any, options: ImageDataset, opener: Callable[[bool], Source]
-) -> Images:
-    recipe = _compiled(dataset)
-    transforms = dataset.transform, dataset.target_transform
-    return Images(what, dataset, options, opener, *transforms, recipe)
-
-
-def _compiled(dataset: Any) -> Recipe | Refusal:
-    """Return a dataset's transform, compiled for images of any size, else for its one size."""
-    if dataset.transform is not None and (reason := pillow_changed()):
-        return Refusal(f"{reason}. Undo that.")
-    recipe = compile_recipe(dataset.transform)
-    if isinstance(recipe, Refusal) and isinstance(dataset, ImageDataset):
-        size = dataset.image_size
-        if size is not None and min(size) > 0:
-            sized = compile_recipe(dataset.transform, size)
-            # Where all of it is a tail, torch's loader may as well do it.
-            if isinstance(sized, Recipe) and any(
-                not sized.unknown or program.steps or program.pixels for program in sized.programs
-            ):
-                return sized
-    return recipe
-
-
-def _recognise_folder(folder: Any, dataset: Any, options: ImageDataset) -> Images | NotKnown:
-    if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
-        return _overridden(reason)
-    if otherwise := why_not_pillow(folder):
-        return NotKnown(*otherwise)
-    files = list(folder.samples)  # the folder's own may be changed in place
-    listed = FileList(files, folder.classes)
-
-    def opener(learns: bool) -> Source:
-        cache = options.cache or Cache()
-        size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
-        file = None if cache.path is None else Path(cache.path)
-        seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
-        return FilesSource(listed, options.path, seek_points)
-
-    what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
-    return replace(_images(what, dataset, options, opener), files=files)

@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.device.delivery import after_fork, called, cannot_pickle, transformed
-from fastdata.errors import FastdataError, SampleError, warn
-from fastdata.loading import helpers
-from fastdata.loading.batch import Batch
-from fastdata.loading.pipeline import Pipeline
+from fastdata.batches import helpers
+from fastdata.batches.batch import Batch
+from fastdata.batches.pipeline import Pipeline
+from fastdata.batches.stats import Counters
+from fastdata.device.delivery import after_fork, cannot_pickle, transformed
+from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
-from fastdata.loading.stats import Counters
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
 from fastdata.storage.source import Source

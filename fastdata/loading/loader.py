@@ -19,13 +19,14 @@ import torch.utils.data
 from torch import distributed as dist
 from torch.utils.data import Sampler
 
+from fastdata.batches.images import Images
+from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
-from fastdata.loading.drawn import DrawnPass
-from fastdata.loading.images import Images, leaves, reads_remotely, recognise
+from fastdata.loading.images import PrefixDataset, leaves, reads_remotely, recognise
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import warn_of_neighbours
 from fastdata.loading.noticing import in_memory, notice
@@ -33,8 +34,8 @@ from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
 from fastdata.loading.seeding import seeded
-from fastdata.loading.stats import Stats
 from fastdata.loading.torchs import (
+    DrawnPass,
     in_order_option,
     let_torch_refuse,
     torch_loader,
@@ -207,7 +208,7 @@ class DataLoader(Resumable[T], Generic[T]):
         try:
             self._config = LoaderConfig(batched=batched, **own, **torchs)
             # Before torch's constructor, which warns of too many workers: threads are none.
-            self._choice = self._config.choose(dataset)
+            self._choice = self._config.choose(recognise(dataset))
         except UsageError:
             let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
@@ -318,9 +319,9 @@ class DataLoader(Resumable[T], Generic[T]):
         for schedule in self._schedules:
             schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
-        if images is not None and not images.equals(recognise(self.dataset)):
+        if images is not None and not images.equals(found := recognise(self.dataset)):
             before = self._native  # its transform, or its samples, are others now
-            self._choice = self._config.choose(self.dataset)
+            self._choice = self._config.choose(found)
             self._open()
             self._tell_slow_path()
             if isinstance(self.sampler, ShardedSampler):
@@ -422,7 +423,9 @@ class DataLoader(Resumable[T], Generic[T]):
         """Return torch's loader over the same dataset; the same one for every epoch."""
         if self._inner is None:
             ranks = self._ranks if self._shares_stream else None
-            self._inner = torch_loader(self, self._choice.path == "workers", ranks)
+            prefixed = self._choice.path == "workers"
+            dataset = PrefixDataset(self.dataset) if prefixed else self.dataset
+            self._inner = torch_loader(self, dataset, prefixed, ranks)
         return self._inner
 
     def _advance_sampler(self) -> None:
@@ -501,7 +504,7 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._choice = self._config.choose(self.dataset)
+        self._choice = self._config.choose(recognise(self.dataset))
         self._open()
 
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastdata.batches.batch import Settings
+from fastdata.batches.buffers import BufferPool
+from fastdata.batches.helpers import helper_threads
+from fastdata.batches.pipeline import Pipeline, plan_fetches
+from fastdata.batches.stats import Counters
 from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
-from fastdata.loading.batch import Settings
-from fastdata.loading.buffers import BufferPool
-from fastdata.loading.helpers import helper_threads
 from fastdata.loading.iterator import NativeIterator
-from fastdata.loading.pipeline import Pipeline, plan_fetches
 from fastdata.loading.progress import Progress
-from fastdata.loading.stats import Counters
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
 
 if TYPE_CHECKING:
+    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.images import Images
 
 
 class NativePath:

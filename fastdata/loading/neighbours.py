@@ -12,6 +12,8 @@ from fastdata.decode.folders import folder_class
 from fastdata.errors import FastdataError, MixingWarning, warn
 from fastdata.plan.order import OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
+from fastdata.storage.listed import FilesSource
+from fastdata.storage.source import Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64
@@ -38,19 +40,19 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
     while isinstance(dataset, Subset):
         pairs, dataset = np.asarray(dataset.indices)[pairs], dataset.dataset
         shuffled = False  # the subset's order is its own
-    if isinstance(dataset, ImageDataset) and dataset.folder is not None:
-        dataset = dataset.folder
+    source: Source
     if isinstance(dataset, ImageDataset):
-        if shuffled and dataset.source.capabilities.shuffled:
+        source, place = dataset.source, redact(str(dataset.path))
+        kind = "dataset" if dataset.folder is None else "imagefolder"
+        if shuffled and source.capabilities.shuffled:
             return
-        kind, place = "dataset", redact(str(dataset.path))
     elif (base := folder_class()) is not None and isinstance(dataset, base):
-        kind, place = "imagefolder", str(dataset.root)
+        source, kind, place = FilesSource(dataset, dataset.root), "imagefolder", str(dataset.root)
     else:
         return
     try:
-        labels = np.array([_label(dataset, number) for number in pairs.ravel().tolist()])
-    except (FastdataError, IndexError):
+        labels = source.column("label", pairs.ravel() % len(source))
+    except FastdataError:
         return  # reading the sample will raise it
     first, second = labels.reshape(2, -1)
     # Share of equal labels among random pairs, and among neighbours.
@@ -65,9 +67,3 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
         'give order="random" or larger windows, order=fastdata.QuasiRandom(window=512).',
         MixingWarning,
     )
-
-
-def _label(dataset: Any, number: int) -> int:
-    if isinstance(dataset, ImageDataset):
-        return dataset.row(number).label
-    return int(dataset.samples[number][1])

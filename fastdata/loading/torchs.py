@@ -1,19 +1,33 @@
-"""Torch's own loader, for what the native path does not do."""
+"""Torch's own loader, for what the native path does not do; its draws with a seed.
+
+With a seed, draws are functions of (seed, epoch, sample). The sampler passes the epoch's key with
+each batch, so draws do not depend on which worker process builds the batch, on their number, or on
+whether they persist. Each sample's key seeds the global generators, which are restored afterwards,
+in this process, too.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch.utils.data
+from torch.utils.data import Dataset, Subset, default_collate, default_convert
 
+from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
-from fastdata.loading.drawn import drawn_options
-from fastdata.loading.prefix import PrefixDataset
+from fastdata.loading.collate import fast_collate
+from fastdata.loading.progress import Progress
+from fastdata.loading.sampler import ShardedSampler
+from fastdata.loading.seeding import reseeding, seeded
 from fastdata.loading.stream import RankStream
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.order import make_order
+from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
 #: Scripts may put `fastdata.DataLoader` in the place of torch's, under torch's name.
 _Torchs = torch.utils.data.DataLoader
@@ -26,22 +40,22 @@ def in_order_option(in_order: bool) -> dict[str, Any]:
 
 
 def torch_loader(
-    loader: Any, prefixed: bool, ranks: tuple[int, int] | None
+    loader: Any, dataset: Any, prefixed: bool, ranks: tuple[int, int] | None
 ) -> torch.utils.data.DataLoader[Any]:
     """Return torch's loader over the dataset of a `fastdata.DataLoader`, with its arguments.
 
     Args:
         loader: The loader.
-        prefixed: Whether fastdata decodes in the workers.
+        dataset: Its dataset.
+        prefixed: Whether that is a `fastdata.batches.samples.NativeSamples` whose decoder is used.
         ranks: Rank and world size to split a stream by; None for other datasets.
     """
-    dataset: Any = PrefixDataset(loader.dataset) if prefixed else loader.dataset
     options: dict[str, Any] = {"collate_fn": loader.collate_fn}
     if ranks is not None:
         options["dataset"] = RankStream(dataset, *ranks, loader.drop_last)
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     elif loader.seed is not None:
-        options |= drawn_options(loader, dataset)
+        options |= _drawn_options(loader, dataset, prefixed)
     elif loader.batch_sampler is not None:
         options |= {"dataset": dataset, "batch_sampler": loader.batch_sampler}
     else:
@@ -84,3 +98,187 @@ def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None) -> An
         images, valid = batch[0], batch[-1]
     map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
     return transformed(batch, batch_transform)
+
+
+#: Functions that draw nothing.
+_COLLATES = (default_collate, default_convert, fast_collate)
+
+
+class Drawn(NamedTuple):
+    """Draws of one batch, and the key of their random numbers.
+
+    Attributes:
+        draws: The draws, as in `fastdata.plan.schedule.Numbering`.
+        key: Key of the epoch.
+        n: Number of the dataset's samples.
+    """
+
+    draws: Indices
+    key: int
+    n: int
+
+    def planned(self) -> Planned:
+        """Return the samples' numbers and occurrences."""
+        return Numbering(self.n).plan(self.draws)
+
+
+class DrawnBatches:
+    """Batch sampler for torch's loader, which yields `Drawn` batches.
+
+    Args:
+        sampler: Sampler with the order, seed, epoch and shard of the next pass.
+
+    Attributes:
+        begun: Keys of the batches under way in the latest pass: torch's loader has taken but not
+            delivered them.
+    """
+
+    def __init__(self, sampler: ShardedSampler) -> None:
+        self._sampler = sampler
+        self.begun: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sampler.plan)
+
+    def __iter__(self) -> Iterator[Drawn]:
+        sampler = self._sampler
+        key, n = epoch_key(sampler.seed, sampler.epoch), sampler.plan.samples
+        order = make_order(sampler.order, n, sampler.seed, sampler.epoch)
+        self.begun = begun = deque[int]()
+
+        def batches() -> Iterator[Drawn]:
+            for draws, _ in ordered(sampler.plan, order):
+                batch = Drawn(draws, key, n)
+                begun.append(batch.planned().batch_key(key))
+                yield batch
+
+        return batches()  # not a generator itself, so that `begun` is set before the first batch
+
+
+class DrawnPass(Iterator[Any]):
+    """Pass of torch's loader that records the key of the batch delivered last.
+
+    Args:
+        batches: The pass.
+        drawn: Its batch sampler, whose latest pass is this one.
+        progress: Receives the key.
+    """
+
+    def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: Progress) -> None:
+        self._batches, self._begun, self._progress = batches, drawn.begun, progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        finally:  # also of an error in a batch's place
+            if self._begun:
+                self._progress.batch_key = self._begun.popleft()
+
+
+class _Samples(list[Any]):
+    """Samples of a batch and its key, for the ``collate_fn``."""
+
+    key = 0
+
+
+class DrawnDataset(Dataset[Any]):
+    """Dataset whose items are `Drawn` batches.
+
+    Args:
+        dataset: The wrapped dataset. One with its own ``__getitems__`` loads the batch as a whole,
+            and draws from the batch's key.
+        prefixed: Whether the dataset's decoder decodes, with the same draws as the native path.
+    """
+
+    def __init__(self, dataset: Any, prefixed: bool) -> None:
+        self._dataset, self._prefixed = dataset, prefixed
+
+    def __getattr__(self, name: str) -> Any:
+        # A worker_init_fn may look at the dataset by get_worker_info().
+        if name == "_dataset":  # unpickling asks before it exists
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, batch: Drawn) -> list[Any]:
+        return self.__getitems__(batch)
+
+    def __getitems__(self, batch: Drawn) -> list[Any]:
+        """Return the samples of a batch, for torch's fetcher."""
+        planned = batch.planned()
+        key = planned.batch_key(batch.key)
+        if self._prefixed:
+            with reseeding() as seed:
+                samples = self._dataset.decoder.drawn(batch.draws, batch.key, seed)
+        elif (fetch := _own_fetch(self._dataset)) is not None:
+            with seeded(key):
+                samples = fetch(planned.numbers.tolist())
+        else:
+            samples = []
+            with reseeding() as seed:
+                keys = planned.call_keys(batch.key)
+                for number, own in zip(planned.numbers.tolist(), keys, strict=True):
+                    seed(own)
+                    samples.append(self._dataset[number])
+        found = _Samples(samples)
+        found.key = key
+        return found
+
+
+def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
+    """Return a dataset's own ``__getitems__``; None if it has none."""
+    whole = dataset
+    while type(whole) is Subset:
+        whole = whole.dataset
+    if isinstance(whole, ImageDataset):
+        return None
+    return getattr(dataset, "__getitems__", None) if hasattr(whole, "__getitems__") else None
+
+
+class DrawnCollate:
+    """Wrapper of a ``collate_fn`` that seeds its draws with the batch's key.
+
+    Args:
+        collate_fn: The user's or torch's function.
+        batched: Whether it collates batches, rather than converting single samples.
+    """
+
+    def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
+        self._collate_fn, self._batched = collate_fn, batched
+
+    def __call__(self, samples: _Samples) -> Any:
+        """Collate samples, for torch's fetcher."""
+        given = list(samples) if self._batched else samples[0]
+        if self._collate_fn in _COLLATES:
+            return self._collate_fn(given)
+        with seeded(samples.key):
+            return self._collate_fn(given)
+
+
+def _drawn_options(
+    loader: torch.utils.data.DataLoader[Any], dataset: Any, prefixed: bool
+) -> dict[str, Any]:
+    """Return a torch loader's arguments for draws that depend on (seed, epoch, sample) alone.
+
+    Args:
+        loader: Loader with the sampler and ``collate_fn``.
+        dataset: The dataset to load.
+        prefixed: As `torch_loader`.
+    """
+    batched = loader.batch_sampler is not None
+    sampler: Any = loader.sampler
+    batches = DrawnBatches(sampler)
+    options = {"batch_sampler": batches} if batched else {"sampler": batches, "batch_size": None}
+    return {
+        "dataset": DrawnDataset(dataset, prefixed),
+        "collate_fn": DrawnCollate(loader.collate_fn, batched),
+        **options,
+    }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fastdata.decode.jpeg import DEFAULT_STRIDE, DecodeError, seek_points_many
+from fastdata.decode.jpeg import DecodeError, seek_points_many
 from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
@@ -23,6 +23,7 @@ from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import SCHEMA, write_index
+from fastdata.storage.source import DEFAULT_STRIDE
 
 _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.

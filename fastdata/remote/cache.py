@@ -26,14 +26,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastdata.errors import DatasetError, UsageError, warn
+from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import (
     human_bytes,
-    is_no_space,
     read_exactly,
     sync,
     wait_for_lock,

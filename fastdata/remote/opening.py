@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import FileRef, Request, Wanted
+from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Request, Wanted
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
     from fastdata.remote.prefetch import PlanFetches, RemotePass
     from fastdata.remote.reader import RangeReader
-
-#: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
-Fetches: TypeAlias = Mapping[int, Sequence[int]]
 
 
 class RemoteSource(IndexedSource):
@@ -300,7 +297,3 @@ def own_file(url: str, stop: int) -> FileRef:
     # Hash without the query: another token names the same file.
     name = split_query(url)[0]
     return FileRef(url, stop, "p" + hashlib.sha256(name.encode()).hexdigest()[:24])
-
-
-#: Problem of a sample whose checksum is wrong.
-WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"

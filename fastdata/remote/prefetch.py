@@ -10,36 +10,22 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.options import RemoteStats
-from fastdata.remote.ranges import Request, Wanted, plan
+from fastdata.remote.ranges import Fetches, Parts, Request, Wanted, plan
 from fastdata.remote.retries import describe_error
 
 if TYPE_CHECKING:
     from fastdata import _native
     from fastdata.remote.cache import Piece
-    from fastdata.remote.opening import Fetches, RemoteSource
+    from fastdata.remote.opening import RemoteSource
 
 Indices = npt.NDArray[np.int64]
-
-
-class Parts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
-
-    Attributes:
-        header: The JPEG's first bytes.
-        rows: The bytes of some rows of MCUs.
-        at: Offset of ``rows`` in the JPEG.
-    """
-
-    header: bytes
-    rows: bytes
-    at: int
 
 
 #: Outcome of a range: its bytes, an error, or None if its bytes are wrong.

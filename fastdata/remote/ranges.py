@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.storage.checksum import crc32c
 
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
+#: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
+Fetches: TypeAlias = Mapping[int, Sequence[int]]
+#: Problem of a sample whose checksum is wrong.
+WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"
+
+
+class Parts(NamedTuple):
+    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
+
+    Attributes:
+        header: The JPEG's first bytes.
+        rows: The bytes of some rows of MCUs.
+        at: Offset of ``rows`` in the JPEG.
+    """
+
+    header: bytes
+    rows: bytes
+    at: int
 
 
 class FileRef(NamedTuple):

@@ -11,9 +11,8 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from fastdata.errors import FastdataError, OutageError, RemoteError
+from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
 from fastdata.remote.urls import redact_text
-from fastdata.storage.files import is_no_space
 
 T = TypeVar("T")
 

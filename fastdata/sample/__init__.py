@@ -17,12 +17,12 @@ from pathlib import Path
 
 import PIL
 
-from fastdata.errors import BusyError, UsageError
+from fastdata import __version__
+from fastdata.errors import BusyError, UsageError, is_no_space
 from fastdata.executors import local_executor
 from fastdata.sample.photograph import MAX_CLASSES
 from fastdata.sample.shots import make_shot
-from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, is_no_space, no_space
-from fastdata.version import VERSION
+from fastdata.storage.files import PARTIAL_SUFFIX, file_lock, no_space
 
 _SPLITS = ("train", "val")
 _LOCK_NAME = ".sample.lock"
@@ -96,7 +96,7 @@ def make_sample(
     _check_numbers(images, val_images, classes, seed)
     processes = local_executor(workers)
     # Everything that the bytes depend on.
-    options = images, val_images, classes, seed, VERSION, PIL.__version__
+    options = images, val_images, classes, seed, __version__, PIL.__version__
     digits = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     partial = out / f".sample-{digits}{PARTIAL_SUFFIX}"
     counts = images, val_images

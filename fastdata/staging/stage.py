@@ -16,6 +16,7 @@ from fastdata.errors import (
     RemoteError,
     SpaceError,
     UsageError,
+    is_no_space,
 )
 from fastdata.machine import usable_cpus
 from fastdata.remote.manifests import no_dataset
@@ -36,7 +37,7 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
-from fastdata.storage.files import human_bytes, is_no_space, is_tmpfs, no_space, sync
+from fastdata.storage.files import human_bytes, is_tmpfs, no_space, sync
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,

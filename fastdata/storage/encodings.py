@@ -26,9 +26,6 @@ EXTENSIONS = {
     "jpeg-arithmetic": "jpg",
 }
 
-#: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
-NATIVE_JPEGS = ("jpeg", "jpeg-progressive", "jpeg-arithmetic")
-
 #: torchvision.datasets.folder.IMG_EXTENSIONS; compared in lower case.
 _TORCHVISION = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 #: Those, and the kinds that torchvision leaves out.

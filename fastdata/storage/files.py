@@ -429,13 +429,6 @@ def is_tmpfs(folder: Path) -> bool:
     return False
 
 
-def is_no_space(error: BaseException) -> bool:
-    """Return whether an error means that the disk, or the user's quota, is full."""
-    number = getattr(error, "errno", None)
-    # LMDB and Arrow wrap the error: only its text is left.
-    return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
-
-
 def no_space(folder: Path, error: BaseException, hint: str) -> SpaceError:
     """Return the error to raise if `is_no_space`."""
     return SpaceError(

@@ -14,6 +14,7 @@ from fastdata import _native
 from fastdata.storage.files import read_file
 from fastdata.storage.seek_cache import SeekCache, Stamped
 from fastdata.storage.source import (
+    MOST_BYTES,
     NOT_NATIVE,
     Blob,
     BlobColumn,
@@ -26,9 +27,6 @@ from fastdata.storage.source import (
     Source,
 )
 from fastdata.text import human_count
-
-#: Most bytes of an image's file, which is read whole.
-_MOST_BYTES = 2 << 30
 
 
 class Listing(Protocol):
@@ -142,7 +140,7 @@ class FilesSource(Source):
         """See `Source.encoded`."""
         self.require_field(field, "image")
         try:
-            return Blob(read_file(self.key(row), _MOST_BYTES) if data is None else data)
+            return Blob(read_file(self.key(row), MOST_BYTES) if data is None else data)
         except FileNotFoundError:
             raise self.problem(row, "the file is missing", "file_missing") from None
         except OSError as error:

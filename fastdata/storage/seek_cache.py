@@ -15,10 +15,9 @@ from fastdata import _native
 from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
 from fastdata.storage.files import file_lock, open_descriptor, whole_file
+from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import distrust, is_own_file
 
-#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
-DEFAULT_STRIDE = 128
 #: Default memory for seek points: about 180,000 photographs of ImageNet's size.
 DEFAULT_BYTES = 256 << 20
 

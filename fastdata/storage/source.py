@@ -26,7 +26,6 @@ from fastdata.errors import (
     SampleError,
     UsageError,
 )
-from fastdata.storage.encodings import ENCODINGS, NATIVE_JPEGS
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -37,17 +36,21 @@ if TYPE_CHECKING:
 Rows: TypeAlias = npt.NDArray[np.int64]
 #: Widths or heights in pixels.
 Sides: TypeAlias = npt.NDArray[np.int32]
-#: Places in `ENCODINGS`.
+#: Places in `_native.ENCODINGS`.
 Encodings: TypeAlias = npt.NDArray[np.int8]
 
+#: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
+NATIVE_JPEGS = ("jpeg", "jpeg-progressive", "jpeg-arithmetic")
 #: Codes of what the core leaves to other decoders, rather than finds damaged.
 NOT_NATIVE = ("unsupported", "not_jpeg")
-#: Most bytes of a packed image. The native core has the same bound (``io/extents.cpp``).
+#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
+DEFAULT_STRIDE = 128
+#: Most bytes of an image. The native core has the same bound (``io/extents.cpp``).
 MOST_BYTES = 1 << 30
 
 
-#: Whether the core decodes an encoding, by its place in `ENCODINGS`.
-_NATIVE = np.isin(ENCODINGS, (*NATIVE_JPEGS, "raw"))
+#: Whether the core decodes an encoding, by its place in `_native.ENCODINGS`.
+_NATIVE = np.isin(_native.ENCODINGS, (*NATIVE_JPEGS, "raw"))
 
 
 class Field(NamedTuple):
@@ -89,7 +92,7 @@ class Blob(NamedTuple):
 
     Attributes:
         data: The bytes.
-        encoding: Name in `ENCODINGS`; "" if only the bytes tell.
+        encoding: Name in `_native.ENCODINGS`; "" if only the bytes tell.
         width: Columns of the image in pixels; 0 if only the bytes tell.
         height: Rows of the image in pixels; 0 likewise.
         channels: Colour components as stored.
@@ -135,7 +138,7 @@ class BlobColumn:
 
     @cached_property
     def encodings(self) -> Encodings:
-        """int8, places in `ENCODINGS`; -1 if only the file tells."""
+        """int8, places in `_native.ENCODINGS`; -1 if only the file tells."""
         return self.extents.encodings
 
 
@@ -262,7 +265,7 @@ class Source(ABC):
                 blob = self.encoded(row, field)
                 extents.attach(slot, blob.data)
                 sizes[:, slot] = blob.width, blob.height
-                encodings[slot] = ENCODINGS.index(blob.encoding) if blob.encoding else -1
+                encodings[slot] = _native.ENCODINGS.index(blob.encoding) if blob.encoding else -1
         pillow = encodings == _RAW
         return BlobColumn(
             extents, widths=sizes[0], heights=sizes[1], pillow=pillow, encodings=encodings
@@ -357,4 +360,4 @@ class Source(ABC):
         return
 
 
-_RAW = ENCODINGS.index("raw")
+_RAW = _native.ENCODINGS.index("raw")

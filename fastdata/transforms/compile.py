@@ -22,7 +22,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.originals import composed, override, settled
-from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output
+from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output, Refusal, Unknown
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     Chain,
@@ -48,34 +48,6 @@ from fastdata.transforms.reading import (
 from fastdata.transforms.schedule import Schedule
 from fastdata.transforms.symbols import name_of
 from fastdata.transforms.tree import native_program
-
-
-class Unknown(NamedTuple):
-    """A step of a pipeline that the core cannot do.
-
-    Attributes:
-        name: Of the transform.
-        reason: Why not; a clause that goes on after "name: ".
-        hint: The remedy; a sentence.
-    """
-
-    name: str
-    reason: str
-    hint: str
-
-
-class Refusal(NamedTuple):
-    """Why a pipeline cannot be done natively.
-
-    Attributes:
-        reason: In words for the user: which transform, why, and what to do about it.
-        unknown: The steps that the core cannot do, if those stand in the way.
-        impossible: Whether the pipeline fails for every image on every path.
-    """
-
-    reason: str
-    unknown: tuple[Unknown, ...] = ()
-    impossible: bool = False
 
 
 @dataclass(frozen=True)

@@ -111,3 +111,31 @@ class Output(NamedTuple):
     channels_last: bool
     as_pil: bool
     channels: int = 3
+
+
+class Unknown(NamedTuple):
+    """A step of a pipeline that the core cannot do.
+
+    Attributes:
+        name: Of the transform.
+        reason: Why not; a clause that goes on after "name: ".
+        hint: The remedy; a sentence.
+    """
+
+    name: str
+    reason: str
+    hint: str
+
+
+class Refusal(NamedTuple):
+    """Why a pipeline cannot be done natively.
+
+    Attributes:
+        reason: In words for the user: which transform, why, and what to do about it.
+        unknown: The steps that the core cannot do, if those stand in the way.
+        impossible: Whether the pipeline fails for every image on every path.
+    """
+
+    reason: str
+    unknown: tuple[Unknown, ...] = ()
+    impossible: bool = False

@@ -17,10 +17,9 @@ from typing import NamedTuple
 import lmdb
 import numpy as np
 
-from fastdata.errors import CorruptionError
+from fastdata.errors import CorruptionError, is_no_space
 from fastdata.storage.files import (
     free_space,
-    is_no_space,
     open_file,
     read_exactly,
     written_behind,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fastdata.decode.codecs import PILLOW
+from fastdata.decode.decoders import PILLOW
 from fastdata.remote.options import RemoteStats
-from fastdata.remote.prefetch import RemotePass
+
+if TYPE_CHECKING:
+    from fastdata.remote.prefetch import RemotePass
 
 
 class Stats(NamedTuple):

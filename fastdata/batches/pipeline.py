@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode.codecs import NATIVE, PILLOW
+from fastdata.batches.batch import Batch, OneOfBatch, Settings, View, too_small
+from fastdata.batches.buffers import BatchMemory, BufferPool
+from fastdata.batches.stats import Counters
+from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch
-from fastdata.decode.fallback import NOT_NATIVE, Outcome, Step, Verdict, decode_alone
+from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
@@ -23,19 +26,18 @@ from fastdata.errors import (
     SampleError,
     warn,
 )
-from fastdata.loading.batch import Batch, OneOfBatch, Settings, View, too_small
-from fastdata.loading.buffers import BatchMemory, BufferPool
-from fastdata.loading.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
-from fastdata.remote.opening import WRONG_BYTES, Fetches
-from fastdata.remote.prefetch import Parts, RemotePass
+from fastdata.remote.ranges import WRONG_BYTES, Fetches, Parts
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.index import ExtentTable
 from fastdata.storage.seek_cache import Stamped
-from fastdata.storage.source import BlobColumn, Source
+from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
+
+if TYPE_CHECKING:
+    from fastdata.remote.prefetch import RemotePass
+    from fastdata.storage.index import ExtentTable
 
 #: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
 _ANY_SIZE = 1 << 15

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.decode.codecs import PILLOW, Encoded
+from fastdata.decode.codecs import Encoded
+from fastdata.decode.decoders import PILLOW
 from fastdata.decode.engine import PendingBatch, decode_batch
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
-from fastdata.loading.buffers import BatchMemory
 from fastdata.plan.draws import sample_keys
-from fastdata.plan.schedule import Planned
-from fastdata.remote.prefetch import Fetch
 from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.base import SMALL_HINT, render, rendered
-from fastdata.transforms.compile import Program, Recipe
 from fastdata.transforms.geometry import Cuts
+
+if TYPE_CHECKING:
+    from fastdata.batches.buffers import BatchMemory
+    from fastdata.plan.schedule import Planned
+    from fastdata.remote.prefetch import Fetch
+    from fastdata.transforms.compile import Program, Recipe
 
 
 @dataclass

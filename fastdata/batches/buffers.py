@@ -7,18 +7,14 @@ import mmap
 import weakref
 from collections import defaultdict
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-_TORCH = {
-    "uint8": torch.uint8,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+if TYPE_CHECKING:
+    import torch
+
 _NUMPY = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
@@ -63,12 +59,14 @@ class BufferPool:
         channels: int = 3,
     ) -> BatchMemory:
         """Return memory for ``count`` images of ``size`` (width, height); not cleared."""
+        import torch  # here, as listing and converting datasets needs none
+
         width, height = size
         planes = (count, channels, height, width)
         shape = (count, height, width, channels) if channels_last else planes
         if self.pinned:
             # torch's default device may be a GPU.
-            tensor = torch.empty(shape, dtype=_TORCH[dtype], device="cpu", pin_memory=True)
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu", pin_memory=True)
             bits = tensor.view(torch.int16) if dtype == "bfloat16" else tensor
             array = bits.numpy().view(_NUMPY[dtype])
             if channels_last:

@@ -1,0 +1,1 @@
+"""Batches of a source's samples: their crops, their pixels, their memory."""

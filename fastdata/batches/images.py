@@ -1,0 +1,129 @@
+"""How the core reads a dataset of images, or why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import called
+from fastdata.plan.schedule import Indices, Numbering
+
+if TYPE_CHECKING:
+    from fastdata.dataset import ImageDataset
+    from fastdata.decode.pillow import Style
+    from fastdata.storage.source import Source
+    from fastdata.transforms.compile import Recipe
+    from fastdata.transforms.outcomes import Refusal
+
+
+@dataclass(frozen=True)
+class Images:
+    """Dataset of images that fastdata can read by itself.
+
+    Attributes:
+        what: Its kind, in words.
+        dataset: The dataset that has the transforms.
+        options: The dataset that has the options of reading; the same, if it is an `ImageDataset`.
+        open: Opens it; the argument: whether to keep seek points of files without an index.
+        transform: Transform of an image.
+        target_transform: Transform of a label.
+        recipe: The transform compiled, or why it cannot be.
+        files: (path, label) of each file of a torchvision folder; else None.
+        subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
+        parts: The datasets of a ConcatDataset, in order.
+    """
+
+    what: str
+    dataset: Any
+    options: ImageDataset
+    open: Callable[[bool], Source]
+    transform: Any
+    target_transform: Callable[[int], Any] | None
+    recipe: Recipe | Refusal
+    files: list[tuple[str, int]] | None = None
+    subset: Indices | None = None
+    parts: tuple[Images, ...] = ()
+
+    def numbering(self, source: Source) -> Numbering:
+        """Return the mapping from this dataset's samples to those of its opened source."""
+        n = len(source) if self.subset is None else len(self.subset)
+        return Numbering(n, self.subset)
+
+    @property
+    def opened(self) -> int:
+        """Number of samples of the source that `open` returns."""
+        return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
+
+    def equals(self, other: Images | NotKnown) -> bool:
+        """Return whether samples and transforms are unchanged since another look."""
+        return (
+            isinstance(other, Images)
+            and self.transform is other.transform
+            and self.target_transform is other.target_transform
+            and self.recipe == other.recipe
+            and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
+            and self._agrees(other, Images.equals)
+        )
+
+    def opens_as(self, other: Images) -> bool:
+        """Return whether a source that was opened for this has the files of the other."""
+        return self._agrees(other, Images.opens_as)
+
+    def _agrees(self, other: Images, parts_agree: Callable[[Images, Images], bool]) -> bool:
+        """Compare the files; those of parts are compared once, by the function for these."""
+        if self.parts or other.parts:
+            return len(self.parts) == len(other.parts) and all(
+                map(parts_agree, self.parts, other.parts)
+            )
+        return self.dataset is other.dataset and self.files == other.files
+
+    @property
+    def transforms_targets(self) -> bool:
+        """Whether labels are transformed."""
+        own = self.target_transform is not None
+        return own or any(part.transforms_targets for part in self.parts)
+
+    def target(self, index: int, label: int) -> Any:
+        """Return a label after its dataset's ``target_transform``; ``index`` as in the source."""
+        for part in self.parts:
+            if index < part.opened:
+                return part.target(index, label)
+            index -= part.opened
+        return label if self.target_transform is None else called(self.target_transform, label)
+
+
+class NotKnown(NamedTuple):
+    """Dataset that fastdata cannot read by itself.
+
+    Attributes:
+        reason: Why, in words.
+        hint: The remedy.
+        color: Colour of its images, as of `fastdata.ImageDataset`.
+        avoidable: Whether it has images that fastdata could read.
+    """
+
+    reason: str
+    hint: str
+    color: str = "rgb"
+    avoidable: bool = True
+
+
+def other_style(style: Style) -> NotKnown:
+    """Return why the native core does not make images of another style."""
+    if style.exif_transpose:
+        why, hint = "exif_transpose=True turns images, which the core does not", "Leave it out"
+        return NotKnown(why, f"{hint}, as torchvision does.", style.color)
+    why, hint = f"color={style.color!r} gives images that are not RGB", "Take color='rgb'"
+    if style.color == "unchanged":
+        why += ", whose number of channels may differ: a batch of them cannot be stacked"
+        hint += ", or bring them to one number of channels in the transform"
+    return NotKnown(why, f"{hint}.", style.color)
+
+
+def overridden(reason: str) -> NotKnown:
+    """Return that a dataset has a method of its own in the place of a library's."""
+    hint = "Do in transform and target_transform what it does, and leave it out."
+    return NotKnown(reason, hint)

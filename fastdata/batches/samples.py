@@ -1,0 +1,201 @@
+"""Native decoding of single samples, for torch's own loader."""
+
+from __future__ import annotations
+
+import operator
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata.batches.batch import Batch, Settings
+from fastdata.batches.buffers import BufferPool
+from fastdata.batches.helpers import InlineExecutor
+from fastdata.batches.images import Images, NotKnown
+from fastdata.batches.pipeline import Pipeline
+from fastdata.batches.stats import Counters
+from fastdata.errors import UsageError
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.schedule import Indices, Numbering, occurrences_within
+from fastdata.storage.source import Source
+from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.schedule import Schedule
+
+
+class NativeSamples(ABC):
+    """Dataset of (image, label) whose samples the core decodes, several at a time."""
+
+    # The decoder with the transforms that it has; None if not made yet.
+    _decoder: tuple[Any, SampleDecoder | None] | None = None
+
+    @abstractmethod
+    def described(self) -> Images | NotKnown:
+        """Return how the core reads the images, or why it does not."""
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> tuple[Any, Any]: ...
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Return several samples at once, for torch's own ``DataLoader``.
+
+        If fastdata knows the transform, or its beginning (`fastdata.transforms`, or
+        torchvision's crops, resizing, flips and conversions), images are decoded and cropped
+        natively: as ``__getitem__``, within 1 of 255, and several times faster.
+
+        Args:
+            indices: Numbers from 0; negative ones count from the end.
+
+        Returns:
+            (image, label) for each.
+
+        Raises:
+            IndexError: There is no such sample.
+            FastdataError: As ``__getitem__``.
+        """
+        decoder = self.decoder
+        if decoder is None:
+            return [self[index] for index in indices]
+        return decoder.samples(indices)
+
+    @property
+    def decoder(self) -> SampleDecoder | None:
+        """Decoder with the current transforms; None if the core does not know even the crop."""
+        transform = getattr(self, "transform", None)
+        if isinstance(transform, Schedule):
+            transform = transform.current
+        transforms = transform, getattr(self, "target_transform", None)
+        if self._decoder is None or self._decoder[0] != transforms:
+            self._decoder = transforms, _decoder_of(self.described())
+        return self._decoder[1]
+
+
+def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
+    if isinstance(images, NotKnown) or isinstance(images.recipe, Refusal):
+        return None
+    options = images.options
+    settings = Settings(
+        images.recipe, options.check, options.dct_scaling, options.limits, tells_fallback=False
+    )
+    source = images.open(False)
+    return SampleDecoder(source, images.numbering(source), settings, images.target)
+
+
+class SampleDecoder:
+    """Decoder of samples in the calling thread: decodes, crops, applies the rest of the transform.
+
+    Args:
+        source: The samples.
+        numbering: Maps the dataset's numbers to the source's.
+        settings: Settings of decoding; the recipe ends with its tail.
+        target: Transforms a label: called with a sample's number in the source and its label.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        numbering: Numbering,
+        settings: Settings,
+        target: Callable[[int, int], Any],
+    ) -> None:
+        self._numbering = numbering
+        self._settings = settings
+        self._recipe = settings.recipe
+        self._target = target
+        self._source = source
+        self._made: tuple[int, Pipeline] | None = None
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        # What fetches remotely is of one process.
+        if self._made is None or self._made[0] != os.getpid():
+            remote = self._source.start_pass(iter(()), self._numbering, set())
+            pool = BufferPool(1, False)
+            helpers, counters = InlineExecutor(), Counters(0)
+            made = Pipeline(self._source, self._settings, pool, None, helpers, counters, remote)
+            self._made = os.getpid(), made
+        return self._made[1]
+
+    def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Return samples as the dataset's own ``__getitem__`` does: (image, label).
+
+        Crops and flips come from torch's global generator, as torchvision's do.
+
+        Raises:
+            IndexError: There is no such sample.
+            UsageError: An index is no whole number.
+            FastdataError: One of them cannot be read or decoded.
+        """
+        import torch  # here, as listing and converting datasets needs none
+
+        n = self._numbering.n
+        numbers = np.array([row_number(index, n) for index in indices], np.int64)
+        if not len(numbers):
+            return []
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
+        draws = numbers + occurrences_within(numbers) * n
+        batch = self._decoded(draws, epoch_key(seed, 0))
+        return [self._sample(batch, slot) for slot in range(len(numbers))]
+
+    def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[tuple[Any, Any]]:
+        """Return samples with the crops of the native path; the rest draws from its own keys.
+
+        Args:
+            draws: As `fastdata.plan.schedule.Numbering` has them.
+            key: Key of the epoch.
+            seed: Seeds the global generators with a sample's key.
+
+        Raises:
+            FastdataError: One of them cannot be read or decoded.
+        """
+        batch = self._decoded(draws, key)
+        found = []
+        for slot, own in enumerate(batch.planned.call_keys(key)):
+            seed(own)
+            found.append(self._sample(batch, slot))
+        return found
+
+    def _decoded(self, draws: Indices, key: int) -> Batch:
+        batch = self._pipeline.begin(self._numbering.plan(draws), key)
+        for error in self._pipeline.finish(batch).values():
+            raise error
+        return batch
+
+    def _sample(self, batch: Batch, slot: int) -> tuple[Any, Any]:
+        """Return one sample of a decoded batch, after the rest of the transform."""
+        views = [
+            _pil_image(view.memory.array[slot])
+            if program.output.as_pil
+            else view.memory.tensor[slot]
+            for program, view in zip(self._recipe.programs, batch.views, strict=True)
+        ]
+        image = self._recipe.finish(views)
+        index, label = batch.planned.indices[slot], batch.columns["label"][slot]
+        return image, self._target(index.item(), label.item())
+
+
+def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    """Return an image of mode RGB; or L, if it has one channel."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def row_number(index: Any, count: int) -> int:
+    """Return the number from 0 of a sample of a dataset; a negative one counts from the end.
+
+    Raises:
+        IndexError: There is no such sample.
+        UsageError: It is a slice, or no whole number.
+    """
+    try:
+        row = operator.index(index)
+    except TypeError:
+        raise UsageError(
+            f"dataset[{index!r}]: a sample's number is a whole one",
+            "For several samples take torch.utils.data.Subset(dataset, range(start, stop)).",
+        ) from None
+    if not -count <= row < count:
+        raise IndexError(f"sample {row} of a dataset of {count}")
+    return row % count
