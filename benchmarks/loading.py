@@ -38,9 +38,8 @@ from fastdata import DataLoader, ImageDataset
 from fastdata.decode import Engine, PendingBatch
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
-from fastdata.transforms.base import render
 from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import Cuts, render
 
 SIZE = 224
 SEED = 7

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode import decode_batch
-from fastdata.transforms.base import render, rendered
 from fastdata.transforms.compile import Program
+from fastdata.transforms.geometry import render, rendered
 
 
 def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:

@@ -34,8 +34,8 @@ from fastdata.transforms import (
     Transform,
     Views,
 )
-from fastdata.transforms.base import render
 from fastdata.transforms.compile import Output, Program, Recipe, Refusal, compile_recipe
+from fastdata.transforms.geometry import render
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = ["bilinear", "nearest", "bicubic", "lanczos"]

@@ -20,8 +20,7 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
-from fastdata.transforms.base import SMALL_HINT, render, rendered
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 
 if TYPE_CHECKING:
     from fastdata.batches.buffers import BatchMemory

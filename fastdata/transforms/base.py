@@ -17,7 +17,7 @@ from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms import geometry
 from fastdata.transforms.forms import Form, in_form
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 from fastdata.transforms.outcomes import Output
 from fastdata.transforms.reading import (
     RETURNED,
@@ -30,9 +30,6 @@ from fastdata.transforms.reading import (
     views_of,
 )
 from fastdata.transforms.tree import Builder, native_program
-
-#: Remedy for an image that is smaller than a random crop.
-SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
 
 
 class Transform(Step):
@@ -229,46 +226,6 @@ def _view(view: Reading, image: Image.Image) -> Any:
     for function in view.tail_calls():
         result = function(result)
     return result
-
-
-def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
-    """Crop, resize, cut and flip one image with Pillow; fill with zeros outside it.
-
-    ``cut`` is a row of what `fastdata.transforms.geometry.draw` returns. The result is uint8,
-    (height, width, 3), RGB, of the size of the cut's canvas.
-    """
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    left, upper, right, lower = cut["box"].tolist()
-    if (left, upper, right, lower) != (0, 0, *image.size):
-        image = _cut(image, left, upper, (right - left, lower - upper))
-    resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
-    if image.size != resized:
-        resample = _native.FILTERS[cut["filter"]]
-        image = image.resize(resized, Image.Resampling[resample.upper()])
-    x, y = cut["window"].tolist()
-    if (x, y, *resized) != (0, 0, *canvas):
-        image = _cut(image, x, y, canvas)
-    found: npt.NDArray[np.uint8] = np.array(image)
-    return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
-
-
-def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
-    """Crop an RGB image, with zeros outside it.
-
-    Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
-    """
-    found = Image.new("RGB", size)
-    found.paste(image, (-left, -upper))
-    return found
-
-
-def rendered(cuts: Cuts) -> Cuts:
-    """Return the geometry that remains after `render`: all pixels, unchanged."""
-    left: Cuts = cuts.copy()
-    left["size"] = cuts["canvas"]
-    left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False
-    return left
 
 
 def _augment(

@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 #: Views by their numbers, in lists, tuples, dicts and `Stack`.
 Form: TypeAlias = "int | list[Form] | tuple[Form, ...] | dict[Any, Form] | Stack"
 
+#: Interpolations of warps, by their numbers in the core.
+WARPS = ("nearest", "bilinear", "bicubic")
+
 
 @dataclass(frozen=True)
 class Stack:

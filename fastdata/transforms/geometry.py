@@ -27,9 +27,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from fastdata import _native
 
+#: Remedy for an image that is smaller than a random crop.
+SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
 #: The structured array of a batch, (N,).
 Cuts: TypeAlias = "npt.NDArray[np.void]"
 
@@ -79,3 +82,43 @@ def compiled(steps: tuple[Any, ...]) -> _native.Geometry:
         described.append((kind, first_draw, list(map(float, values)), numbers))
         first_draw += _DRAWS * step.draws_geometry
     return _native.Geometry(described)
+
+
+def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
+    """Crop, resize, cut and flip one image with Pillow; fill with zeros outside it.
+
+    ``cut`` is a row of what `fastdata.transforms.geometry.draw` returns. The result is uint8,
+    (height, width, 3), RGB, of the size of the cut's canvas.
+    """
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    left, upper, right, lower = cut["box"].tolist()
+    if (left, upper, right, lower) != (0, 0, *image.size):
+        image = _cut(image, left, upper, (right - left, lower - upper))
+    resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
+    if image.size != resized:
+        resample = _native.FILTERS[cut["filter"]]
+        image = image.resize(resized, Image.Resampling[resample.upper()])
+    x, y = cut["window"].tolist()
+    if (x, y, *resized) != (0, 0, *canvas):
+        image = _cut(image, x, y, canvas)
+    found: npt.NDArray[np.uint8] = np.array(image)
+    return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
+
+
+def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
+    """Crop an RGB image, with zeros outside it.
+
+    Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
+    """
+    found = Image.new("RGB", size)
+    found.paste(image, (-left, -upper))
+    return found
+
+
+def rendered(cuts: Cuts) -> Cuts:
+    """Return the geometry that remains after `render`: all pixels, unchanged."""
+    left: Cuts = cuts.copy()
+    left["size"] = cuts["canvas"]
+    left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False
+    return left

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fastdata import _native
-from fastdata.transforms.checks import WARPS
+from fastdata.transforms.forms import WARPS
 
 # The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16
