@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Unit
-from fastdata.converters.parts import Bad, read_rows
+from fastdata.converters.parts import Bad, Part, read_rows, read_values
 from fastdata.converters.tasks import Job
 
 from fastdata.errors import BadSamplesError, CorruptionError
+from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array, as_numpy
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.columns import rows_per_piece, write_column
+from fastdata.storage.fields import IMAGE, LABEL, StoredField
 from fastdata.storage.files import whole_file
 from fastdata.storage.formats import lmdb
-from fastdata.storage.manifest import BAD_SAMPLES_NAME
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, FileEntry
 from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
 from fastdata.text import human_count
 
@@ -38,6 +42,50 @@ def join_parts(out: Path, job: Job, units: Sequence[Unit], samples: int) -> dict
     return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images))
 
 
+def write_fields(
+    out: Path, job: Job, units: Sequence[Unit], parts: Sequence[Part], files: list[FileEntry]
+) -> tuple[StoredField, ...]:
+    """Write the files of further fields.
+
+    Args:
+        out: The dataset's folder.
+        job: The parameters of packing.
+        units: All units.
+        parts: Their parts.
+        files: The manifest's files; those of fields are added.
+
+    Returns:
+        All fields of the dataset.
+    """
+    samples = sum(part.samples for part in parts)
+    stored = [StoredField(IMAGE)]
+    if job.classes:
+        stored.append(StoredField(LABEL))
+    for field in job.fields:
+        field = field._replace(nullable=any(field.name in part.nulls for part in parts))
+        index = out / f"_index-{field.name}.rows"
+        if field.type is None:
+            one = StoredField(field, index.name)
+            with whole_file(index) as temporary:
+                write_index(temporary, _index_batches(out, job, units, field.name), samples)
+        else:
+            size = sum(part.field_bytes[field.name] for part in parts)
+            path = out / f"_field-{field.name}.arrow"
+            one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
+            arrays = chain.from_iterable(read_values(job.part(u), field.name) for u in units)
+            with whole_file(path) as temporary, whole_file(index) as pieces:
+                write_column(temporary, pieces, one, len(files), arrays, samples)
+            files.append(entry_of(path))
+        files.append(entry_of(index))
+        stored.append(one)
+    return tuple(stored)
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Return the manifest's entry of a finished file of the dataset's folder."""
+    return FileEntry(path.name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
+
+
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
     """Yield the same batches, and count their images by encoding."""
     for batch in batches:
@@ -50,18 +98,23 @@ def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Itera
         yield batch
 
 
-def _index_batches(out: Path, job: Job, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-    """Yield the index rows of all units; for LMDB, with offsets of the finished file."""
+def _index_batches(
+    out: Path, job: Job, units: Sequence[Unit], field: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the index rows of all units, of images or of a further field's blobs.
+
+    For LMDB, with offsets of the finished file.
+    """
     if job.container != "lmdb":
         for unit in units:
-            yield from read_rows(job.part(unit))
+            yield from read_rows(job.part(unit), field)
         return
-    data = out / lmdb.DATA_NAME
-    extents = lmdb.extents(data)
+    data, name = out / lmdb.DATA_NAME, field or "image"
+    extents = lmdb.extents(data, [name])
     at = SCHEMA.get_field_index("offset")
     for unit in units:
-        for batch in read_rows(job.part(unit)):
-            found = list(islice(extents, batch.num_rows))
+        for batch in read_rows(job.part(unit), field):
+            found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
             if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
                 raise CorruptionError(
                     f"{data}: does not hold the blobs that were packed", "Start over: --force."

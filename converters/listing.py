@@ -13,7 +13,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -21,12 +21,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fastdata.converters.records import Listable, Record, Source, listing_shards
+from fastdata.converters.records import (
+    Listable,
+    Record,
+    Source,
+    blob_of,
+    further_fields,
+    listing_shards,
+)
 
 from fastdata.errors import SourceError, printable
 from fastdata.executors import Executor, report
 from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, update_digest
+from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
 from fastdata.storage.paths import is_inside
 
@@ -54,8 +62,21 @@ SCHEMA = pa.schema(
         ("group", pa.int32()),
         ("crc32c", pa.uint32()),
         ("window", pa.int64()),
+        ("size", pa.int64()),
     ]
 )
+#: Place of a further blob; its key follows from the record's.
+_PLACE = ("path", "offset", "length", "mtime_ns", "column", "group", "crc32c")
+_BLOB = pa.struct([SCHEMA.field(name) for name in _PLACE])
+#: Begins the names of columns for further fields.
+_FIELD = "field."
+
+
+def _schema(fields: Sequence[Field]) -> pa.Schema:
+    schema = SCHEMA
+    for field in fields:
+        schema = schema.append(pa.field(_FIELD + field.name, field.type or _BLOB))
+    return schema
 
 
 class Unit(NamedTuple):
@@ -109,7 +130,7 @@ def write_listing(
         progress(executor.reported()[0] - before)
 
     numbered = enumerate(listing_shards(source))
-    task = partial(_list_shard, folder, rows_per_batch)
+    task = partial(_list_shard, folder, rows_per_batch, _schema(further_fields(source)))
     for shard_rows, shard_size, shard_held, others in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         size += shard_size
@@ -178,14 +199,15 @@ def listed_at(folder: Path) -> int:
 
 
 def _list_shard(
-    folder: Path, rows_per_batch: int, numbered: tuple[int, Listable]
+    folder: Path, rows_per_batch: int, schema: pa.Schema, numbered: tuple[int, Listable]
 ) -> tuple[int, int, int, Mapping[str, int]]:
     """List a shard into a file of the folder, and its keys' hashes into another.
 
     Does not sync to the disk: an interrupted run lists again.
 
     Returns:
-        The number of records, their bytes in the source, bytes of pixels in the listing, and
+        The number of records, their bytes in the source, bytes of pixels and fields in the
+        listing, and
         numbers of skipped files by suffix.
     """
     number, shard = numbered
@@ -195,17 +217,18 @@ def _list_shard(
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal rows, size, held
-        for batch in _batches(shard.records(), rows_per_batch):
+        for batch in _batches(shard.records(), rows_per_batch, schema):
             hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
             yield batch
             rows += batch.num_rows
-            size += int(as_numpy(batch.column("length")).sum())
+            size += int(as_numpy(batch.column("size")).sum())
             pixels = batch.column("pixels")
             held += pixels.nbytes if pixels.null_count < len(pixels) else 0
+            held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
             report(batch.num_rows, 0)
 
     with temporary_hashes.open("wb") as hash_file:
-        write_shard(path, batches(), SCHEMA)
+        write_shard(path, batches(), schema)
     os.replace(temporary_hashes, _hashes_path(path))
     return rows, size, held, getattr(shard, "left_out", {})
 
@@ -235,21 +258,30 @@ def _hashes_path(path: Path) -> Path:
     return path.with_suffix(".hashes")
 
 
-def _batches(records: Iterator[Record], rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(records: Iterator[Record], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     while held := list(islice(records, rows)):
         columns = zip(*map(_values, held), strict=True)
-        arrays = [array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        arrays = [array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _values(record: Record) -> tuple[Any, ...]:
-    """Return a record's row of `SCHEMA`."""
+    """Return a record's row of the listing."""
     _require_safe(record)
-    path = record.path.encode("utf-8", "surrogateescape")
     size_and_pixels = record.pixels or (None, None, None)
-    first = (record.key, record.label, path, record.offset, record.length, record.mtime_ns)
-    rest = (record.problem, record.column, record.group, record.crc32c, record.window)
-    return *first, *size_and_pixels, *rest
+    first = (record.key, record.label, _stored_path(record), record.offset, record.length)
+    rest = (record.problem, record.column, record.group, record.crc32c, record.window, record.size)
+    fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
+    return *first, record.mtime_ns, *size_and_pixels, *rest, *fields
+
+
+def _stored_path(record: Record) -> bytes:
+    return record.path.encode("utf-8", "surrogateescape")
+
+
+def _blob(record: Record) -> dict[str, Any]:
+    values = {field.name: getattr(record, field.name) for field in _BLOB}
+    return values | {"path": _stored_path(record)}
 
 
 def _require_safe(record: Record) -> None:
@@ -308,7 +340,7 @@ class Listing:
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self._bytes: int = about["bytes"]
         self.rows_per_batch: int = about["rows_per_batch"]
-        #: Bytes of the pixels in the listing.
+        #: Bytes of pixels and further fields in the listing.
         self.held_bytes: int = about["held"]
         #: Numbers of files that the source skipped, by suffix.
         self.left_out: dict[str, int] = about["left_out"]
@@ -320,7 +352,7 @@ class Listing:
     def _reader(self, shard: int, lengths_only: bool) -> Any:
         opened = self._open.get(lengths_only)
         if opened is None or opened[0] != shard:
-            fields = [SCHEMA.get_field_index("length")] if lengths_only else None
+            fields = [SCHEMA.get_field_index("size")] if lengths_only else None
             options = pa.ipc.IpcReadOptions(included_fields=fields)
             file = pa.OSFile(str(shard_path(self.folder, shard)))
             self._open[lengths_only] = opened = shard, pa.ipc.open_file(file, options=options)
@@ -350,18 +382,37 @@ class Listing:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records from ``start`` to ``stop``."""
+        further = [
+            (field.name, field.type) for field in self.schema if field.name.startswith(_FIELD)
+        ]
         for batch in self.batches(start, stop):
             for row in batch.to_pylist():
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
                 row["pixels"] = None if height is None else (height, width, pixels)
-                yield Record(**row)
+                del row["size"]
+                fields = tuple(
+                    self._field(row["key"], name, row.pop(name), kind) for name, kind in further
+                )
+                yield Record(**row, fields=fields)
+
+    @staticmethod
+    def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
+        if kind != _BLOB or value is None:
+            return value
+        path = value.pop("path").decode("utf-8", "surrogateescape")
+        return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of the listing."""
+        return next(open_shards(self.folder, [0])).schema
 
     def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
         """Yield arrays of the source bytes of the records from ``start`` to ``stop``."""
         for shard, number, at, rows in self._pieces(start, stop):
             batch = self._reader(shard, True).get_batch(number)
-            yield as_numpy(batch.column("length"))[at : at + rows]
+            yield as_numpy(batch.column("size"))[at : at + rows]
 
     def total_bytes(self) -> int:
         """Return the source bytes of all records."""

@@ -74,12 +74,13 @@ def pack_lmdb(
     task = partial(prepare, job, isinstance(executor, InProcess))
     prepared = zip(work(), executor.run(task, work(), tick, ahead), strict=True)
     for unit, group in groupby(with_blobs(job, prepared), key=lambda entry: entry[0]):
-        path, part = job.part(unit), PartBuilder()
-        with closing(lmdb.LmdbWriter(unfinished_file(out), committed, map_size)) as writer:
-            for _, piece, blobs in group:
-                for row, blob in zip(piece.rows, blobs, strict=True):
-                    writer.add(row, blob)
-                    part.add(row)
+        path, part = job.part(unit), PartBuilder(job.fields)
+        opened = lmdb.LmdbWriter(unfinished_file(out), committed, map_size, job.fields)
+        with closing(opened) as writer:
+            for _, piece, whole in group:
+                for sample in whole:
+                    writer.add(sample)
+                    part.add(sample)
                 for bad in piece.bad:
                     part.add_bad(bad)
             # Sync the part before the commit, and rename it afterwards. So a kill at any

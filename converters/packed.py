@@ -9,15 +9,18 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.converters.records import Listable, Record, Sharded
+import numpy as np
+from fastdata.converters.records import Listable, Record, Sharded, blob_of
 
 from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
+from fastdata.storage.columns import as_arrow
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.records import Row
+from fastdata.storage.records import ROWS_PER_BATCH, Row
 
 #: Rows of the index that one task lists.
 _ROWS_PER_SHARD = 65_536
@@ -91,7 +94,10 @@ class PackedDataset(Sharded):
             shown = str(Path(root).resolve())
             manifest = PackedSource(Path(self._place)).manifest
         self._samples = manifest.samples
-        self.classes = manifest.classes
+        self.classes = manifest.classes if LABEL in manifest.field_list else []
+        self.fields = tuple(
+            one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)
+        )
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
         self.root = _images_root(self._place, manifest)
         self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]
@@ -150,28 +156,59 @@ class PackedRows(NamedTuple):
             blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
             root = _images_root(self.place, blobs.manifest)
             rows = blobs.index.rows(self.start, self.stop, seek_points=False)
-            for number, row in enumerate(rows, self.start):
+            for (number, row), further in zip(
+                enumerate(rows, self.start), self._further(blobs), strict=True
+            ):
                 if self.part is not None and row.key not in self.part:
                     continue
                 if self.keys is not None and row.key not in self.keys:
                     continue
+                values = []
+                for name, value in further.items():
+                    if isinstance(value, Row):
+                        place = self._place(blobs.file(value, number), value, blobs.manifest, root)
+                        where = (place, value.offset, value.length, 0)
+                        key = f"{row.key}\0{name}"
+                        value = blob_of(key, *where, crc32c=value.crc32c) if value.length else None
+                    values.append(value)
                 file = blobs.file(row, number)  # raises if the index is damaged
-                yield self._record(row, file, blobs.manifest, root)
+                record = self._record(row, file, blobs.manifest, root)
+                yield record._replace(fields=tuple(values))
 
-    def _record(self, row: Row, file: Path, manifest: Manifest, root: str | None) -> Record:
+    def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
+        """Yield the further fields of each row: values, and index rows of blobs."""
+        for first in range(self.start, self.stop, ROWS_PER_BATCH):
+            stop = min(first + ROWS_PER_BATCH, self.stop)
+            columns: dict[str, list[Any]] = {}
+            for field in source.fields:
+                if field.kind in BLOBS and field != IMAGE:
+                    index = source.index_of(field.name)
+                    columns[field.name] = list(index.rows(first, stop, seek_points=False))
+                elif field.kind == "column" and field != LABEL:
+                    values = source.column(field.name, np.arange(first, stop))
+                    columns[field.name] = as_arrow(values).to_pylist()
+            for at in range(stop - first):
+                yield {name: column[at] for name, column in columns.items()}
+
+    def _place(self, file: Path, row: Row, manifest: Manifest, root: str | None) -> str:
+        """Return the path or URL of the file that holds a blob."""
         path = str(file)
         if is_url(self.place):
             name = manifest.files[row.file].name if row.path is None else row.path
             path = join_url(root or self.place, name)
         elif row.path is not None and root is not None:
             path = os.path.join(root, row.path)
-        problem = None if 0 <= row.label < len(manifest.classes) else "its label is no class's"
+        return path
+
+    def _record(self, row: Row, file: Path, manifest: Manifest, root: str | None) -> Record:
+        known = LABEL not in manifest.field_list or 0 <= row.label < len(manifest.classes)
+        problem = None if known else "its label is no class's"
         pixels = (row.height, row.width, None) if row.encoding == "raw" else None
         # The checksum detects changes, so no modification time is needed.
         return Record(
             row.key,
             row.label,
-            path,
+            self._place(file, row, manifest, root),
             row.offset,
             row.length,
             0,

@@ -24,13 +24,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
-from fastdata.converters.finishing import Kind, bad_samples, join_parts, list_bad
+from fastdata.converters.finishing import (
+    Kind,
+    bad_samples,
+    entry_of,
+    join_parts,
+    list_bad,
+    write_fields,
+)
 from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.lmdb_packing import find_committed, pack_lmdb, unfinished_file
 from fastdata.converters.options import check_options, check_out, choose_executor, choose_order
 from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source
+from fastdata.converters.records import Source, further_fields
 from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
 from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pack_file, reader
 from fastdata.converters.uploading import Uploading, default_local
@@ -39,9 +46,8 @@ from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs,
 from fastdata import __version__
 from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
 from fastdata.executors import Executor, InProcess
-from fastdata.machine import usable_cpus
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.fields import IMAGE, LABEL, require_names
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     free_space,
@@ -191,6 +197,7 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
+    require_names([IMAGE, LABEL, *further_fields(source)])
     check_options(source, out, container, encoding, plain_images, shard_size)
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
@@ -231,6 +238,7 @@ def _make_job(
         root=source.root if container == "folder" else None,
         stride=stride,
         storage_options=dict(storage_options or {}),
+        fields=tuple(further_fields(source)),
     )
 
 
@@ -406,6 +414,7 @@ class _Packing:
             "options": self.options,
             "shuffle": self.shuffle,
             "format_version": FORMAT_VERSION,
+            "fields": [(field.name, field.kind, str(field.type)) for field in self.job.fields],
         }
 
     def _check_plan(self) -> None:
@@ -557,25 +566,31 @@ class _Packing:
         if self.job.container == "lmdb":
             self.progress.finishing("checksum")
             publish(unfinished_file(self.out), self.out / lmdb.DATA_NAME)
-            files = [self._entry(lmdb.DATA_NAME)]
+            files = [entry_of(self.out / lmdb.DATA_NAME)]
             if self.uploading is not None:
                 self.uploading.add(files[0], keep=True)
         self.progress.finishing("index")
         self._kinds = join_parts(self.out, self.job, units, samples)
+        fields = write_fields(self.out, self.job, units, found, files)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,
             skipped=len(bad),
             classes=list(self.job.classes),
             blob_bytes=sum(part.blob_bytes for part in found),
-            index=self._entry(INDEX_NAME),
+            index=entry_of(self.out / INDEX_NAME),
             files=files,
             root=self.job.root,
             **self._order,
             options=self.options,
             source={**self.source.about, "fingerprint": fingerprint},
             tool=__version__,
+            fields=fields,
         )
+        if self.uploading is not None:
+            for entry in files:
+                if entry.name.startswith("_"):
+                    self.uploading.add(entry, keep=True)
         others = [BAD_SAMPLES_NAME] if bad else []
         if self.job.container == "shards":
             others.append(shards.HUGGING_FACE_NAME)
@@ -583,12 +598,8 @@ class _Packing:
                 temporary.write_text(shards.HUGGING_FACE, "utf-8")
         if self.uploading is not None:
             self.progress.finishing("upload")
-            self.uploading.finish(manifest, [self._entry(name) for name in others])
+            self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])
             return manifest
         with whole_file(self.out / MANIFEST_NAME) as temporary:
             temporary.write_text(manifest.to_json(), "utf-8")
         return manifest
-
-    def _entry(self, name: str) -> FileEntry:
-        path = self.out / name
-        return FileEntry(name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")

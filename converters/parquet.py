@@ -7,14 +7,15 @@ when it is read. They are not needed and never unpickled.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.records import Record, Sharded
+from fastdata.converters.records import Record, Sharded, blob_of
 from fastdata.converters.rows import column_values, open_parquet
 from fastdata.converters.trees import (
     LocalFile,
@@ -29,6 +30,7 @@ from fastdata.converters.trees import (
 from fastdata.decode.codecs import probe
 from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
+from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead, look
@@ -61,7 +63,10 @@ class ParquetImages(Sharded):
 
     The default image column is the only one whose values are images. The default label column
     has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
-    guessed. `columns_taken` lists the columns that are packed and left out.
+    guessed.
+
+    Each other column is a field with the column's type; one of image files is an image, one of
+    bytes a blob. `columns_taken` lists the columns that are packed and left out.
 
     A record's length is the mean of its row group's rows, over all columns: exact lengths would
     require reading all images.
@@ -72,6 +77,7 @@ class ParquetImages(Sharded):
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
         key_column: The column of keys; None for ``key`` if it exists.
+        fields: Columns to take beside these; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -89,6 +95,7 @@ class ParquetImages(Sharded):
         image_column: str | None = None,
         label_column: str | None = None,
         key_column: str | None = None,
+        fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if is_url(root):
@@ -101,7 +108,8 @@ class ParquetImages(Sharded):
         self.inputs: list[Path | str] = [file.location for file in self._files.values()]
         self._left_out: list[str] = []
         self._columns = self._choose(image_column, label_column, key_column)
-        self.classes = self._find_classes()
+        self.fields, self._leaves = self._choose_fields(fields)
+        self.classes = self._find_classes() if self._columns.label else []
         self.about = {
             "kind": "petastorm" if _is_petastorm(tree) else "parquet",
             "root": where,
@@ -112,9 +120,11 @@ class ParquetImages(Sharded):
     def columns_taken(self) -> str:
         """Columns that are packed and left out, as text."""
         chosen = self._columns
-        taken = [f"images from {chosen.image}", f"labels from {chosen.label}"]
+        taken = [f"images from {chosen.image}"]
+        taken += [f"labels from {chosen.label}"] * bool(chosen.label)
         taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
         taken.append(f"keys from {chosen.key or 'file and row number'}")
+        taken += [f"fields {', '.join(field.name for field in self.fields)}"] * bool(self.fields)
         left_out = f"; left out: {', '.join(self._left_out)}" if self._left_out else ""
         return ", ".join(taken) + left_out
 
@@ -122,7 +132,8 @@ class ParquetImages(Sharded):
         """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
         return [
-            FileListing(name, file, self._columns, classes) for name, file in self._files.items()
+            FileListing(name, file, self._columns, classes, self.fields, self._leaves)
+            for name, file in self._files.items()
         ]
 
     def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
@@ -152,24 +163,49 @@ class ParquetImages(Sharded):
                         f"{path}: has no column {column} of {what} (it has: {_listed(names)})",
                         f"Name another with --{option}-column.",
                     )
-        named = not pa.types.is_integer(kinds[label])
+        named = label is not None and not pa.types.is_integer(kinds[label])
         names_in = None
-        if not named and "class" in kinds and label != "class":
+        if label and not named and "class" in kinds and label != "class":
             names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
         taken = {name.partition(".")[0] for name in (image, label, key, names_in) if name}
         every = dict.fromkeys(name.partition(".")[0] for name in (*names, *folders))
         self._left_out = [name for name in every if name not in taken]
         return _Columns(image, label, key, named, names_in)
 
+    def _choose_fields(
+        self, wanted: Sequence[str] | None
+    ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+        """Return the further fields and their columns; `_left_out` keeps the other columns."""
+        path = next(iter(self._files.values()))
+        found: dict[str, tuple[Field, str]] = {}
+        with open_parquet(path) as file:
+            leaves = _leaves(path, file)
+            for column in file.schema_arrow:
+                if column.name in self._left_out:
+                    found[column.name] = _field(file, column, leaves)
+        if wanted is None:
+            # Columns in folders' names have no type, and packing to Parquet writes the size.
+            wanted = [name for name in found if name not in ("width", "height")]
+        for name in wanted:
+            if name not in found:
+                raise UsageError(
+                    f"{path}: has no further column {name} (it has: {', '.join(found) or 'none'})",
+                    "Name others with --fields.",
+                )
+        self._left_out = [name for name in self._left_out if name not in wanted]
+        fields = [found[name] for name in wanted]
+        return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
+
     def _find_classes(self) -> list[str]:
         """Return the class names; reads the labels alone."""
         chosen = self._columns
+        assert chosen.label is not None
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         for path, file in self._files.items():
-            for _, _, columns in _batches(path, file, chosen, wanted):
-                names = columns[1] if chosen.names_in else [None] * len(columns[0])
-                for label, name in set(zip(columns[0], names, strict=True)):
+            for _, _, rows, columns in _batches(path, file, chosen, wanted):
+                names = columns[chosen.names_in] if chosen.names_in else [None] * rows
+                for label, name in set(zip(columns[chosen.label], names, strict=True)):
                     if label is None:
                         continue
                     if found.setdefault(label, name) != name:
@@ -270,7 +306,7 @@ class _Columns(NamedTuple):
     """Columns by role; ``named``: labels are class names; ``names_in``: column of class names."""
 
     image: str
-    label: str
+    label: str | None
     key: str | None
     named: bool
     names_in: str | None
@@ -284,85 +320,141 @@ class FileListing(NamedTuple):
         file: The file.
         columns: Columns by role.
         classes: Class names by label if labels are names; else empty.
+        fields: Further fields.
+        leaves: Their columns; a struct's field after a dot.
     """
 
     path: str
     file: SourceFile
     columns: _Columns
     classes: tuple[str, ...]
+    fields: tuple[Field, ...] = ()
+    leaves: tuple[str, ...] = ()
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
         chosen = self.columns
         ranks = {name: label for label, name in enumerate(self.classes)}
-        wanted = [chosen.label, *([chosen.key] if chosen.key else [])]
+        values = [field for field in self.fields if field.type is not None]
+        roles = [role for role in (chosen.label, chosen.key) if role]
         name = self.path.removesuffix(_EXTENSION)
-        location, mtime_ns = self.file.location, self.file.mtime_ns
         row = 0
-        for group, length, batch in _batches(self.path, self.file, chosen, wanted):
-            labels = batch[0]
-            keys = batch[1] if chosen.key else [None] * len(labels)
-            for label, key in zip(labels, keys, strict=True):
+        batches = _batches(self.path, self.file, chosen, roles, values)
+        for group, length, count, columns in batches:
+            labels = columns[chosen.label] if chosen.label else [0] * count
+            keys = columns[chosen.key] if chosen.key else [None] * count
+            for at, (label, key) in enumerate(zip(labels, keys, strict=True)):
                 number, problem = _rank(label, ranks, chosen.named)
                 if chosen.key and key is None:
                     problem = problem or f"its {chosen.key} is null"
+                own = f"{name}/{row:08d}" if key is None else str(key)
+                fields = tuple(
+                    self._blob(f"{own}\0{field.name}", leaf, row, group)
+                    if field.type is None
+                    else columns[field.name][at]
+                    for field, leaf in zip(self.fields, self.leaves, strict=True)
+                )
                 yield Record(
-                    f"{name}/{row:08d}" if key is None else str(key),
+                    own,
                     number,
-                    location,
+                    self.file.location,
                     row,
                     length,
-                    mtime_ns,
+                    self.file.mtime_ns,
                     problem=problem,
                     column=chosen.image,
                     group=group,
+                    fields=fields,
                 )
                 row += 1
 
+    def _blob(self, key: str, leaf: str, row: int, group: int) -> Record:
+        # Without a length: that of the image's record is the mean over all columns.
+        return blob_of(key, self.file.location, row, 0, self.file.mtime_ns, leaf, group)
+
 
 def _batches(
-    path: str, source: SourceFile, chosen: _Columns, columns: list[str]
-) -> Iterator[tuple[int, int, list[list[Any]]]]:
-    """Yield (row group, mean length of its rows, columns' values) for each batch."""
+    path: str,
+    source: SourceFile,
+    chosen: _Columns,
+    roles: Sequence[str],
+    fields: Sequence[Field] = (),
+) -> Iterator[tuple[int, int, int, dict[str, list[Any]]]]:
+    """Yield (row group, mean length of its rows, rows, values by column) for each batch.
+
+    Args:
+        path: The file's path below the source's folder.
+        source: The file.
+        chosen: Columns by role.
+        roles: Columns of labels, class names and keys to read.
+        fields: Further columns to read, and their types.
+    """
     folders = _folder_values(path)
     with open_parquet(source) as file:
         names = _leaves(source, file)
         kinds = dict.fromkeys(folders, pa.string()) | names
-        for column in (chosen.image, *columns):
-            kind = kinds.get(column)
-            same = kind is not None and (
-                _is_binary(kind) if column == chosen.image else _is_label(kind)
-            )
-            if column == chosen.label and same:
-                same = pa.types.is_integer(kind) != chosen.named
-            if not same:
-                raise SourceError(
-                    f"{source}: has no column {column}, unlike the other files"
-                    if kind is None
-                    else f"{source}: its column {column} is {kind}, unlike the other files'",
-                    "Give --root files that were written together.",
-                )
+        _require(source, chosen.image, kinds.get(chosen.image), _is_binary)
+        for role in roles:
+            same = _is_label if role != chosen.label else partial(_is_label_of, chosen.named)
+            _require(source, role, kinds.get(role), same)
+        schema = file.schema_arrow
+        for field in fields:
+            found = schema.field(field.name).type if field.name in schema.names else None
+            _require(source, field.name, found, partial(_is_of, field))
+        read = [role for role in roles if role in names] + [field.name for field in fields]
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
             # Over all columns: pyarrow aborts the process on damaged metadata of a single one.
             length = min(max(1, about.total_byte_size // about.num_rows), MOST_BYTES)
-            stored = [column for column in columns if column in names]
-            if not stored:
-                yield group, length, [[folders[column]] * about.num_rows for column in columns]
-                continue
-            for batch in file.iter_batches(8192, [group], stored, use_threads=False):
-                yield (
-                    group,
-                    length,
-                    [
-                        column_values(batch, column)
-                        if column in names
-                        else [folders[column]] * batch.num_rows
-                        for column in columns
-                    ],
-                )
+            batches = file.iter_batches(8192, [group], read, use_threads=False) if read else [None]
+            for batch in batches:
+                rows = about.num_rows if batch is None else batch.num_rows
+                values = {
+                    role: column_values(batch, role) if role in names else [folders[role]] * rows
+                    for role in roles
+                }
+                values |= {field.name: column_values(batch, field.name) for field in fields}
+                yield group, length, rows, values
+
+
+def _require(
+    source: SourceFile, column: str, kind: pa.DataType | None, same: Callable[[pa.DataType], bool]
+) -> None:
+    """Check that a file has a column of the same type as the others."""
+    if kind is None or not same(kind):
+        raise SourceError(
+            f"{source}: has no column {column}, unlike the other files"
+            if kind is None
+            else f"{source}: its column {column} is {kind}, unlike the other files'",
+            "Give --root files that were written together.",
+        )
+
+
+def _is_label_of(named: bool, kind: pa.DataType) -> bool:
+    return _is_label(kind) and pa.types.is_integer(kind) != named
+
+
+def _is_of(field: Field, kind: pa.DataType) -> bool:
+    return bool(_stored_type(kind) == field.type)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is stored with: without dictionaries and extensions."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _field(
+    file: pq.ParquetFile, column: pa.Field, leaves: Mapping[str, pa.DataType]
+) -> tuple[Field, str]:
+    """Return the field of a column, and the leaf with its bytes if it has image files or bytes."""
+    for leaf in (column.name, f"{column.name}.bytes"):
+        if leaf in leaves and _is_binary(leaves[leaf]):
+            return Field(column.name, "image" if _holds_images(file, leaf) else "blob"), leaf
+    return Field(column.name, "column", _stored_type(column.type)), column.name
 
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
@@ -459,8 +551,8 @@ def _label_column(
     kinds: dict[str, pa.DataType],
     names: dict[str, pa.DataType],
     features: Mapping[str, list[str]],
-) -> str:
-    """Return the column of a usual name, else the only ``ClassLabel`` column."""
+) -> str | None:
+    """Return the column of a usual name, else the only ``ClassLabel`` column; None without one."""
     for usual in _LABELS:
         for name in kinds:
             if name.lower() == usual:
@@ -468,21 +560,7 @@ def _label_column(
     noted = [name for name in features if name in kinds]
     if len(noted) == 1:
         return noted[0]
-    several = next(
-        (n for n in names if n.lower() in _LABELS and pa.types.is_nested(names[n])), None
-    )
-    if several is not None:
-        raise SourceError(
-            f"{path}: the column {several} has several labels per row ({names[several]}), and "
-            "fastdata packs one image and one class",
-            "Name another with --label-column; for several labels an image, keep your own loader.",
-        )
-    raise SourceError(
-        f"{path}: no column has a usual name of labels ({', '.join(_LABELS[:4])}, …); it has "
-        f"{_listed(names)}",
-        "Name the column of classes with --label-column. fastdata packs one image and one class: "
-        "for captions, masks or boxes keep your own loader.",
-    )
+    return None
 
 
 def _features(schema: pa.Schema) -> dict[str, list[str]]:

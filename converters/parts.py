@@ -7,17 +7,20 @@ exists and has the right fingerprint. Resuming needs nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from fastdata.storage.arrow import array
+from fastdata.storage.arrow import array, as_numpy, has_nulls
+from fastdata.storage.fields import Field
+from fastdata.storage.formats import Sample
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.records import SCHEMA, Row, rows_to_batch
+from fastdata.storage.records import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
 
 #: Rows held as Python objects before they become a batch, which needs a fifth of the memory.
 _ROWS_HELD = 1024
@@ -45,13 +48,13 @@ class Prepared(NamedTuple):
     """Run of records, ready to write.
 
     Attributes:
-        rows: Their index rows, without offsets.
-        blobs: Their bytes, one per row; None to read them again from the source.
+        samples: The samples, without offsets.
+        read_again: Whether images are left out, to be read again from the source.
         bad: The images that cannot be packed.
     """
 
-    rows: list[Row]
-    blobs: list[bytes] | None
+    samples: list[Sample]
+    read_again: bool
     bad: list[Bad]
 
 
@@ -64,6 +67,8 @@ class Part(NamedTuple):
         blob_bytes: Sum of their blobs' lengths.
         file: The unit's own output file; None without one.
         bad: The unit's images that were not packed.
+        field_bytes: Bytes of each further column, by name.
+        nulls: Names of further fields that a sample lacks, or that have nulls in their values.
     """
 
     fingerprint: str
@@ -71,24 +76,35 @@ class Part(NamedTuple):
     blob_bytes: int
     file: FileEntry | None
     bad: list[Bad]
+    field_bytes: dict[str, int]
+    nulls: list[str]
 
 
 class PartBuilder:
-    """Builder of a part, which collects index rows while the unit is written."""
+    """Builder of a part, which collects index rows while the unit is written.
 
-    def __init__(self) -> None:
-        self._rows: list[Row] = []
+    Args:
+        fields: What samples have besides image and label.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self._schema = SCHEMA
+        for field in fields:
+            kind = field.type or pa.struct(list(SCHEMA))
+            self._schema = self._schema.append(pa.field(FIELD + field.name, kind))
+        self._held: list[Sample] = []
         self._batches: list[pa.RecordBatch] = []
         self._bad: list[Bad] = []
         self.samples = 0
         self._blob_bytes = 0
 
-    def add(self, row: Row) -> None:
-        """Append the row of a sample that has been written."""
-        self._rows.append(row)
+    def add(self, sample: Sample) -> None:
+        """Append a sample that has been written."""
+        self._held.append(sample.without_blobs())
         self.samples += 1
-        self._blob_bytes += row.length
-        if len(self._rows) == _ROWS_HELD:
+        self._blob_bytes += sample.blob_bytes
+        if len(self._held) == _ROWS_HELD:
             self._flush()
 
     def add_bad(self, bad: Bad) -> None:
@@ -96,8 +112,16 @@ class PartBuilder:
         self._bad.append(bad)
 
     def _flush(self) -> None:
-        self._batches.append(rows_to_batch(self._rows))
-        self._rows = []
+        held, self._held = self._held, []
+        columns = list(rows_to_batch([sample.row for sample in held]).columns)
+        for place, field in enumerate(self._fields):
+            values = [sample.fields[place] for sample in held]
+            if field.type is not None:
+                columns.append(array(values, field.type))
+                continue
+            rows = rows_to_batch([_NO_BLOB if value is None else value[0] for value in values])
+            columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(SCHEMA)))
+        self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def write(
         self,
@@ -106,27 +130,65 @@ class PartBuilder:
         *,
         file_number: int,
         file: FileEntry | None = None,
-        offsets: Sequence[int] | None = None,
+        offsets: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """Write the part.
 
-        ``offsets`` replaces the rows' own.
+        ``offsets`` by field replace the rows' own.
         """
         self._flush()
-        about = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad)._asdict()
+        rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        columns = [_column(rows, name) for name in rows.column_names]
+        own = pa.RecordBatch.from_arrays(columns[: len(SCHEMA)], schema=SCHEMA)
+        given = offsets or {}
+        columns[: len(SCHEMA)] = _placed(own, file_number, given.get("image")).columns
+        sizes, nulls = {}, []
+        for place, field in enumerate(self._fields, len(SCHEMA)):
+            if field.type is not None:
+                sizes[field.name] = columns[place].nbytes
+                if has_nulls(columns[place]):
+                    nulls.append(field.name)
+                continue
+            blobs = pa.RecordBatch.from_arrays(columns[place].flatten(), schema=SCHEMA)
+            blobs = _placed(blobs, file_number, given.get(field.name))
+            if not as_numpy(blobs.column("length")).all():
+                nulls.append(field.name)
+            columns[place] = pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA))
+        about: Any = Part(
+            fingerprint, self.samples, self._blob_bytes, None, self._bad, sizes, nulls
+        )
+        about = about._asdict()
         about["file"] = asdict(file) if file else None
-        schema = SCHEMA.with_metadata({"part": json.dumps(about)})
-        rows = pa.Table.from_batches(self._batches, SCHEMA)
-        rows = _with_column(rows, "file", [file_number] * self.samples)
-        if offsets is not None:
-            rows = _with_column(rows, "offset", offsets)
+        schema = self._schema.with_metadata({"part": json.dumps(about)})
+        written = pa.Table.from_arrays(columns, schema=schema)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_table(rows.cast(schema))
+            writer.write_table(written, max_chunksize=ROWS_PER_BATCH)
 
 
-def _with_column(rows: pa.Table, name: str, values: Sequence[int]) -> pa.Table:
+#: Begins the names of columns for further fields.
+FIELD = "field."
+#: Row of a blob that a sample does not have.
+_NO_BLOB = Row("", 0, 0, None, 0, 0, 0, 0, 0, "other", 0)
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    """Return a column of a table whose chunks were combined."""
+    chunks = rows.column(name).chunks
+    return chunks[0] if chunks else pa.nulls(0, rows.schema.field(name).type)
+
+
+def _placed(
+    rows: pa.RecordBatch, file_number: int, offsets: Sequence[int] | None
+) -> pa.RecordBatch:
+    """Return index rows with the file and the offsets of their blobs."""
+    present = as_numpy(rows.column("length")) > 0
+    rows = _with_column(rows, "file", np.where(present, file_number, 0))
+    return rows if offsets is None else _with_column(rows, "offset", offsets)
+
+
+def _with_column(rows: pa.RecordBatch, name: str, values: Sequence[int] | Any) -> pa.RecordBatch:
     at = SCHEMA.get_field_index(name)
-    return rows.set_column(at, SCHEMA.field(at), array(values, SCHEMA.field(at).type))
+    return rows.set_column(at, SCHEMA.field(at), array(list(values), SCHEMA.field(at).type))
 
 
 def read_part(path: Path) -> Part | None:
@@ -137,14 +199,31 @@ def read_part(path: Path) -> Part | None:
         about = parse_json(metadata[b"part"])
         file = FileEntry(**about["file"]) if about["file"] else None
         bad = [Bad(*entry) for entry in about["bad"]]
-        return Part(about["fingerprint"], about["samples"], about["blob_bytes"], file, bad)
+        known = (about["fingerprint"], about["samples"], about["blob_bytes"])
+        return Part(*known, file, bad, about["field_bytes"], about["nulls"])
     except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
         return None
 
 
-def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the index rows of a part."""
+def read_rows(path: Path, field: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the index rows of a part: of its images, or of a further field's blobs."""
+    for batch in _read(path, SCHEMA.names if field is None else [FIELD + field]):
+        if field is None:
+            yield batch.replace_schema_metadata(None)
+        else:
+            yield pa.RecordBatch.from_arrays(batch.column(0).flatten(), schema=SCHEMA)
+
+
+def read_values(path: Path, field: str) -> Iterator[pa.Array]:
+    """Yield the values of a further column of a part."""
+    for batch in _read(path, [FIELD + field]):
+        yield batch.column(0)
+
+
+def _read(path: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of a part."""
     with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
+        places = [pa.ipc.open_file(source).schema.get_field_index(name) for name in names]
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=places))
         for number in range(reader.num_record_batches):
-            yield reader.get_batch(number).replace_schema_metadata(None)
+            yield reader.get_batch(number)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
+from fastdata.storage.fields import Field
 from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.source import MOST_BYTES
 
@@ -36,6 +37,8 @@ class Record(NamedTuple):
         crc32c: CRC-32C of the bytes, if the source knows it; other bytes make a bad sample.
         window: Number of the window that a shuffled listing reads together
             (`fastdata.converters.shuffling`); sources leave it out.
+        fields: Values of the source's further fields, in their order; None where there is none. A
+            column's is a Python value of its type; a blob's is a record of its bytes, by `blob_of`.
     """
 
     key: str
@@ -50,6 +53,18 @@ class Record(NamedTuple):
     group: int | None = None
     crc32c: int | None = None
     window: int | None = None
+    fields: tuple[Any, ...] = ()
+
+    @property
+    def blobs(self) -> list[Record]:
+        """Records of its further blobs."""
+        return [value for value in self.fields if isinstance(value, Record)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its blobs in the source, and of its texts, about."""
+        texts = sum(len(value) for value in self.fields if isinstance(value, str | bytes))
+        return self.length + texts + sum(blob.length for blob in self.blobs)
 
     @property
     def is_held(self) -> bool:
@@ -57,11 +72,39 @@ class Record(NamedTuple):
         return self.pixels is not None and self.pixels[2] is not None
 
 
+def blob_of(
+    key: str,
+    path: str,
+    offset: int,
+    length: int,
+    mtime_ns: int,
+    column: str | None = None,
+    group: int | None = None,
+    crc32c: int | None = None,
+) -> Record:
+    """Return the record of a further blob; `Record` has the arguments.
+
+    Args:
+        key: The sample's key, a null character, and the field: unique in the source.
+        path: The file, as in `Record`; so are the others.
+        offset: Offset in it, or the row.
+        length: Number of bytes.
+        mtime_ns: The file's time.
+        column: The column, if the file is Parquet.
+        group: Its row group, likewise.
+        crc32c: CRC-32C of the bytes, if it is known.
+    """
+    return Record(key, 0, path, offset, length, mtime_ns, column=column, group=group, crc32c=crc32c)
+
+
 class Source(Protocol):
-    """Collection of labelled images that can be packed.
+    """Collection of images that can be packed.
+
+    It may have an attribute ``fields``, a sequence of `Field`: what its rows have besides image
+    and label.
 
     Attributes:
-        classes: Class names; a label is an index into them.
+        classes: Class names; a label is an index into them. Empty: there are no labels.
     """
 
     classes: list[str]
@@ -110,6 +153,12 @@ class Sharded:
         """Yield the records of its shards, one after the other."""
         for shard in self.shards():
             yield from shard.records()
+
+
+def further_fields(source: Source) -> Sequence[Field]:
+    """Return what a source's rows have besides image and label."""
+    found: Sequence[Field] = getattr(source, "fields", ())
+    return found
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:

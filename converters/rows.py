@@ -101,7 +101,11 @@ class _Column:
         self._source.close()
 
 
-# One reader per thread, because each has its own position.
+class NullError(SampleError):
+    """A value that is null."""
+
+
+# Readers of the columns of one file, for each thread: each has its own position.
 _open = threading.local()
 
 
@@ -117,17 +121,20 @@ def read_row(
     Raises:
         RemoteError: The file's URL cannot be reached.
         UnreadableError: The file cannot be read.
-        SampleError: The value is null, or the file has changed.
+        NullError: The value is null.
+        SampleError: The file has changed, or the value is not bytes.
     """
-    wanted = path, column, mtime_ns
     try:
-        if getattr(_open, "what", None) != wanted:
+        if getattr(_open, "file", None) != (path, mtime_ns):
+            close_rows()
+            _open.file, _open.readers = (path, mtime_ns), {}
+        reader = _open.readers.get(column)
+        if reader is None:
             file = open_file(path)
             if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
-            close_rows()
-            _open.reader, _open.what = _Column(file, column), wanted
-        value = _open.reader.value(row)
+            reader = _open.readers[column] = _Column(file, column)
+        value = reader.value(row)
     except ChangedError:
         close_rows()
         raise SampleError("has changed since it was listed") from None
@@ -137,7 +144,7 @@ def read_row(
         close_rows()
         raise UnreadableError(f"row {row} cannot be read: {error}") from None
     if value is None:
-        raise SampleError(f"the {column} of row {row} is null")
+        raise NullError(f"the {column} of row {row} is null")
     if not isinstance(value, bytes):
         raise SampleError(f"the {column} of row {row} is not bytes")
     return value
@@ -145,6 +152,7 @@ def read_row(
 
 def close_rows() -> None:
     """Close the file that this thread has read rows from."""
-    if getattr(_open, "reader", None) is not None:
-        _open.reader.close()
-    _open.reader = _open.what = None
+    readers = getattr(_open, "readers", {})
+    _open.file, _open.readers = None, {}
+    for reader in readers.values():
+        reader.close()

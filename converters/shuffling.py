@@ -26,7 +26,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.listing import (
     AHEAD,
-    SCHEMA,
     Listing,
     open_shards,
     shard_path,
@@ -50,7 +49,8 @@ _BUCKET_ROWS, _SPREAD_ROWS = 131_072, 32_768
 #: Bytes of pixels in a listing that count as one more row.
 _BYTES_PER_ROW = 256
 
-_KEYED = SCHEMA.append(pa.field("block", pa.uint64())).append(pa.field("draw", pa.uint64()))
+#: Columns that are added to a listing's, to sort by.
+_KEYS = ("block", "draw")
 
 #: Names of splits for evaluation and for training.
 _EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
@@ -127,15 +127,18 @@ def _spread(
     """Write a shard's rows with their keys, as one record batch per bucket and group of rows."""
     listing = Listing(source)
     start, stop = listing.starts[shard : shard + 2]
+    schema = keyed_schema = listing.schema
+    for name in _KEYS:
+        keyed_schema = keyed_schema.append(pa.field(name, pa.uint64()))
 
     def batches() -> Any:
         for first in range(start, stop, rows_at_once):
-            rows = _joined(listing.batches(first, min(stop, first + rows_at_once)), SCHEMA)
+            rows = _joined(listing.batches(first, min(stop, first + rows_at_once)), schema)
             numbers = np.arange(first, first + len(rows), dtype=np.int64)
             blocks = sample_keys(key, first + _block_starts(rows))
             draws = sample_keys(key, numbers, view=1)
             keyed = pa.RecordBatch.from_arrays(
-                [*rows.columns, *map(_unsigned, (blocks, draws))], schema=_KEYED
+                [*rows.columns, *map(_unsigned, (blocks, draws))], schema=keyed_schema
             )
             # Upper half of the product: maps 32-bit fractions evenly to buckets.
             bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
@@ -144,7 +147,7 @@ def _spread(
             for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
                 yield keyed.slice(begin, end - begin)
 
-    write_shard(shard_path(folder, shard), batches(), _KEYED)
+    write_shard(shard_path(folder, shard), batches(), keyed_schema)
 
 
 def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -171,17 +174,17 @@ def _gather(
     spread: Path, folder: Path, shards: int, buckets: int, rows_per_batch: int, bucket: int
 ) -> int:
     """Sort one bucket's rows and write them as a shard of the new listing."""
-    found = [
-        reader.get_batch(number)
-        for reader in open_shards(spread, range(shards))
-        for number in range(bucket, reader.num_record_batches, buckets)
-    ]
-    rows = _joined(found, _KEYED)
+    found = []
+    for reader in open_shards(spread, range(shards)):
+        schema = reader.schema
+        numbers = range(bucket, reader.num_record_batches, buckets)
+        found += [reader.get_batch(number) for number in numbers]
+    rows = _joined(found, schema)
     if len(rows):
         rows = _shuffled(rows, bucket)
-    rows = rows.select(SCHEMA.names)
+    rows = rows.select([name for name in schema.names if name not in _KEYS])
     pieces = (rows.slice(at, rows_per_batch) for at in range(0, len(rows), rows_per_batch))
-    write_shard(shard_path(folder, bucket), pieces, SCHEMA)
+    write_shard(shard_path(folder, bucket), pieces, rows.schema)
     return len(rows)
 
 
@@ -199,9 +202,9 @@ def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
     numbers = (window[order] + (bucket << 32)).astype(np.int64)
     column = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(numbers)])
     rows = _taken(rows, order)
-    at = SCHEMA.get_field_index("window")
+    at = rows.schema.get_field_index("window")
     columns = [column if number == at else old for number, old in enumerate(rows.columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=_KEYED)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from fastdata.converters.listing import Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
-from fastdata.converters.rows import read_row
+from fastdata.converters.rows import NullError, read_row
 from fastdata.converters.trees import file_at
 
 from fastdata.decode.codecs import probe
@@ -34,7 +34,9 @@ from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.urls import redact
 from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.fields import Field
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
+from fastdata.storage.formats import Sample
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import Row
 
@@ -62,6 +64,7 @@ class Job:
         growth: Estimated bytes of blobs per byte of the source.
         mean_blob: Estimated mean bytes of a blob.
         storage_options: Options of the drivers of a source behind URLs.
+        fields: What samples have besides image and label.
     """
 
     out: Path
@@ -75,6 +78,7 @@ class Job:
     growth: float = 1.0
     mean_blob: float = 1.0
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    fields: tuple[Field, ...] = ()
 
     @property
     def listing(self) -> Path:
@@ -118,28 +122,88 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
         yield Piece(unit, start, stop)
 
 
-def samples(job: Job, start: int, stop: int) -> Iterator[tuple[Row, bytes] | Bad]:
-    """Read, check and encode records, a few at a time; yield index row and blob, or a bad image."""
+def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
+    """Read, check and encode records, a few at a time; yield samples, or bad images."""
     for group, read in _groups(job, start, stop):
-        judged: list[tuple[Record, bytes, ImageInfo] | Bad] = []
+        judged: list[_Judged | Bad] = []
         for record in group:
             try:
-                judged.append((record, *encode(record, job.encoding, read)))
+                blobs = [(*encode(record, job.encoding, read), job.stride)]
+                blobs += _further(job, record, read)
+                judged.append(_Judged(record, blobs))
             except SampleError as error:
                 judged.append(_bad(record, error))
-        images = [(entry[1], entry[2]) for entry in judged if not isinstance(entry, Bad)]
+        good = [entry for entry in judged if not isinstance(entry, Bad)]
+        images = [(blob, info) for one in good for blob, info, stride in one.blobs if stride]
         tables = iter(seek_tables(images, job.stride))
         for entry in judged:
             if isinstance(entry, Bad):
                 yield entry
                 continue
-            record, blob, info = entry
-            table = next(tables)
-            if isinstance(table, SampleError):
-                yield _bad(record, table)
-            else:
-                yield _row(job, record, blob, info, table), blob
-        report(len(group), sum(record.length for record in group))
+            made = [next(tables) if stride else None for _, _, stride in entry.blobs]
+            found = [table for table in made if not isinstance(table, SampleError)]
+            wrong = next((table for table in made if isinstance(table, SampleError)), None)
+            yield _sample(job, entry, found) if wrong is None else _bad(entry.record, wrong)
+        report(len(group), sum(record.size for record in group))
+
+
+class _Judged(NamedTuple):
+    """Record whose blobs are sound.
+
+    Attributes:
+        record: The record.
+        blobs: (bytes, properties, pixels between seek points) of its image and further blobs; no
+            bytes if a blob is null.
+    """
+
+    record: Record
+    blobs: list[tuple[bytes, ImageInfo, int | None]]
+
+
+def _further(job: Job, record: Record, read: Read) -> Iterator[tuple[bytes, ImageInfo, int | None]]:
+    """Read a record's further blobs.
+
+    Raises:
+        SampleError: One cannot be read, or is not an image though its field has images.
+    """
+    for further, value in zip(job.fields, record.fields, strict=True):
+        if not isinstance(value, Record):
+            continue
+        try:
+            data = read(value)
+            if value.crc32c is not None and crc32c(data) != value.crc32c:
+                raise SampleError("is damaged: its checksum is wrong")
+            if not data:
+                raise SampleError("is empty")
+        except NullError:
+            yield b"", _NO_IMAGE, None
+            continue
+        except SampleError as error:
+            raise type(error)(f"its {further.name} {error.what}") from None
+        try:
+            info = probe(data) if further.kind == "image" else _NO_IMAGE
+        except SampleError as error:
+            raise type(error)(f"its {further.name} {error.what}") from None
+        yield data, info, job.stride if further.kind == "image" else None
+
+
+#: Properties of a blob that is not decoded.
+_NO_IMAGE = ImageInfo("other", 0, 0, 1)
+
+
+def _sample(job: Job, judged: _Judged, tables: Sequence[bytes | None]) -> Sample:
+    """Return a sample, with rows for its image and further blobs."""
+    record, fields = judged.record, []
+    blobs = iter(zip(judged.blobs, tables, strict=True))
+    (image, info, _), table = next(blobs)
+    for value in record.fields:
+        if isinstance(value, Record):
+            (blob, about, _), points = next(blobs)
+            # The sample's key is in the first index.
+            own = value._replace(key="")
+            value = (_row(job, own, blob, about, points), blob) if blob else None
+        fields.append(value)
+    return Sample(_row(job, record, image, info, table), image, tuple(fields))
 
 
 Read: TypeAlias = Callable[[Record], bytes]
@@ -163,7 +227,7 @@ def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]
     held = 0.0
     for record in records:
         group.append(record)
-        held += record.length * max(job.growth, 1.0)
+        held += record.size * max(job.growth, 1.0)
         if len(group) == SEEK_BATCH or held >= PIECE_BYTES:
             yield group
             group, held = [], 0.0
@@ -173,7 +237,9 @@ def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]
 
 def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
     """Read records in the order of their archives; return a function that gives each once."""
-    ordered = sorted((one for one in records if not one.problem), key=attrgetter("path", "offset"))
+    wanted = [one for one in records if not one.problem]
+    wanted += [blob for one in wanted for blob in one.blobs]
+    ordered = sorted(wanted, key=attrgetter("path", "offset"))
     read = reader(ordered, storage_options)
     held: dict[str, bytes | SampleError] = {}
     for record in ordered:
@@ -215,8 +281,15 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
 
 
 def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
-    """Return a function that reads these records; fetch those behind URLs now, concurrently."""
-    extent = fetch(records, storage_options) if is_remote(records) else _read_extent
+    """Return a function that reads these records and their further blobs.
+
+    Those behind URLs are fetched now, concurrently.
+    """
+    if is_remote(records):
+        blobs = [blob for one in records if not one.problem for blob in one.blobs]
+        extent = fetch([*records, *blobs], storage_options)
+    else:
+        extent = _read_extent
 
     def read(record: Record) -> bytes:
         if record.pixels is not None and record.pixels[2] is not None:
@@ -252,20 +325,18 @@ def _read_extent(record: Record) -> bytes:
 
 def pack_file(job: Job, unit: Unit) -> None:
     """Pack a unit into its own output file, and then write its part."""
-    part = PartBuilder()
+    part = PartBuilder(job.fields)
     path = job.out / formats.file_name(job.container, unit.number)
     temporary = temporary_name(path)
     plain = job.plain_images
-    with (
-        closing(formats.open_writer(job.container, temporary, job.classes, plain=plain)) as writer,
-        written_behind(temporary),
-    ):
+    opened = formats.open_writer(job.container, temporary, job.classes, job.fields, plain=plain)
+    with closing(opened) as writer, written_behind(temporary):
         for sample in samples(job, unit.start, unit.stop):
             if isinstance(sample, Bad):
                 part.add_bad(sample)
             else:
-                writer.add(*sample)
-                part.add(sample[0])
+                writer.add(sample)
+                part.add(sample)
         offsets = writer.finish()
         checksum = writer.checksum()
     entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
@@ -278,12 +349,12 @@ def pack_file(job: Job, unit: Unit) -> None:
 
 def index_files(job: Job, unit: Unit) -> None:
     """Write the part of a unit whose files stay where they are."""
-    part = PartBuilder()
+    part = PartBuilder(job.fields)
     for sample in samples(job, unit.start, unit.stop):
         if isinstance(sample, Bad):
             part.add_bad(sample)
         else:
-            part.add(sample[0])
+            part.add(sample)
     with whole_file(job.part(unit)) as temporary:
         part.write(temporary, unit.fingerprint, file_number=-1)
 
@@ -301,21 +372,18 @@ def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
         and not is_remote(first)  # the page cache has nothing of it
         and first[0].window is None  # rows of Parquet would be decoded in any order
     )
-    prepared = Prepared([], None if read_again else [], [])
+    prepared = Prepared([], read_again, [])
     for sample in samples(job, piece.start, piece.stop):
         if isinstance(sample, Bad):
             prepared.bad.append(sample)
-            continue
-        row, blob = sample
-        prepared.rows.append(row)
-        if prepared.blobs is not None:
-            prepared.blobs.append(blob)
+        else:
+            prepared.samples.append(sample._replace(blob=b"") if read_again else sample)
     return prepared
 
 
 def with_blobs(
     job: Job, prepared: Iterable[tuple[Piece, Prepared]]
-) -> Iterator[tuple[Unit, Prepared, list[bytes]]]:
+) -> Iterator[tuple[Unit, Prepared, list[Sample]]]:
     """Yield prepared pieces with their blobs; read again the blobs that were not sent.
 
     A thread prefetches a few pieces while LMDB commits earlier ones.
@@ -324,37 +392,36 @@ def with_blobs(
         SourceError: An image has changed since it was prepared.
     """
     with ThreadPoolExecutor(1, "fastdata-read") as reader:
-        waiting: deque[tuple[Unit, Prepared, Future[list[bytes]]]] = deque()
+        waiting: deque[tuple[Unit, Prepared, Future[list[Sample]]]] = deque()
         for piece, ready in prepared:
             records = (
-                []
-                if ready.blobs is not None
-                else list(_listing(job).records(piece.start, piece.stop))
+                list(_listing(job).records(piece.start, piece.stop)) if ready.read_again else []
             )
-            waiting.append((piece.unit, ready, reader.submit(_blobs, ready, records)))
+            waiting.append((piece.unit, ready, reader.submit(_whole, ready, records)))
             while len(waiting) > _PIECES_AHEAD:
-                unit, ready, blobs = waiting.popleft()
-                yield unit, ready, blobs.result()
-        for unit, ready, blobs in waiting:
-            yield unit, ready, blobs.result()
+                unit, ready, whole = waiting.popleft()
+                yield unit, ready, whole.result()
+        for unit, ready, whole in waiting:
+            yield unit, ready, whole.result()
 
 
-def _blobs(prepared: Prepared, records: Sequence[Record]) -> list[bytes]:
-    if prepared.blobs is not None:
-        return prepared.blobs
+def _whole(prepared: Prepared, records: Sequence[Record]) -> list[Sample]:
+    """Return samples with the blobs of their images."""
+    if not prepared.read_again:
+        return prepared.samples
     by_key = {record.key: record for record in records}
     read = reader(records, {})
-    blobs = []
-    for row in prepared.rows:
-        record = by_key[row.key]
+    whole = []
+    for sample in prepared.samples:
+        record = by_key[sample.row.key]
         try:
             blob = read(record)
-            if crc32c(blob) != row.crc32c:
+            if crc32c(blob) != sample.row.crc32c:
                 raise SampleError("its bytes have changed")
         except SampleError as error:
             raise SourceError(
                 f"{printable(record.path)}: {error.what} while it was being packed",
                 "Run the same command again once nothing writes to the source.",
             ) from None
-        blobs.append(blob)
-    return blobs
+        whole.append(sample._replace(blob=blob))
+    return whole

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from fastdata.converters.records import Listable, Record, Sharded
+import pyarrow as pa
+from fastdata.converters.records import Listable, Record, Sharded, blob_of
 from fastdata.converters.trees import (
     LocalFile,
     SourceFile,
@@ -27,10 +29,11 @@ from fastdata.converters.trees import (
     storable,
 )
 
-from fastdata.errors import SourceError
+from fastdata.errors import SourceError, UsageError
 from fastdata.remote.files import list_paths
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
+from fastdata.storage.fields import Field
 from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
@@ -42,6 +45,12 @@ _MOST_CLASSES = 1 << 22
 _KEPT_AT_ONCE = 1024
 #: Most bytes of a .cls and of a .json, which are read whole.
 _MOST_CLS, _MOST_JSON = 100, 16 << 20
+#: Most bytes of a member that is a string or a number.
+_MOST_TEXT = 16 << 20
+#: Last parts of extensions that the webdataset package decodes as text, JSON and integers.
+_TEXTS, _NUMBERS = {"txt", "text", "transcript", "json", "jsn"}, {"id", "index", "inx"}
+#: Keys of the ``.json`` that packing to shards writes.
+_OWN_KEYS = {"key", "label", "class", "width", "height"}
 #: Extensions of torchvision, and of the shards container.
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
@@ -49,9 +58,13 @@ _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items()
 class WebDataset(Sharded):
     """Source of the samples of tar shards, by shard name, in each shard's order.
 
-    A label is the integer in a sample's ``.cls``, or ``label`` in its ``.json``. Class
-    names are ``class`` in the ``.json`` if all samples have it, else the numbers.
-    The key is ``key`` in the ``.json`` if it exists, else the members' name.
+    A label is the integer in a sample's ``.cls``, or ``label`` in its ``.json``; all samples have
+    one, or none has. Class names are ``class`` in the ``.json`` if all samples have it, else the
+    numbers. The key is ``key`` in the ``.json`` if it exists, else the members' name.
+
+    Each other member is a field with the name of its extension: ``.txt``, ``.text``,
+    ``.transcript`` and ``.json`` are strings, ``.id``, ``.index`` and ``.inx`` integers; images are
+    images, such as ``.seg.png``; all others are blobs. A sample may lack any of them.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.
@@ -64,12 +77,15 @@ class WebDataset(Sharded):
         root: A folder of ``*.tar``, or one tar file; or the URL of either.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             if every shard numbers its samples from the same number.
+        labels: Whether to look for labels.
+        fields: Members to take beside image and label; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
         RemoteError: The URL cannot be reached.
-        SourceError: There are no shards, one cannot be read, or a sample lacks its image
-            or label.
+        SourceError: There are no shards, one cannot be read, or a sample lacks its image; or
+            its label, if others have one.
+        UsageError: No sample has a member of ``fields``.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -79,9 +95,11 @@ class WebDataset(Sharded):
         root: str | os.PathLike[str],
         *,
         shard_keys: bool = False,
+        labels: bool = True,
+        fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._shard_keys = shard_keys
+        self._shard_keys, self._labels = shard_keys, labels
         self._kept: Any = None  # a file of pickled records, instead of a second walk
         self.inputs: list[Path | str]
         self._files: Sequence[SourceFile]
@@ -105,26 +123,41 @@ class WebDataset(Sharded):
             if is_url(root):
                 raise SourceError(f"{where}: holds no *.tar", hint)
             raise instead(where, "holds no *.tar", hint)
-        self.classes = self._find_classes()
+        self.classes, found = self._walk()
+        names = sorted(found) if fields is None else list(fields)
+        for name in names:
+            if name not in found:
+                raise UsageError(
+                    f"{where}: no sample has a member .{name}",
+                    f"There is: {', '.join(sorted(found)) or 'none beside image and label'}.",
+                )
+        self.fields = tuple(map(field_of, names))
         self.about = {"kind": "webdataset", "root": where}
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        shards = [TarListing(file, self._shard_keys) for file in self._files]
+        shards = [
+            TarListing(file, self._shard_keys, self._labels, self.fields) for file in self._files
+        ]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
-    def _find_classes(self) -> list[str]:
-        names: dict[int, str | None] = {}
-        for file in self._files:
-            listing = TarListing(file, self._shard_keys)
-            kept: list[Record] = []
-            for sample in listing.samples():
+    def _walk(self) -> tuple[list[str], set[str]]:
+        """Return the class names and the extensions of further members."""
+        names: dict[int | None, str | None] = {}
+        found: set[str] = set()
+        for number, file in enumerate(self._files):
+            kept: list[tuple[int, _Sample]] = []
+            for sample in TarListing(file, self._shard_keys, self._labels).samples():
                 if self._kept is not None:
-                    kept.append(listing.record(sample))
+                    kept.append((number, sample))
                 if len(kept) == _KEPT_AT_ONCE:
                     pickle.dump(kept, self._kept)
                     kept = []
+                found.update(sample.members)
                 known = names.setdefault(sample.label, sample.class_name)
+                if None in names and len(names) > 1:
+                    what = "integer label in .cls or .json, though others have"
+                    raise _missing(file, sample.key, sample.members, what, _UNLABELLED)
                 if known != sample.class_name:
                     raise SourceError(
                         f"{file}: sample {sample.key} has label {sample.label} and class "
@@ -133,9 +166,21 @@ class WebDataset(Sharded):
                     )
             if kept:
                 pickle.dump(kept, self._kept)
+        labels = [label for label in names if label is not None]
+        numbers = range(max(labels, default=-1) + 1)
         if any(name is None for name in names.values()):
-            return [str(label) for label in range(max(names, default=-1) + 1)]
-        return [names.get(label) or str(label) for label in range(max(names, default=-1) + 1)]
+            return [str(label) for label in numbers], found
+        return [names.get(label) or str(label) for label in numbers], found
+
+
+def field_of(extension: str) -> Field:
+    """Return the field of a member, by its extension."""
+    last = extension.rpartition(".")[2]
+    if last in _TEXTS:
+        return Field(extension, "column", pa.string())
+    if last in _NUMBERS:
+        return Field(extension, "column", pa.int64())
+    return Field(extension, "image" if f".{last}" in _IMAGE_EXTENSIONS else "blob")
 
 
 def _local_shards(root: Path) -> list[Path]:
@@ -151,13 +196,25 @@ _Read: TypeAlias = Callable[[Member], bytes]
 
 
 class _Sample(NamedTuple):
-    """One sample of a shard; `Record` describes ``pixels``."""
+    """One sample of a shard.
+
+    Attributes:
+        key: Its key.
+        label: Its label; None without one.
+        class_name: The name of its class, if its ``.json`` has one.
+        image: The member of its image.
+        pixels: As of `Record`.
+        members: Its other members, by extension, in the archive's order.
+        texts: Bytes of those that are strings or numbers.
+    """
 
     key: str
-    label: int
+    label: int | None
     class_name: str | None
     image: Member
     pixels: tuple[int, int, None] | None
+    members: dict[str, Member]
+    texts: dict[str, bytes]
 
 
 class TarListing(NamedTuple):
@@ -165,6 +222,8 @@ class TarListing(NamedTuple):
 
     file: SourceFile
     shard_keys: bool
+    labels: bool = True
+    fields: tuple[Field, ...] = ()
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
@@ -175,16 +234,48 @@ class TarListing(NamedTuple):
         """Return the record of a sample."""
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
+        values: list[Any] = []
+        for field in self.fields:
+            value = None
+            if field.name in sample.members:
+                try:
+                    value = self._value(key, field, sample)
+                except ValueError as error:
+                    problem = problem or f"its .{field.name} {error}"
+            values.append(value)
         return Record(
             key,
-            sample.label,
+            sample.label or 0,
             self.file.location,
             sample.image.offset,
             sample.image.size,
             self.file.mtime_ns,
             pixels=sample.pixels,
             problem=problem,
+            fields=tuple(values),
         )
+
+    def _value(self, key: str, field: Field, sample: _Sample) -> Any:
+        """Return the value of a member.
+
+        Raises:
+            ValueError: It is too large, not UTF-8, or not a number; the text continues its name.
+        """
+        member = sample.members[field.name]
+        if field.type is None:
+            where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
+            return blob_of(f"{key}\0{field.name}", *where)
+        if field.name not in sample.texts:
+            raise ValueError(f"has {member.size:,} bytes, more than {_MOST_TEXT:,}")
+        try:
+            text = sample.texts[field.name].decode()
+        except UnicodeDecodeError:
+            raise ValueError("is not UTF-8") from None
+        if field.type == pa.string():
+            return text
+        if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text):
+            raise ValueError(f"is {text[:40]!r}, which is no integer of 64 bits")
+        return int(text)
 
     def samples(self) -> Iterator[_Sample]:
         """Yield the samples in the shard's order.
@@ -237,38 +328,46 @@ class TarListing(NamedTuple):
             yield key, parts
 
     def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
-        image = next((m for ext, m in parts.items() if "." + ext in _IMAGE_EXTENSIONS), None)
+        first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
+        members = {ext: member for ext, member in parts.items() if ext != first}
+        image = None if first is None else parts[first]
         pixels: tuple[int, int, None] | None = None
         if image is None and EXTENSIONS["raw"] in parts:
-            image, pixels = self._pixels(parts[EXTENSIONS["raw"]], read)
+            image, pixels = self._pixels(members.pop(EXTENSIONS["raw"]), read)
         if image is None:
-            raise self._missing("image", stem, parts)
+            raise _missing(self.file, stem, parts, "image", KEEP)
         about = self._json(parts["json"], read) if "json" in parts else {}
-        label: Any = about.get("label")
-        if "cls" in parts:
+        if about and _OWN_KEYS.issuperset(about):
+            del members["json"]
+        label: Any = about.get("label") if self.labels else None
+        if "cls" in parts and self.labels:
             text = read(parts["cls"]) if parts["cls"].size < _MOST_CLS else b""
             label = int(text) if text.strip().isdigit() else None
-        if type(label) is not int or label < 0:
-            raise self._missing("integer label in .cls or .json", stem, parts)
-        if label >= _MOST_CLASSES:
+            del members["cls"]
+        claimed = self.labels and ("cls" in parts or "label" in about)
+        if claimed and (type(label) is not int or label < 0):
+            what = "integer label in .cls or .json"
+            raise _missing(self.file, stem, parts, what, _UNLABELLED)
+        if label is not None and label >= _MOST_CLASSES:
             raise SourceError(
                 f"{self.file}: the sample {stem} has the label {label}, but there may be "
                 f"{_MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; write the shards again.",
             )
         name, key = about.get("class"), about.get("key")
+        texts = {
+            ext: read(member)
+            for ext, member in members.items()
+            if field_of(ext).type is not None and member.size <= _MOST_TEXT
+        }
         return _Sample(
             stem if key is None else str(key),
             label,
             name if isinstance(name, str) else None,
             image,
             pixels,
-        )
-
-    def _missing(self, what: str, stem: str, parts: dict[str, Member]) -> SourceError:
-        return SourceError(
-            f"{self.file}: the sample {stem} has no {what} (it has: {', '.join(sorted(parts))})",
-            f"Labels are integers in .cls or .json members. {KEEP}",
+            members,
+            texts,
         )
 
     def _json(self, member: Member, read: _Read) -> dict[str, Any]:
@@ -311,13 +410,26 @@ class TarListing(NamedTuple):
         return image, (height, width, None)
 
 
+_UNLABELLED = (
+    "Labels are integers in .cls or .json members. With --no-labels there are none, and these "
+    "members are fields."
+)
+
+
+def _missing(
+    file: SourceFile, key: str, members: Mapping[str, Member], what: str, hint: str
+) -> SourceError:
+    has = ", ".join(sorted(members))
+    return SourceError(f"{file}: the sample {key} has no {what} (it has: {has})", hint)
+
+
 class _Walked:
     """Shards that have been walked, with their records: one shard of a listing.
 
     Args:
         shards: The tar files.
-        kept: A file of pickled records. It is not pickled with this object: another process
-            walks the shards again.
+        kept: A file of pickled samples and their shards' numbers. It is not pickled with this
+            object: another process walks the shards again.
     """
 
     def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
@@ -335,10 +447,11 @@ class _Walked:
             return
         self._kept.seek(0)
         for batch in _unpickled(self._kept):
-            yield from batch
+            for number, sample in batch:
+                yield self._shards[number].record(sample)
 
 
-def _unpickled(file: Any) -> Iterator[list[Record]]:
+def _unpickled(file: Any) -> Iterator[list[tuple[int, _Sample]]]:
     while True:
         try:
             yield pickle.load(file)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
-from fastdata.batches.samples import NativeSamples, row_number
+from fastdata.batches.samples import BESIDES, NativeSamples, row_number, value_of
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -31,12 +32,13 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
+from fastdata.storage.field_source import FieldSource
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
-from fastdata.storage.source import Source
+from fastdata.storage.source import Blob, Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.originals import composed, pillow_changed
@@ -44,9 +46,11 @@ from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.reading import Step
 from fastdata.transforms.schedule import Schedule
 
+Transform: TypeAlias = Callable[[Image.Image], Any]
+
 
 class ImageDataset(NativeSamples):
-    """A map-style dataset of images: ``dataset[i]`` is (image, label).
+    """A map-style dataset of images: ``dataset[i]`` is (image, label), or other fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
     is picklable (a path and two functions), and may be used by several threads and after a
@@ -62,8 +66,11 @@ class ImageDataset(NativeSamples):
         path: The packed dataset's folder, or its URL; or a dataset of torchvision's: an
             ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
             its transforms unless others are given here.
-        transform: Applied to each image; None to return PIL images.
+        transform: Applied to each image; None to return PIL images. With several fields of images,
+            a dict of such functions by field.
         target_transform: Applied to each label.
+        fields: What ``dataset[i]`` is a tuple of, in this order: fields of the dataset, "key" (its
+            name) and "index" (its number). None for the image and, if there is one, the label.
         staged: Whether to look for a staged copy.
         check: Whether to compare bytes that are decoded natively with their checksums;
             ``dataset[i]`` and `read` always do.
@@ -91,6 +98,8 @@ class ImageDataset(NativeSamples):
     Attributes:
         path: The folder, or the URL without credentials.
         classes: Class names; a label is a place among them.
+        fields: Names of what ``dataset[i]`` is a tuple of.
+        further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
         limits: Limits of an image's cost.
@@ -107,9 +116,10 @@ class ImageDataset(NativeSamples):
     def __init__(
         self,
         path: str | os.PathLike[str] | Any,
-        transform: Callable[[Image.Image], Any] | None = None,
+        transform: Transform | Mapping[str, Transform] | None = None,
         target_transform: Callable[[int], Any] | None = None,
         *,
+        fields: Sequence[str] | None = None,
         staged: bool = True,
         check: bool = True,
         dct_scaling: bool = False,
@@ -121,7 +131,11 @@ class ImageDataset(NativeSamples):
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
-        for name, one in (("transform", transform), ("target_transform", target_transform)):
+        given = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
+        transform = given.pop("image", None)
+        named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
+        named |= {"transform": transform, "target_transform": target_transform}
+        for name, one in named.items():
             if one is not None and not callable(one):
                 raise UsageError(
                     f"{name}={one!r} cannot be called",
@@ -138,6 +152,8 @@ class ImageDataset(NativeSamples):
         self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform = target_transform
+        self.further_transforms = given
+        self._given_fields = fields
         switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
         switches["exif_transpose"] = exif_transpose
         for name, switch in switches.items():
@@ -176,6 +192,34 @@ class ImageDataset(NativeSamples):
         self._targets: list[int] | None = None
         self._source = self._open_source()
         self.classes = list(self._source.classes)
+        self.fields = self._chosen_fields()
+
+    def _chosen_fields(self) -> tuple[str, ...]:
+        """Return the fields of a sample.
+
+        Raises:
+            UsageError: There is no such field, or a transform has none.
+        """
+        known = {field.name: field for field in self._source.fields}
+        given = self._given_fields
+        if given is None:
+            given = [name for name in ("image", "label") if name in known]
+        listed = ", ".join([*known, *BESIDES])
+        if isinstance(given, str) or not given or len(set(given)) < len(list(given)):
+            raise UsageError(f"fields={given!r}", f"Give a tuple of names, each once: {listed}.")
+        for name in given:
+            if name not in known and name not in BESIDES:
+                raise UsageError(
+                    f"{self.path}: fields={given!r}, and it has no field {name!r}",
+                    f"It has {listed}.",
+                )
+        for name in self.further_transforms:
+            if name not in given or known[name].kind != "image":
+                raise UsageError(
+                    f"{self.path}: transform has {name!r}, which is no field of images here",
+                    "Name the field in fields=, or leave its transform out.",
+                )
+        return tuple(given)
 
     def _open_source(self) -> Source:
         if self.folder is not None:
@@ -236,15 +280,17 @@ class ImageDataset(NativeSamples):
         staged = "" if self.location == self.path else f", staged in {self.location}"
         return f"ImageDataset({str(self.path)!r}: {self._source.summary}{staged})"
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Return one sample.
 
         Args:
             index: Its number from 0; a negative one counts from the end.
 
         Returns:
-            The image, a PIL image of mode RGB or what ``transform`` makes of it; and the
-            label, an int or what ``target_transform`` makes of it.
+            The fields. An image is a PIL image of mode RGB or what its transform makes of it, a
+            label an int or what ``target_transform`` makes of it, a blob its bytes. Of a column,
+            a number is a NumPy scalar of its type; a list of numbers, or of lists of one length, is
+            a NumPy array; any other value is a Python object. None where a sample has no value.
 
         Raises:
             IndexError: There is no such sample.
@@ -255,13 +301,24 @@ class ImageDataset(NativeSamples):
         row = row_number(index, len(self))
         if self.style != RGB:
             self._check_style()  # the transform may be another one now
-        image: Any = self.open_image(row)
-        if self.transform is not None:
-            image = self.transform(image)
-        label: Any = int(self._source.column("label", np.array([row]))[0])
-        if self.target_transform is not None:
-            label = self.target_transform(label)
-        return image, label
+        return tuple(self._value(name, row) for name in self.fields)
+
+    def _value(self, name: str, row: int) -> Any:
+        if name == "image":
+            image = self.open_image(row)
+            return image if self.transform is None else self.transform(image)
+        found = value_of(self._source, name, row)
+        if name == "label":
+            return found if self.target_transform is None else self.target_transform(found)
+        if isinstance(found, Blob):
+            if not found.data:
+                return None
+            if self._source.field(name).kind == "blob":
+                return found.data
+            image = decode_row(FieldSource(self._source, name), row, self.limits, self.style)
+            transform = self.further_transforms.get(name)
+            return image if transform is None else transform(image)
+        return found
 
     def described(self) -> Images | NotKnown:
         """Return how the core reads its images, or why it does not, as loaders want it."""
@@ -272,9 +329,15 @@ class ImageDataset(NativeSamples):
         transforms = self.transform, self.target_transform
         folder = self.folder
         if folder is None:
+            further = {
+                name: compile_recipe(self.further_transforms.get(name))
+                for name in self.fields
+                if name != "image" and self.is_image(name)
+            }
             return Images(
-                repr(self), self, self, lambda learns: self.source, *transforms, self._compiled()
-            )
+                repr(self), self, self, lambda learns: self.source, *transforms, self._compiled(),
+                fields=self.fields, further=further,
+            )  # fmt: skip
         if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
             return overridden(reason)
         if otherwise := why_not_pillow(folder):
@@ -395,6 +458,23 @@ class ImageDataset(NativeSamples):
         None, too, of a dataset of torchvision's, whose sizes only its files tell.
         """
         return self._source.image_size
+
+    def is_image(self, name: str) -> bool:
+        """Return whether a name is that of a field of images."""
+        return any(one.name == name and one.kind == "image" for one in self._source.fields)
+
+    def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
+        """Return the values of a column in all samples, for samplers and statistics.
+
+        Returns:
+            A NumPy array, shape (N,) or (N, K), if each sample has one number or K of them; else an
+            Arrow array.
+
+        Raises:
+            DatasetError: It cannot be read, or has changed.
+            UsageError: There is no such column.
+        """
+        return self._source.column(name)
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:

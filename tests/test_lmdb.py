@@ -12,6 +12,7 @@ import pytest
 from containers import FileContainerConformance, Made, blobs_of, originals, pack_tree, row_of
 
 from fastdata.errors import CorruptionError
+from fastdata.storage.formats import Sample
 from fastdata.storage.formats.lmdb import LmdbWriter, entries, extents, map_size, sample_key
 
 
@@ -25,7 +26,7 @@ class TestLmdb(FileContainerConformance):
         for group in groups:
             with closing(LmdbWriter(path, first, size)) as writer:
                 for blob in group:
-                    writer.add(row_of(first, blob), blob)
+                    writer.add(Sample(row_of(first, blob), blob))
                     first += 1
                 writer.finish()
 
@@ -43,7 +44,7 @@ class TestLmdb(FileContainerConformance):
 def write(path: Path, blobs: Sequence[bytes], first: int = 0, size: int = 0) -> None:
     with closing(LmdbWriter(path, first, map_size(size))) as writer:
         for number, blob in enumerate(blobs):
-            writer.add(row_of(first + number, blob), blob)
+            writer.add(Sample(row_of(first + number, blob), blob))
         writer.finish()
 
 
@@ -52,7 +53,7 @@ def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
     write(path, blobs_of([100, 9_000]))
     before = path.read_bytes()
     writer = LmdbWriter(path, 2, map_size(0))
-    writer.add(row_of(2, b"lost"), b"lost")
+    writer.add(Sample(row_of(2, b"lost"), b"lost"))
     writer.close()
     writer.close()
     assert entries(path) == 2
@@ -86,7 +87,7 @@ def test_a_number_cannot_be_written_twice(tmp_path: Path) -> None:
         closing(LmdbWriter(path, 0, map_size(0))) as writer,
         pytest.raises(CorruptionError, match="sample 0 is already there"),
     ):
-        writer.add(row_of(0, b"again"), b"again")
+        writer.add(Sample(row_of(0, b"again"), b"again"))
 
 
 def test_a_full_map_is_a_full_disk(tmp_path: Path) -> None:

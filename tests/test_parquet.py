@@ -14,7 +14,7 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from containers import FileContainerConformance, Made, blobs_of, png, row_of
+from containers import FileContainerConformance, Made, blobs_of, images, png, row_of
 from fastdata.converters import Encoding, ImageFolder, pack
 from hangs import HANG
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError
-from fastdata.storage.formats import parquet
+from fastdata.storage.formats import Sample, parquet
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -146,13 +146,13 @@ class TestParquet(FileContainerConformance):
 def write(path: Path, blobs: list[bytes]) -> list[int]:
     with closing(parquet.ParquetWriter(path, ["class"])) as writer:
         for number, blob in enumerate(blobs):
-            writer.add(row_of(number, blob), blob)
-        return writer.finish()
+            writer.add(Sample(row_of(number, blob), blob))
+        return list(writer.finish()["image"])
 
 
 def check(path: Path, blobs: list[bytes]) -> None:
     offsets = write(path, blobs)
-    assert list(parquet.extents(path)) == [
+    assert images("parquet", path) == [
         (offset, len(blob)) for offset, blob in zip(offsets, blobs, strict=True)
     ]
     with path.open("rb") as file:
@@ -216,6 +216,6 @@ def test_another_layout_of_the_image_column_is_corrupt(
 def test_other_columns_are_corrupt(tmp_path: Path) -> None:
     write(tmp_path / "part.parquet", blobs_of([5]))
     table = pq.read_table(tmp_path / "part.parquet")
-    pq.write_table(table.drop_columns("key"), tmp_path / "other.parquet")
-    with pytest.raises(CorruptionError, match="its columns are label, class"):
+    pq.write_table(table.drop_columns("image"), tmp_path / "other.parquet")
+    with pytest.raises(CorruptionError, match="it has no column image"):
         list(parquet.extents(tmp_path / "other.parquet"))

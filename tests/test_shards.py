@@ -160,7 +160,7 @@ def test_member_names(key: str, name: str) -> None:
 
 def test_an_empty_shard_is_a_tar_file(tmp_path: Path) -> None:
     with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
-        assert writer.finish() == []
+        assert writer.finish() == {"image": []}
     with tarfile.open(tmp_path / "shard.tar", "r:") as tar:
         assert tar.getnames() == []
     assert list(extents(tmp_path / "shard.tar")) == []

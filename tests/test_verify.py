@@ -185,7 +185,7 @@ def test_swapped_index_rows(dataset: Callable[[str], Path], container: str) -> N
     assert "_index.rows" in found_or_raised(path)
     # And where the manifest agrees with the index, but the container does not.
     write_rows(path, rows)
-    assert "they differ from its blob 3 on" in found(path)
+    assert "they differ from its sample 3 on" in found(path)
 
 
 def found_or_raised(path: Path) -> str:

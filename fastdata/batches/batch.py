@@ -78,6 +78,7 @@ class Batch:
         slow: Samples that Python threads decode, by their slot in the batch.
         failed: Errors of samples, by their slot in the batch.
         error: Error of the batch as a whole: the index cannot be read.
+        further: Batches of further fields, by name.
     """
 
     planned: Planned
@@ -92,6 +93,7 @@ class Batch:
     slow: dict[int, Future[Outcome]] = field(default_factory=dict)
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
+    further: dict[str, Any] = field(default_factory=dict)
 
 
 class OneOfBatch(Alone):

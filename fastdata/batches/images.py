@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ class Images:
         files: (path, label) of each file of a torchvision folder; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
         parts: The datasets of a ConcatDataset, in order.
+        fields: What a sample is a tuple of.
+        further: Transforms of further fields of images, compiled, by field.
     """
 
     what: str
@@ -46,6 +48,8 @@ class Images:
     files: list[tuple[str, int]] | None = None
     subset: Indices | None = None
     parts: tuple[Images, ...] = ()
+    fields: tuple[str, ...] = ("image", "label")
+    further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
 
     def numbering(self, source: Source) -> Numbering:
         """Return the mapping from this dataset's samples to those of its opened source."""
@@ -64,6 +68,8 @@ class Images:
             and self.transform is other.transform
             and self.target_transform is other.target_transform
             and self.recipe == other.recipe
+            and self.fields == other.fields
+            and self.further == other.further
             and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
             and self._agrees(other, Images.equals)
         )

@@ -316,6 +316,11 @@ class Pipeline:
         """Return a finished batch's images: a tensor, or several in the form of `Views`."""
         return self._settings.recipe.image([view.memory.tensor for view in batch.views], True)
 
+    def samples(self, batch: Batch) -> list[Any]:
+        """Return the image of each sample of a finished batch, as `image`; views of its memory."""
+        views = (view.memory.tensor.unbind() for view in batch.views)
+        return [self._settings.recipe.image(list(one)) for one in zip(*views, strict=True)]
+
     def cancel(self, batch: Batch) -> None:
         """Cancel a batch."""
         # Another thread may be working on it: read once, and copy, what can change.

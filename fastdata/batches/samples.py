@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from PIL import Image
 
 from fastdata.batches.batch import Batch, Settings
 from fastdata.batches.buffers import BufferPool
+from fastdata.batches.further import BlobBatch, Pipelines, columns_of, further_pipelines
 from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.pipeline import Pipeline
@@ -21,13 +22,35 @@ from fastdata.batches.stats import Counters
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, Numbering, occurrences_within
+from fastdata.storage.columns import values_of
+from fastdata.storage.fields import BLOBS
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.schedule import Schedule
 
+#: Names beside fields: a sample's name and its number.
+BESIDES = ("key", "index")
+
+
+def value_of(source: Source, name: str, row: int) -> Any:
+    """Return one field of a row: the blob of an image, the value of a column.
+
+    Raises:
+        DatasetError: It cannot be read, or has changed.
+    """
+    if name == "key":
+        return source.key(row)
+    if name == "index":
+        return row
+    field = source.field(name)
+    if field.kind in BLOBS:
+        return source.encoded(row, name)
+    values = source.column(name, np.array([row]))
+    return int(values[0]) if name == "label" else values_of(values, field)[0]
+
 
 class NativeSamples(ABC):
-    """Dataset of (image, label) whose samples the core decodes, several at a time."""
+    """Dataset whose samples the core decodes, several at a time."""
 
     # The decoder with the transforms that it has; None if not made yet.
     _decoder: tuple[Any, SampleDecoder | None] | None = None
@@ -37,9 +60,9 @@ class NativeSamples(ABC):
         """Return how the core reads the images, or why it does not."""
 
     @abstractmethod
-    def __getitem__(self, index: int) -> tuple[Any, Any]: ...
+    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         """Return several samples at once, for torch's own ``DataLoader``.
 
         If fastdata knows the transform, or its beginning (`fastdata.transforms`, or
@@ -50,7 +73,7 @@ class NativeSamples(ABC):
             indices: Numbers from 0; negative ones count from the end.
 
         Returns:
-            (image, label) for each.
+            A tuple of the fields for each.
 
         Raises:
             IndexError: There is no such sample.
@@ -74,14 +97,17 @@ class NativeSamples(ABC):
 
 
 def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
-    if isinstance(images, NotKnown) or isinstance(images.recipe, Refusal):
+    if isinstance(images, NotKnown):
         return None
     options = images.options
-    settings = Settings(
-        images.recipe, options.check, options.dct_scaling, options.limits, tells_fallback=False
-    )
+    settings: dict[str, Settings] = {}
+    for name, recipe in {"image": images.recipe, **images.further}.items():
+        if isinstance(recipe, Refusal):
+            return None
+        about = options.check, options.dct_scaling, options.limits
+        settings[name] = Settings(recipe, *about, tells_fallback=False)
     source = images.open(False)
-    return SampleDecoder(source, images.numbering(source), settings, images.target)
+    return SampleDecoder(source, images.numbering(source), settings, images.target, images.fields)
 
 
 class SampleDecoder:
@@ -90,37 +116,48 @@ class SampleDecoder:
     Args:
         source: The samples.
         numbering: Maps the dataset's numbers to the source's.
-        settings: Settings of decoding; the recipe ends with its tail.
+        settings: Settings of decoding each field of images; recipes end with their tails.
         target: Transforms a label: called with a sample's number in the source and its label.
+        fields: What a sample is a tuple of.
     """
 
     def __init__(
         self,
         source: Source,
         numbering: Numbering,
-        settings: Settings,
+        settings: Mapping[str, Settings],
         target: Callable[[int, int], Any],
+        fields: Sequence[str],
     ) -> None:
         self._numbering = numbering
         self._settings = settings
-        self._recipe = settings.recipe
         self._target = target
+        self._fields = fields
         self._source = source
-        self._made: tuple[int, Pipeline] | None = None
+        self._made: tuple[int, Pipelines] | None = None
 
     @property
-    def _pipeline(self) -> Pipeline:
+    def _pipeline(self) -> Pipelines:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
             remote = self._source.start_pass(iter(()), self._numbering, set())
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
-            made = Pipeline(self._source, self._settings, pool, None, helpers, counters, remote)
+
+            def decoder(source: Source, name: str, remote: Any = None) -> Pipeline:
+                one = self._settings[name]
+                return Pipeline(source, one, pool, None, helpers, counters, remote)
+
+            first = decoder(self._source, "image", remote)
+            check = self._settings["image"].check
+            made = Pipelines(
+                first, further_pipelines(self._source, self._fields, decoder, None, check)
+            )
             self._made = os.getpid(), made
         return self._made[1]
 
-    def samples(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Return samples as the dataset's own ``__getitem__`` does: (image, label).
+    def samples(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Return samples as the dataset's own ``__getitem__`` does.
 
         Crops and flips come from torch's global generator, as torchvision's do.
 
@@ -137,10 +174,10 @@ class SampleDecoder:
             return []
         seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         draws = numbers + occurrences_within(numbers) * n
-        batch = self._decoded(draws, epoch_key(seed, 0))
-        return [self._sample(batch, slot) for slot in range(len(numbers))]
+        batch, columns = self._decoded(draws, epoch_key(seed, 0))
+        return [self._sample(batch, columns, slot) for slot in range(len(numbers))]
 
-    def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[tuple[Any, Any]]:
+    def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[tuple[Any, ...]]:
         """Return samples with the crops of the native path; the rest draws from its own keys.
 
         Args:
@@ -151,30 +188,47 @@ class SampleDecoder:
         Raises:
             FastdataError: One of them cannot be read or decoded.
         """
-        batch = self._decoded(draws, key)
+        batch, columns = self._decoded(draws, key)
         found = []
         for slot, own in enumerate(batch.planned.call_keys(key)):
             seed(own)
-            found.append(self._sample(batch, slot))
+            found.append(self._sample(batch, columns, slot))
         return found
 
-    def _decoded(self, draws: Indices, key: int) -> Batch:
+    def _decoded(self, draws: Indices, key: int) -> tuple[Batch, dict[str, list[Any]]]:
+        """Return a decoded batch, and its further columns."""
         batch = self._pipeline.begin(self._numbering.plan(draws), key)
         for error in self._pipeline.finish(batch).values():
             raise error
-        return batch
+        columns = {
+            field.name: values_of(self._source.column(field.name, batch.planned.indices), field)
+            for field in columns_of(self._source, self._fields)
+        }
+        return batch, columns
 
-    def _sample(self, batch: Batch, slot: int) -> tuple[Any, Any]:
-        """Return one sample of a decoded batch, after the rest of the transform."""
+    def _sample(self, batch: Batch, columns: Mapping[str, list[Any]], slot: int) -> tuple[Any, ...]:
+        """Return one sample of a decoded batch, after the rest of the transforms."""
+        return tuple(self._value(name, batch, columns, slot) for name in self._fields)
+
+    def _value(self, name: str, batch: Batch, columns: Mapping[str, list[Any]], slot: int) -> Any:
+        index = int(batch.planned.indices[slot])
+        if name == "label":
+            return self._target(index, batch.columns["label"][slot].item())
+        if name in columns:
+            return columns[name][slot]
+        if name in BESIDES:
+            return value_of(self._source, name, index)
+        part = batch if name == "image" else batch.further[name]
+        if isinstance(part, BlobBatch):
+            return part.values[slot]
+        recipe = self._settings[name].recipe
         views = [
             _pil_image(view.memory.array[slot])
             if program.output.as_pil
             else view.memory.tensor[slot]
-            for program, view in zip(self._recipe.programs, batch.views, strict=True)
+            for program, view in zip(recipe.programs, part.views, strict=True)
         ]
-        image = self._recipe.finish(views)
-        index, label = batch.planned.indices[slot], batch.columns["label"][slot]
-        return image, self._target(index.item(), label.item())
+        return recipe.finish(views)
 
 
 def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

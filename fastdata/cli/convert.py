@@ -32,6 +32,7 @@ from fastdata.converters.packing import Packed, pack
 from fastdata.converters.parquet import ParquetImages, is_petastorm
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import SHUFFLED, default_order, split_to_pack
+from fastdata.converters.table import TableImages
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import BadSamplesError, SourceError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -45,6 +46,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
+
+
+def _fields(what: str) -> Callable[[Function], Function]:
+    """Return the option that names further fields."""
+
+    def names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+        return None if value is None else [name for name in value.split(",") if name]
+
+    return click.option(
+        "--fields",
+        metavar="NAME,NAME",
+        callback=names,
+        help=f"{what} to pack beside image and label; '' for none. [default: all]",
+    )
 
 
 def _root(default: str | None = None) -> Callable[[Function], Function]:
@@ -201,9 +216,17 @@ _cifar("cifar100")
     is_flag=True,
     help="Put the shard's name before keys, if shards use the same numbers.",
 )
+@click.option(
+    "--labels/--no-labels", default=True, help="Whether .cls, or label in .json, is the label."
+)
+@_fields("Members")
 @shared
-def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
+def _webdataset(
+    root: Path | str, shard_keys: bool, labels: bool, fields: list[str] | None, **options: Any
+) -> None:
     """Tar shards of WebDataset: a folder of them, or one.
+
+    Each member of a sample beside image and label is a field with the name of its extension.
 
     \b
     Examples:
@@ -212,7 +235,12 @@ def _webdataset(root: Path | str, shard_keys: bool, **options: Any) -> None:
     """
     name = _name(root).removesuffix(".tar")
     source = partial(
-        WebDataset, root, shard_keys=shard_keys, storage_options=options["storage_options"]
+        WebDataset,
+        root,
+        shard_keys=shard_keys,
+        labels=labels,
+        fields=fields,
+        storage_options=options["storage_options"],
     )
     _pack_all(name, root, {"": source}, options)
 
@@ -286,10 +314,64 @@ def _read_keys(path: Path) -> list[str]:
         raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
 
 
+@command.command("table")
+@click.option(
+    "--root",
+    type=Location(),
+    required=True,
+    metavar="PATH|URL",
+    help="The table: CSV, TSV, JSON lines or Parquet.",
+)
+@click.option("--images", type=Location(), metavar="FOLDER|URL", help="The folder that paths are "
+              "relative to. [default: the table's]")  # fmt: skip
+@click.option("--path-column", metavar="NAME", help="Paths of images. [default: found]")
+@click.option("--label-column", metavar="NAME", help="Class numbers or names. [default: label]")
+@click.option("--key-column", metavar="NAME", help="Keys. [default: key, else the path]")
+@click.option(
+    "--file-columns",
+    metavar="NAME,NAME",
+    default="",
+    help="Columns with paths of further files, such as masks, which are packed as fields.",
+)
+@_fields("Columns")
+@shared
+def _table(
+    root: Path | str,
+    images: Path | str | None,
+    path_column: str | None,
+    label_column: str | None,
+    key_column: str | None,
+    file_columns: str,
+    fields: list[str] | None,
+    **options: Any,
+) -> None:
+    """Image files that a table lists, with its other columns as fields.
+
+    \b
+    Examples:
+      $ fastdata convert table --root celeba/list.csv --images celeba/img --out celeba
+      $ fastdata convert table --root ade.jsonl --path-column image --file-columns mask
+    """
+
+    def source() -> Source:
+        return TableImages(
+            root,
+            images,
+            path=path_column,
+            label=label_column,
+            key=key_column,
+            files=[name for name in file_columns.split(",") if name],
+            fields=fields,
+            storage_options=options["storage_options"],
+        )
+
+    _pack_all(_name(root).rpartition(".")[0], root, {"": source}, options)
+
+
 _PARQUET_HELP = """\
 The column of images is found by its contents, that of labels by its name (label, class, …) or
-Hugging Face's features; else name them. One image and one class are packed; the columns taken and
-left out are printed. Rows whose image or label is null are bad samples.
+Hugging Face's features; else name them. All other columns are fields; the columns taken and left
+out are printed. Rows whose image or label is null are bad samples.
 
 \b
 Examples:
@@ -310,8 +392,9 @@ def _parquet(kind: str, about: str) -> None:
     @click.option(
         "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
     )
+    @_fields("Columns")
     @shared
-    def run(root: Path | str, **options: Any) -> None:
+    def run(root: Path | str, fields: list[str] | None, **options: Any) -> None:
         drivers = options["storage_options"]
         if kind == "petastorm" and not is_petastorm(root, drivers):
             raise SourceError(
@@ -321,7 +404,7 @@ def _parquet(kind: str, about: str) -> None:
         columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
 
         def source() -> Source:
-            opened = ParquetImages(root, storage_options=drivers, **columns)
+            opened = ParquetImages(root, fields=fields, storage_options=drivers, **columns)
             say(f"{named(root)}: {opened.columns_taken}", err=True)
             return opened
 

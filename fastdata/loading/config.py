@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, SupportsIndex
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
+from fastdata.batches.samples import BESIDES
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
@@ -24,9 +26,6 @@ from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.originals import changed
 from fastdata.transforms.outcomes import Refusal
-
-#: Values in ``fields``.
-FIELDS = ("image", "label", "index", "key")
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
@@ -190,12 +189,31 @@ class LoaderConfig:
                 can make a batch of the dataset.
         """
         choice = self._path(images)
+        if choice.images is not None:
+            self._require_fields(choice.images)
         if choice.path != "native":
             for argument in self._native_only():
                 raise choice.refusal(argument)
         if self.device is None:
             return choice
         return _on_device(choice, self.device, self.fields is None or "image" in self.fields)
+
+    def _require_fields(self, images: Images) -> None:
+        """Raise `UsageError` if the dataset has not the fields that are asked for."""
+        known = [*(field.name for field in images.options.source.fields), *BESIDES]
+        for name in self.fields or ():
+            if name not in known:
+                hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
+                if name == "valid":
+                    hint = '"valid" comes by itself, with on_error="zero".'
+                raise UsageError(f"fields={self.fields!r}", hint)
+            if name not in images.fields and images.options.is_image(name):
+                raise UsageError(
+                    f"fields={self.fields!r}: {name} is a field of images, and the dataset has no "
+                    "transform for it",
+                    f"Give fastdata.ImageDataset(..., transform={{..., {name!r}: ...}}) and "
+                    "name it in its fields=.",
+                )
 
     def _native_only(self) -> Iterator[str]:
         """Yield the given arguments that only the native path can honour."""
@@ -223,9 +241,10 @@ class LoaderConfig:
         known = self.collate_fn in (None, default_collate) or fast
         if known and (reason := changed(collate, "default_collate")):
             return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")
-        if not known and not self._collates_bytes(recipe):
+        own = not known and not self._collates_bytes(recipe)
+        if own and (why := self._why_not_collated()):
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
-            why = f"the collate_fn {name} wants single samples"
+            why = f"the collate_fn {name} wants single samples, and {why}"
             return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
         if isinstance(recipe, Refusal):
             if images.transform is None and self.batched and not fast:
@@ -250,7 +269,17 @@ class LoaderConfig:
                 first.hint,
                 images,
             )
-        outputs = [program.output for program in recipe.programs]
+        for name, other in images.further.items():
+            if isinstance(other, Refusal) or other.unknown:
+                why = other.reason if isinstance(other, Refusal) else other.unknown[0].reason
+                return Choice(
+                    "workers",
+                    f"the core does not do the transform of {name} ({why})",
+                    images=images,
+                )
+        further = (one.programs for one in images.further.values() if isinstance(one, Recipe))
+        programs = chain(recipe.programs, *further)
+        outputs = [program.output for program in programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
             hint = "End it with a conversion to tensors, or give collate_fn=fast_collate."
@@ -268,7 +297,24 @@ class LoaderConfig:
             return _workers(images, recipe, why, "Leave it out.")
         if fast:
             recipe = _with_output(recipe, channels_last=True)
-        return Choice("native", f"{images.what}: {recipe.describe()}", images=images, recipe=recipe)
+        words = f"{images.what}: {recipe.describe()}"
+        if own:
+            words += "; the collate_fn is called with each batch's samples"
+        return Choice("native", words, images=images, recipe=recipe)
+
+    def _why_not_collated(self) -> str:
+        """Return why a ``collate_fn`` cannot be called with natively decoded samples, if so."""
+        if self.device is not None:
+            return "device= normalises whole batches"
+        if self.fields is not None:
+            return "fields= names what batches have"
+        return "on_error='zero' adds to batches" if self.on_error == "zero" else ""
+
+    @property
+    def own_collate(self) -> Callable[[list[Any]], Any] | None:
+        """The user's ``collate_fn``, if the native path calls it with samples."""
+        known = self.collate_fn in (None, default_collate, fast_collate)
+        return None if known or timm.collates_bytes(self.collate_fn) else self.collate_fn
 
     @property
     def mixes_bytes(self) -> bool:
@@ -279,12 +325,12 @@ class LoaderConfig:
         """Return whether the ``collate_fn`` is timm's, and images are bytes as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
+        if self.mixes_bytes and self.fields is not None:
+            return False
         output = recipe.programs[0].output
         if output.dtype != "uint8" or output.as_pil:
             return False
-        if self.mixes_bytes:
-            return self.fields is None
-        return timm.collates_bytes(self.collate_fn)
+        return self.mixes_bytes or timm.collates_bytes(self.collate_fn)
 
     def explain(self, choice: Choice, order: str, kinds: str = "") -> str:
         """Describe the path, and the reason for it.
@@ -322,12 +368,8 @@ def _check_fields(fields: Sequence[str]) -> None:
         and not isinstance(fields, str)
         and all(isinstance(name, str) for name in fields)
     )
-    if named and fields and len(set(fields)) == len(fields) and set(fields) <= set(FIELDS):
-        return
-    hint = f"Give a tuple of {', '.join(map(repr, FIELDS))}, each at most once."
-    if named and "valid" in fields:
-        hint = '"valid" comes by itself, with on_error="zero".'
-    raise UsageError(f"fields={fields!r}", hint)
+    if not named or not fields or len(set(fields)) < len(fields):
+        raise UsageError(f"fields={fields!r}", "Give a tuple of names of fields, each once.")
 
 
 def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:

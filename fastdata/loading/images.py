@@ -61,7 +61,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     return NotKnown(why, remedy(dataset, holds_images(dataset)))
 
 
-class PrefixDataset(NativeSamples, Dataset[tuple[Any, Any]]):
+class PrefixDataset(NativeSamples, Dataset[tuple[Any, ...]]):
     """Dataset whose samples the core decodes, for torch's worker processes.
 
     Args:
@@ -83,9 +83,9 @@ class PrefixDataset(NativeSamples, Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         decoder = self.decoder
-        sample: tuple[Any, Any] = (
+        sample: tuple[Any, ...] = (
             self._dataset[index] if decoder is None else decoder.samples([index])[0]
         )
         return sample
@@ -152,6 +152,8 @@ def _difference(one: Images, other: Images) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
     if one.recipe != other.recipe and one.transform is not other.transform:
         return "transforms"
+    if (one.fields, one.further) != (other.fields, other.further):
+        return "fields"
     names = ("check", "dct_scaling", "limits")
     return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)
 

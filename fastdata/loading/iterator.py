@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,17 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.batches import helpers
 from fastdata.batches.batch import Batch
+from fastdata.batches.further import BlobBatch, Pipelines
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.loading.progress import Progress
+from fastdata.loading.ragged import Ragged, delivered
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
+from fastdata.storage.columns import values_of
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
@@ -52,11 +56,12 @@ class NativeIterator(Iterator[Any]):
         length: Number of batches; None if unknown.
         to_device: Moves tensors to where the images are; None to leave them.
         close: Called once, when the pass ends.
+        fields: What a batch is a list of, where the loader names no fields.
     """
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Pipeline | Pipelines,
         schedule: Schedule,
         key: int,
         source: Source,
@@ -67,6 +72,7 @@ class NativeIterator(Iterator[Any]):
         length: int | None,
         to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],
+        fields: Sequence[str],
     ) -> None:
         self._pipeline = pipeline
         self._schedule = schedule
@@ -76,6 +82,7 @@ class NativeIterator(Iterator[Any]):
         self._target = target
         self._mixes = config.mixes_bytes
         self._counters = counters
+        self._fields = config.fields or fields
         self._length = length
         self._to_device = to_device
         # Two threads that take batches from one iterator must not wait for the same one.
@@ -216,8 +223,9 @@ class NativeIterator(Iterator[Any]):
         indices = batch.planned.indices
         self._name(errors)
         if self._config.on_error == "zero":
-            for view in batch.views:
-                view.memory.array[list(errors)] = 0
+            for part in (batch, *batch.further.values()):
+                for view in part.views:
+                    view.memory.array[list(errors)] = 0
             valid = np.ones(len(indices), np.bool_)
             valid[list(errors)] = False
             return valid
@@ -241,10 +249,7 @@ class NativeIterator(Iterator[Any]):
             schedule.exclude(patch.planned.indices[list(found)].tolist())
             good = [at for at in range(len(slots)) if at not in found]
             to = [slots[at] for at in good]
-            for view, new in zip(batch.views, patch.views, strict=True):
-                view.memory.array[to] = new.memory.array[good]
-            for name, values in batch.columns.items():
-                values[to] = patch.columns[name][good]
+            _patch(batch, patch, to, good)
             schedule.numbering.place(planned, to, draws[good])
             errors = {slots[at]: error for at, error in found.items()}
 
@@ -256,7 +261,9 @@ class NativeIterator(Iterator[Any]):
     def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
         """Return the batch for the user."""
         config = self._config
-        found = {name: self._field(name, batch) for name in config.fields or ("image", "label")}
+        if config.own_collate is not None:
+            return self._collated(config.own_collate, batch)
+        found = {name: self._field(name, batch) for name in self._fields}
         if self._mixes:
             with seeded(self._progress.batch_key):
                 mixed = self._mix(found["image"], found["label"])
@@ -269,6 +276,34 @@ class NativeIterator(Iterator[Any]):
         with seeded(self._progress.batch_key):
             return transformed(result, config.host_transform)
 
+    def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
+        """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
+        columns = [self._values(name, batch) for name in self._fields]
+        with seeded(self._progress.batch_key):
+            result = called(collate, list(zip(*columns, strict=True)))
+            if self._config.host_transform is not None:
+                result = transformed(result, self._config.host_transform)
+        pin: Callable[[Any], Any] = pin_memory
+        return result if self._to_device is None else pin(result)
+
+    def _values(self, name: str, batch: Batch) -> list[Any]:
+        """Return a field of each sample of a batch."""
+        indices = batch.planned.indices
+        if name == "image" or name in batch.further:
+            return self._pipeline.samples(batch, *([name] if batch.further else []))
+        if name == "index":
+            numbers: list[int] = batch.planned.numbers.tolist()
+            return numbers
+        if name == "key":
+            return [self._source.key(index) for index in indices.tolist()]
+        if name != "label":
+            return values_of(self._source.column(name, indices), self._source.field(name))
+        labels: list[Any] = batch.columns[name].tolist()
+        if self._target is None:
+            return labels
+        with self._drawing_targets():
+            return [self._target(*pair) for pair in zip(indices.tolist(), labels, strict=True)]
+
     def _mix(self, images: torch.Tensor, labels: Any) -> Any:
         """Call a ``collate_fn`` that mixes images with a batch's samples."""
         collate: Any = self._config.collate_fn
@@ -277,16 +312,20 @@ class NativeIterator(Iterator[Any]):
     def _field(self, name: str, batch: Batch) -> Any:
         if name == "image":
             return self._pipeline.image(batch)
+        if name in batch.further:
+            assert isinstance(self._pipeline, Pipelines)
+            return self._pipeline.image(batch, name)
         if name == "index":
             return self._moved(torch.from_numpy(batch.planned.numbers.copy()))
         if name == "key":
-            return [self._source.key(index) for index in batch.planned.indices.tolist()]
+            return self._values(name, batch)
+        if name != "label":
+            column = self._source.column(name, batch.planned.indices)
+            return self._moved(delivered(column, self._source.field(name)))
         if self._target is None:
             return self._moved(torch.from_numpy(batch.columns[name]))
-        pairs = zip(batch.planned.indices.tolist(), batch.columns[name].tolist(), strict=True)
         # In tuples, as torch collates them: strings then come as a tuple, too.
-        with self._drawing_targets():
-            labels = [(self._target(index, label),) for index, label in pairs]
+        labels = [(label,) for label in self._values(name, batch)]
         return self._moved(default_collate(labels)[0])
 
     def _drawing_targets(self) -> AbstractContextManager[None]:
@@ -296,10 +335,12 @@ class NativeIterator(Iterator[Any]):
         return seeded(child(self._progress.batch_key, _TARGETS))
 
     def _moved(self, values: Any) -> Any:
-        """Move a tensor to where the images are; return other values unchanged."""
-        if self._to_device is None or not torch.is_tensor(values):
+        """Move tensors to where the images are; return other values unchanged."""
+        if self._to_device is None:
             return values
-        return self._to_device(values)
+        if isinstance(values, Ragged):
+            return Ragged(self._to_device(values.values), self._to_device(values.offsets))
+        return self._to_device(values) if torch.is_tensor(values) else values
 
     def _finish(self) -> None:
         """End the epoch; warn of bad samples."""
@@ -344,6 +385,20 @@ class NativeIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _patch(batch: Any, patch: Any, to: list[int], good: list[int]) -> None:
+    """Copy samples of a batch to slots of another one, with their further fields."""
+    if isinstance(batch, BlobBatch):
+        for slot, at in zip(to, good, strict=True):
+            batch.values[slot] = patch.values[at]
+        return
+    for view, new in zip(batch.views, patch.views, strict=True):
+        view.memory.array[to] = new.memory.array[good]
+    for name, values in batch.columns.items():
+        values[to] = patch.columns[name][good]
+    for name, part in batch.further.items():
+        _patch(part, patch.further[name], to, good)
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

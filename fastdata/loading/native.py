@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 
 from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
+from fastdata.batches.further import Pipelines, further_pipelines
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
@@ -121,7 +123,7 @@ class NativePath:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(config.num_workers)
         self.counters = Counters(max(config.num_workers, 1), remote=remote)
-        pipeline = self._pipeline(pool, engine, helpers, self.counters, remote)
+        pipeline = self._pipelines(pool, engine, helpers, self.counters, remote)
 
         def close() -> None:
             if remote is not None:
@@ -146,7 +148,30 @@ class NativePath:
             length,
             self._to_device(pool),
             close,
+            self._images.fields,
         )
+
+    def _pipelines(
+        self,
+        pool: BufferPool,
+        engine: Engine | None,
+        helpers: Executor,
+        counters: Counters,
+        remote: RemotePass | None,
+    ) -> Pipeline | Pipelines:
+        """Return the pipeline that decodes a pass, with those of further images and blobs."""
+        first = self._pipeline(pool, engine, helpers, counters, remote)
+
+        def decoder(source: Source, name: str) -> Pipeline:
+            recipe = self._images.further[name]
+            assert isinstance(recipe, Recipe)
+            settings = replace(self._settings, recipe=recipe)
+            own = BufferPool(self._config.prefetch + 2, pool.pinned)
+            return Pipeline(source, settings, own, engine, helpers, counters)
+
+        fields = self._config.fields or self._images.fields
+        further = further_pipelines(self.source, fields, decoder, engine, self._settings.check)
+        return Pipelines(first, further) if further else first
 
     def _pipeline(
         self,

@@ -26,6 +26,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.files import open_file
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import Row
@@ -107,7 +108,7 @@ def verify(
     findings = _Findings()
     findings.add(_check_sizes(source))
     # Each sample would report an impossible index again.
-    if not findings.add(_check_extents(source)) and not (fast and source.manifest.files):
+    if not findings.add(_check_extents(source)) and not (fast and source.manifest.blob_files):
         _check_local(source, fast, workers, progress, findings)
     manifest = source.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
@@ -203,13 +204,15 @@ def _reason(error: OSError) -> str:
 def _check_extents(source: PackedSource) -> Iterator[_Finding]:
     """Check all rows against sizes and classes, without reading blobs."""
     sizes = np.array([entry.size for entry in source.manifest.files], np.int64)
+    has_label = LABEL in source.fields
     classes = len(source.manifest.classes)
+    in_files = source.manifest.blob_files > 0
     start = previous = 0
     names = ("label", "file", "offset", "length")
     for batch in source.index.batches(columns=names):
         labels, files, offsets, lengths = (as_numpy(batch.column(name)) for name in names)
-        bad = (labels < 0) | (labels >= classes)
-        if len(sizes):
+        bad = has_label & ((labels < 0) | (labels >= classes))
+        if in_files:
             known = (files >= 0) & (files < len(sizes))
             end = sizes[np.where(known, files, 0)]
             bad |= ~known | (np.diff(files, prepend=previous) < 0)
@@ -380,18 +383,23 @@ def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeC
 def _check_container(source: PackedSource, number: int) -> list[_Finding]:
     """Check that a file's container and the index agree on where its blobs are."""
     path = source.location / source.manifest.files[number].name
+    if number >= source.manifest.blob_files:
+        return []
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
+    container, fields = source.manifest.container, source.fields
+    names = [field.name for field in fields if field.kind in BLOBS]
     try:
-        walk = formats.extents(source.manifest.container, path)
-        first = _first_difference(walk, source.index.batches(start, stop, _EXTENT))
+        walk = formats.extents(container, path, fields)
+        indexes = [source.index_of(name).batches(start, stop, _EXTENT) for name in names]
+        first = _first_difference(walk, names, indexes)
         if first is None:
             return []
-        found = sum(1 for _ in formats.extents(source.manifest.container, path))
+        found = sum(1 for _ in formats.extents(container, path, fields))
     except CorruptionError as error:
         return [_Finding(str(path), error.what)]
     what = (
-        f"holds {found} blobs, the index names {stop - start} in it; "
-        f"they differ from its blob {first} on"
+        f"holds {human_count(found, 'sample')}, the index names {stop - start} in it; "
+        f"they differ from its sample {first} on"
     )
     return [_Finding(str(path), what)]
 
@@ -400,14 +408,26 @@ _EXTENT = ("offset", "length")
 
 
 def _first_difference(
-    walk: Iterator[tuple[int, int]], batches: Iterator[pa.RecordBatch]
+    walk: Iterator[Mapping[str, tuple[int, int]]],
+    names: Sequence[str],
+    indexes: Sequence[Iterator[pa.RecordBatch]],
 ) -> int | None:
-    """Return the first blob on whose place container and index differ; None if there is none."""
+    """Return the first sample on whose blobs container and indexes differ; None if none does.
+
+    Args:
+        walk: The container's blobs.
+        names: Fields of blobs.
+        indexes: Extents of each field's rows.
+    """
     before = 0
-    for batch in batches:
-        expected = np.stack([as_numpy(batch.column(name)) for name in _EXTENT], axis=1)
-        pairs = chain.from_iterable(islice(walk, len(expected)))
-        found = np.fromiter(pairs, np.int64).reshape(-1, 2)
+    for batches in zip(*indexes, strict=True):
+        expected = np.stack([as_numpy(batch.column(n)) for batch in batches for n in _EXTENT], 1)
+        # A blob that a sample does not have is of length 0, at 0.
+        pairs = chain.from_iterable(
+            chain.from_iterable(sample.get(name, (0, 0)) for name in names)
+            for sample in islice(walk, len(expected))
+        )
+        found = np.fromiter(pairs, np.int64).reshape(-1, expected.shape[1])
         differing = np.flatnonzero((found != expected[: len(found)]).any(axis=1))
         if len(differing):
             return before + int(differing[0])
@@ -430,6 +450,12 @@ def _check_rows(source: PackedSource, start: int, stop: int, check: _Check) -> l
         if finding is not None:
             findings.append(finding)
         report(1, row.length)
+    for field in source.fields:
+        if field.kind == "column" and field != LABEL:
+            try:
+                source.column(field.name, np.arange(start, stop))
+            except DatasetError as error:
+                findings.append(_Finding(str(source.location), error.what))
     return findings
 
 
@@ -458,7 +484,7 @@ def _check_sample(
     """Read and decode a sample."""
     try:
         path = source.file(row, number)
-        if not source.manifest.files:
+        if not source.manifest.blob_files:
             problem = _file_problem(path, row.length, "index")
             if problem:
                 return _Finding(str(path), problem)
@@ -467,12 +493,25 @@ def _check_sample(
         problem = files.get(path)
         if problem:
             return _Finding(str(path), problem, samples=1)
-        problem = _blob_problem(row, source.read(row, number))
+        problem = _blob_problem(row, source.read(row, number)) or _field_problem(source, number)
     except DatasetError as error:
         problem = error.what
     except SampleError as error:
         problem = error.line
     return _Finding(_sample(row, number), problem) if problem else None
+
+
+def _field_problem(source: PackedSource, number: int) -> str | None:
+    """Return how a further blob of a sample differs from its row; None if none does."""
+    for field in source.fields:
+        if field.kind not in BLOBS or field == IMAGE:
+            continue
+        row = source.record(number, field.name)
+        if row.length and (data := source.encoded(number, field.name).data):
+            problem = _blob_problem(row, data) if field.kind == "image" else None
+            if problem:
+                return f"its {field.name} {problem}"
+    return None
 
 
 def _blob_problem(row: Row, data: bytes) -> str | None:

@@ -73,7 +73,7 @@ class RemoteSource(IndexedSource):
         text = read_manifest(url, self._storage_options)
         manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
-        index = Index(self._fetch_index(manifest.index), manifest.samples)
+        index = self._open_index(manifest.index, manifest.samples)
         files = [join_url(url, entry.name) for entry in manifest.files]
         root = None if manifest.root is None else images_url(url, manifest.root)
         super().__init__(redact(url), manifest, index, files, root, local=False)
@@ -83,6 +83,9 @@ class RemoteSource(IndexedSource):
 
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteSource, (self.url, self._given, self._storage_options, self.options)
+
+    def _open_index(self, entry: FileEntry, rows: int) -> Index:
+        return Index(self._fetch_index(entry), rows)
 
     def _fetch_index(self, entry: FileEntry) -> Path:
         base = self.cache or Path(os.path.realpath(cache_folder())) / "remote"

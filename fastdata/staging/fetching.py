@@ -92,6 +92,11 @@ class Fetching:
                 f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
                 "Pack or upload the dataset again.",
             ) from None
+        for entry in manifest.files[manifest.blob_files :]:
+            self._require_space(entry.size)
+            # The check of the dataset reports a missing file.
+            with suppress(FileNotFoundError):
+                self._fetch_file(entry, self._folder / entry.name)
         self.blobs = PackedSource(self._folder)
 
     def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
@@ -141,7 +146,7 @@ class Fetching:
             for start in range(0, manifest.samples, _LOOSE_ROWS):
                 yield [], start, min(start + _LOOSE_ROWS, manifest.samples)
             return
-        for number in range(len(manifest.files)):
+        for number in range(manifest.blob_files):
             yield [number], index.find_file(number), index.find_file(number + 1)
 
     def _make(self, files: list[int], start: int, stop: int) -> View:
@@ -152,7 +157,9 @@ class Fetching:
         if manifest.root is not None:
             text = with_root(text, _IMAGES_NAME)
         (folder / MANIFEST_NAME).write_bytes(text)
-        os.link(self._folder / manifest.index.name, folder / manifest.index.name)
+        for entry in (manifest.index, *manifest.files[manifest.blob_files :]):
+            if (self._folder / entry.name).exists():
+                os.link(self._folder / entry.name, folder / entry.name)
         for number in files:
             entry = manifest.files[number]
             self._require_space(entry.size)

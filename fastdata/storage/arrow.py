@@ -16,12 +16,14 @@ import pyarrow as pa
 
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of integers, strings or bytes; None is null.
+    """Return an array of values; None is null.
 
     Args:
         values: Its values; strings and bytes below 2 GiB in all.
-        kind: An integer type, ``string`` or ``binary``.
+        kind: Its type. Integers, ``string`` and ``binary`` need no pandas.
     """
+    if not (pa.types.is_integer(kind) or kind in (pa.string(), pa.binary())):
+        return pa.array(values, kind)
     valid = [value is not None for value in values]
     if not any(valid):
         return pa.nulls(len(values), kind)
@@ -46,18 +48,33 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return values[column.offset : column.offset + len(column)]
 
 
+def has_nulls(column: pa.Array) -> bool:
+    """Return whether a null is anywhere in an array, or in the items of its lists and structs."""
+    if column.null_count:
+        return True
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(map(has_nulls, column.flatten()))
+    if pa.types.is_map(kind):
+        return has_nulls(column.items)
+    return pa.types.is_nested(kind) and has_nulls(column.flatten())
+
+
 def update_digest(digest: Any, column: pa.Array) -> None:
     """Add a column's values to a hashlib hash; independent of pyarrow's version."""
     digest.update(b"%d %d;" % (len(column), column.null_count))
     if column.null_count == len(column):
         return
-    if column.type in (pa.string(), pa.binary()):
+    kind = column.type
+    if kind in (pa.string(), pa.binary()):
         offsets = np.frombuffer(column.buffers()[1], np.int32)
         offsets = offsets[column.offset : column.offset + len(column) + 1]
         digest.update(np.diff(offsets).tobytes())
         digest.update(memoryview(column.buffers()[2])[offsets[0] : offsets[-1]])
-    else:
+    elif pa.types.is_integer(kind):
         digest.update(as_numpy(column).tobytes())
+    else:
+        digest.update(repr(column.to_pylist()).encode("utf-8", "surrogatepass"))
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError
+from fastdata.storage.columns import Column, join_columns
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
     Blob,
@@ -62,12 +63,12 @@ class JoinedSource(Source):
             slots = np.flatnonzero(parts == part)
             yield self._parts[part], slots, rows[slots] - self._starts[part]
 
-    def gather(self, rows: Rows) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
         """See `Source.gather`."""
         slots, found = [], []
         for part, where, numbers in self._split(rows):
             slots.append(where)
-            found.append(part.gather(numbers))
+            found.append(part.gather(numbers, fields))
         order = np.argsort(np.concatenate(slots))
         blobs, columns = {}, {}
         for name in found[0].blobs:
@@ -79,17 +80,16 @@ class JoinedSource(Source):
             }
             blobs[name] = BlobColumn(extents, **arrays)
         for name in found[0].columns:
-            columns[name] = np.concatenate([one.columns[name] for one in found])[order]
+            columns[name] = join_columns([one.columns[name] for one in found], order)
         return Gathered(blobs, columns)
 
-    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+    def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`."""
         if rows is None:
-            return np.concatenate([part.column(field) for part in self._parts])
-        values = np.empty(len(rows), np.int64)
-        for part, slots, numbers in self._split(rows):
-            values[slots] = part.column(field, numbers)
-        return values
+            return join_columns([part.column(field) for part in self._parts])
+        split = list(self._split(rows))
+        order = np.argsort(np.concatenate([slots for _, slots, _ in split]))
+        return join_columns([part.column(field, numbers) for part, _, numbers in split], order)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import read_file
 from fastdata.storage.seek_cache import SeekCache, Stamped
 from fastdata.storage.source import (
@@ -101,12 +102,12 @@ class FilesSource(Source):
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
         """See `Source.column`."""
-        self.require_field(field, "column")
+        self.field(field, ("column",))
         samples = self._listing.samples
         chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
         return np.array([label for _, label in chosen], np.int64)
 
-    def gather(self, rows: Rows) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
         """See `Source.gather`."""
         numbers, samples = rows.tolist(), self._listing.samples
         chosen = [samples[row] for row in numbers]
@@ -138,7 +139,7 @@ class FilesSource(Source):
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
-        self.require_field(field, "image")
+        self.field(field, BLOBS)
         try:
             return Blob(read_file(self.key(row), MOST_BYTES) if data is None else data)
         except FileNotFoundError:

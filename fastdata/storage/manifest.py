@@ -15,6 +15,7 @@ from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.fields import IMAGE, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.jsontext import parse_json
@@ -60,7 +61,8 @@ class Manifest:
         classes: Class names; a label is an index into them.
         blob_bytes: Sum of all blobs' lengths.
         index: The index file.
-        files: The container's files, in the order that the index counts them.
+        files: The files of its container and of its further fields, in the order that indexes
+            count them.
         root: Folder that the index's paths are relative to (``folder`` only); where it is
             relative itself, then to the dataset's folder.
         options: What the dataset was packed with: encoding, sizes, quality.
@@ -69,6 +71,7 @@ class Manifest:
         source: Where it came from: kind, layout, split, root.
         tool: The version of fastdata that wrote it.
         format_version: Version of the layout.
+        fields: The fields of its rows, and their files.
     """
 
     container: str
@@ -85,6 +88,21 @@ class Manifest:
     order: str = "source"
     seed: int | None = None
     format_version: int = field(default=FORMAT_VERSION)
+    fields: tuple[StoredField, ...] = STORED_IMAGE_AND_LABEL
+
+    @property
+    def field_list(self) -> list[Field]:
+        """Fields of its rows."""
+        return [one.field for one in self.fields]
+
+    @property
+    def blob_files(self) -> int:
+        """How many of the first files are the container's, not of further fields."""
+        return sum(not entry.name.startswith("_") for entry in self.files)
+
+    def number_of(self, name: str) -> int:
+        """Return the place of a file among `files`."""
+        return next(number for number, one in enumerate(self.files) if one.name == name)
 
     def to_json(self) -> str:
         """The manifest as it stands in the file.
@@ -93,7 +111,8 @@ class Manifest:
             DatasetError: It is longer than what is read.
         """
         head = {"format": "fastdata", "format_version": self.format_version}
-        text = _text(head | asdict(self))
+        fields = [one.to_json() for one in self.fields]
+        text = _text(head | asdict(self) | {"fields": fields})
         if len(text.encode()) > MOST_BYTES:
             raise DatasetError(
                 f"the names of {len(self.files):,} files and {len(self.classes):,} classes need "
@@ -161,6 +180,7 @@ class Manifest:
             if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
             found["files"] = [_file_entry(entry) for entry in found["files"]]
+            found["fields"] = _stored_fields(found["fields"], found["files"])
             manifest = cls(**_known(cls, found))
             _check_types(manifest)
             if checksum is None:
@@ -213,6 +233,17 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
     return entry
 
 
+def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...]:
+    names = {entry.name for entry in files}
+    stored = tuple(StoredField.parse(entry, names) for entry in found)
+    fields = [one.field.name for one in stored]
+    if fields[:1] != [IMAGE.name]:
+        raise ValueError("its first field is not the image")
+    if len(set(fields)) != len(fields):
+        raise ValueError("two of its fields have one name")
+    return stored
+
+
 def _check_types(manifest: Manifest) -> None:
     for name in ("samples", "skipped", "blob_bytes"):
         value = getattr(manifest, name)
@@ -233,7 +264,7 @@ def _check_types(manifest: Manifest) -> None:
         raise ValueError(f"root is {root!r}")
     if (manifest.container == "folder") != (root is not None):
         raise ValueError(f"container is {manifest.container!r}, but root is {root!r}")
-    if manifest.container == "folder" and manifest.files:
+    if manifest.container == "folder" and manifest.blob_files:
         raise ValueError("container is 'folder', but there are files")
     if not all(isinstance(name, str) for name in manifest.classes):
         raise ValueError("a class name is not a string")

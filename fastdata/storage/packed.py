@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, printable, warn
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.columns import Column, ColumnReader, as_column
+from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
@@ -73,6 +75,12 @@ class IndexedSource(Source):
         self._files, self._root = files, root
         self._guard = guard
         self._warned = False
+        self._stored = {one.field.name: one for one in manifest.fields}
+        self.fields = tuple(one.field for one in manifest.fields)
+        self._has_label = "label" in self._stored
+        self._readers: dict[str, ColumnReader] = {}
+        self._indexes: dict[str, Index] = {}
+        self._tables: dict[str, ExtentTable] = {}
         seek_points = bool(manifest.options.get("seek_points"))
         self.capabilities = Capabilities(local, manifest.order == "shuffled", seek_points)
 
@@ -89,33 +97,95 @@ class IndexedSource(Source):
         """See `Source.summary`."""
         return f"{super().summary} in {self.manifest.container}"
 
-    @cached_property
+    @property
     def table(self) -> ExtentTable:
-        """Extents of all rows, for the core."""
-        sizes = [entry.size for entry in self.manifest.files]
-        return self.index.locate(self._files, sizes, self._table_root(), len(self.classes))
+        """Extents of the images of all rows, for the core."""
+        return self.table_of("image")
+
+    def table_of(self, field: str) -> ExtentTable:
+        """See `Source.table_of`."""
+        found = self._tables.get(field)
+        if found is None:
+            sizes = [entry.size for entry in self.manifest.files]
+            given = [len(self.classes)] if field == "image" and self._has_label else []
+            index = self.index_of(field)
+            found = index.locate(self._files, sizes, self._table_root(), *given)
+            self._tables[field] = found
+        return found
+
+    def index_of(self, field: str) -> Index:
+        """Return the index of a field's blobs, or of a column's pieces."""
+        stored = self._stored[field]
+        if stored.index is None:
+            return self.index
+        found = self._indexes.get(field)
+        if found is None:
+            entry = self.manifest.files[self.manifest.number_of(stored.index)]
+            rows = -(-len(self) // stored.rows) if stored.rows else len(self)
+            found = self._indexes[field] = self._open_index(entry, rows)
+        return found
 
     def _table_root(self) -> Path | str | None:
         return self._root
 
-    def gather(self, rows: Rows) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
         """See `Source.gather`."""
-        return self.described(self.table.gather(rows))
+        blobs: dict[str, BlobColumn] = {}
+        columns: dict[str, Column] = {}
+        if "image" in fields or "label" in fields:
+            images = self.table.gather(rows)
+        for name in fields:
+            if name == "image":
+                blobs[name] = BlobColumn(images)
+            elif self.field(name) == LABEL:
+                columns[name] = images.labels.copy()
+            elif self.field(name).kind in BLOBS:
+                blobs[name] = BlobColumn(self.table_of(name).gather(rows))
+            else:
+                columns[name] = self.column(name, rows)
+        return Gathered(blobs, columns)
 
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
-        return Gathered({"image": BlobColumn(extents)}, {"label": extents.labels.copy()})
+        columns = {"label": extents.labels.copy()} if self._has_label else {}
+        return Gathered({"image": BlobColumn(extents)}, columns)
 
-    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+    def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`."""
-        self.require_field(field, "column")
+        self.field(field, ("column",))
         with self._guard():
+            if field != "label":
+                values = self._reader_of(field).values(rows)
+                return values if self.field(field).nullable else as_column(values)
             if rows is not None:
-                return self.described(self.table.gather(rows)).columns[field]
-            labels = self.index.column(field).astype(np.int64)
+                return self.table.gather(rows).labels.copy()
+            labels: npt.NDArray[np.int64] = self.index.column(field).astype(np.int64)
             for label in (labels.min(), labels.max()) if len(labels) else ():
                 self._check_label(int(label), "a sample")
             return labels
+
+    def _reader_of(self, field: str) -> ColumnReader:
+        found = self._readers.get(field)
+        if found is None:
+            stored, index = self._stored[field], self.index_of(field)
+            found = ColumnReader(stored, index, len(self), partial(self._read_pieces, field))
+            self._readers[field] = found
+        return found
+
+    def _read_pieces(self, field: str, pieces: Sequence[Row]) -> list[bytes]:
+        """Read pieces of a column, and compare their checksums."""
+        stored = self._stored[field]
+        assert stored.file is not None
+        number = self.manifest.number_of(stored.file)
+        size = self.manifest.files[number].size
+        found = []
+        for piece in pieces:
+            if piece.file != number or not 0 <= piece.offset <= size - piece.length:
+                raise self.index_of(field).corrupt("puts a piece outside of its file")
+            # Its own width is the rows that it holds.
+            about = piece._replace(key=f"field {field}, {human_count(piece.width, 'row')}")
+            found.append(self.read(about, 0))
+        return found
 
     @cached_property
     def image_size(self) -> tuple[int, int] | None:
@@ -136,8 +206,17 @@ class IndexedSource(Source):
             self._check_label(record.label, f"sample {number} ({printable(record.key)})")
         return record
 
+    def record(self, row: int, field: str) -> Row:
+        """Return the record of one blob of a row."""
+        if field == "image":
+            return self.row(row)
+        self.field(field, BLOBS)
+        with self._guard():
+            found: Row = self.index_of(field)[row]
+            return found._replace(key=self.key(row))
+
     def _check_label(self, label: int, where: str) -> None:
-        if not 0 <= label < len(self.classes):
+        if self._has_label and not 0 <= label < len(self.classes):
             raise CorruptionError(
                 f"{self.location}: {where}: the index gives label {label}, but the dataset "
                 f"has {human_count(len(self.classes), 'class', 'classes')}",
@@ -156,8 +235,7 @@ class IndexedSource(Source):
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
-        self.require_field(field, "image")
-        record = self.row(row)
+        record = self.record(row, field)
         if data is None:
             with self._guard():
                 data = self.read(record, row)
@@ -190,6 +268,10 @@ class IndexedSource(Source):
                 "image. Such samples are decoded without seek points, which is slower. Rebuild "
                 f"them: fastdata seek-points {self.location}"
             )
+
+    @abstractmethod
+    def _open_index(self, entry: FileEntry, rows: int) -> Index:
+        """Open the index of a further field."""
 
     @abstractmethod
     def file(self, record: Row, number: int) -> Path | str:
@@ -268,6 +350,11 @@ class PackedSource(IndexedSource):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.manifest.index)
+
+    def _open_index(self, entry: FileEntry, rows: int) -> Index:
+        path = self.location / entry.name
+        _require_size(path, entry.size, index_size(path))
+        return Index(path, rows)
 
     def file(self, record: Row, number: int) -> Path:
         """See `IndexedSource.file`."""

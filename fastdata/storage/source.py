@@ -26,6 +26,8 @@ from fastdata.errors import (
     SampleError,
     UsageError,
 )
+from fastdata.storage.columns import Column
+from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -51,22 +53,6 @@ MOST_BYTES = 1 << 30
 
 #: Whether the core decodes an encoding, by its place in `_native.ENCODINGS`.
 _NATIVE = np.isin(_native.ENCODINGS, (*NATIVE_JPEGS, "raw"))
-
-
-class Field(NamedTuple):
-    """Named, typed part of every row.
-
-    Attributes:
-        name: Its name, unique among the source's fields.
-        kind: "image" for blobs that are decoded to pixels; "column" for one integer a row.
-    """
-
-    name: str
-    kind: str
-
-
-#: Fields of a dataset with an image and a class in each row.
-IMAGE_AND_LABEL = (Field("image", "image"), Field("label", "column"))
 
 
 @dataclass(frozen=True)
@@ -146,12 +132,12 @@ class Gathered(NamedTuple):
     """Several rows, by field.
 
     Attributes:
-        blobs: Fields of the kind "image".
-        columns: Fields of the kind "column": int64, shape (N,), writeable.
+        blobs: Fields of the kinds "image" and "blob".
+        columns: Fields of the kind "column"; ``label`` is int64, shape (N,), writeable.
     """
 
     blobs: dict[str, BlobColumn]
-    columns: dict[str, npt.NDArray[np.int64]]
+    columns: dict[str, Column]
 
 
 class Hints(NamedTuple):
@@ -206,7 +192,7 @@ class Source(ABC):
 
         Args:
             row: Its number.
-            field: A field of the kind "image".
+            field: A field of the kind "image" or "blob".
             data: The blob's bytes if the caller has them already.
 
         Raises:
@@ -215,8 +201,10 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+    def column(self, field: str, rows: Rows | None = None) -> Column:
         """Return the values of a column in some rows; in all rows without ``rows``.
+
+        Those of ``label`` are int64, shape (N,).
 
         Raises:
             DatasetError: The index is damaged.
@@ -231,23 +219,52 @@ class Source(ABC):
         classes = human_count(len(self.classes), "class", "classes")
         return f"{human_count(len(self), 'sample')} of {classes}"
 
-    def gather(self, rows: Rows) -> Gathered:
-        """Return several rows, without reading their blobs where the source knows extents.
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
+        """Return some fields of several rows, without reading blobs whose extents are known.
 
         A row that is damaged is an error only when the core reads its blob.
 
+        Args:
+            rows: Their numbers.
+            fields: Names of fields; others are not read.
+
         Raises:
             DatasetError: The index cannot be read.
+            UsageError: There is no such field.
         """
-        blobs = {one.name: self._read(rows, one.name) for one in self.fields if one.kind == "image"}
-        columns = {
-            one.name: self.column(one.name, rows) for one in self.fields if one.kind == "column"
-        }
+        blobs, columns = {}, {}
+        for name in fields:
+            if self.field(name).kind in BLOBS:
+                blobs[name] = self._read(rows, name)
+            else:
+                columns[name] = self.column(name, rows)
         return Gathered(blobs, columns)
+
+    def field(self, name: str, kinds: Sequence[str] = KINDS) -> Field:
+        """Return a field of the schema.
+
+        Args:
+            name: Its name.
+            kinds: Kinds that it may have.
+
+        Raises:
+            UsageError: There is no such field of these kinds.
+        """
+        of_kinds = [field for field in self.fields if field.kind in kinds]
+        for field in of_kinds:
+            if field.name == name:
+                return field
+        known = ", ".join(field.name for field in of_kinds)
+        what = "field" if kinds == KINDS else f"{' or '.join(kinds)} field"
+        raise UsageError(f"{self.location}: no {what} {name!r}", f"There is: {known}.")
 
     @property
     def table(self) -> ExtentTable | None:
         """Index in which the core looks rows up by itself; None if there is none."""
+        return None
+
+    def table_of(self, field: str) -> ExtentTable | None:
+        """Return the same for another field's blobs; `described` takes what it finds."""
         return None
 
     def described(self, extents: _native.Extents) -> Gathered:
@@ -297,16 +314,6 @@ class Source(ABC):
         return None
 
     # Errors.
-
-    def require_field(self, name: str, kind: str) -> None:
-        """Check that the schema has a field.
-
-        Raises:
-            UsageError: It has not.
-        """
-        if Field(name, kind) not in self.fields:
-            known = ", ".join(field.name for field in self.fields if field.kind == kind)
-            raise UsageError(f"{self.location}: no {kind} field {name!r}", f"There is: {known}.")
 
     def describe(self, row: int) -> str:
         """Return which row this is and where it lies: the beginning of an error message.

@@ -8,11 +8,13 @@ verify`` knows that index and container agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from fastdata.storage.fields import BLOBS, IMAGE, Field
 
 if TYPE_CHECKING:
     from fastdata.storage.records import Row
@@ -22,21 +24,50 @@ if TYPE_CHECKING:
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 
 
+class Sample(NamedTuple):
+    """Sample to write.
+
+    Attributes:
+        row: Index row of its image.
+        blob: Bytes of its image.
+        fields: Values of the further fields, in their order; None where there is none. A column's
+            is a Python value of its type; a blob's is its index row and its bytes.
+    """
+
+    row: Row
+    blob: bytes
+    fields: tuple[Any, ...] = ()
+
+    @property
+    def blob_bytes(self) -> int:
+        """Sum of its blobs' lengths."""
+        return self.row.length + sum(row.length for row, _ in self._blobs())
+
+    def without_blobs(self) -> Sample:
+        """Return the sample without bytes of blobs."""
+        fields = ((one[0], b"") if isinstance(one, tuple) else one for one in self.fields)
+        return Sample(self.row, b"", tuple(fields))
+
+    def _blobs(self) -> Iterator[tuple[Row, bytes]]:
+        return (value for value in self.fields if isinstance(value, tuple))
+
+
 class Writer(Protocol):
     """Writer of one file of a container. Not thread-safe."""
 
-    def add(self, row: Row, blob: bytes) -> None:
+    def add(self, sample: Sample) -> None:
         """Append one sample.
 
         Raises:
             OSError: The file cannot be written.
         """
 
-    def finish(self) -> Sequence[int]:
+    def finish(self) -> Mapping[str, Sequence[int]]:
         """Complete the file.
 
         Returns:
-            The offset of each sample's blob in the file, in the order added.
+            The offset of each sample's blob in the file, by field, in the order added; 0 where
+            a sample has no such blob.
         """
 
     def checksum(self) -> int:
@@ -47,18 +78,24 @@ class Writer(Protocol):
 
 
 def open_writer(
-    container: str, path: Path, classes: Sequence[str], *, plain: bool = False
+    container: str,
+    path: Path,
+    classes: Sequence[str],
+    fields: Sequence[Field] = (),
+    *,
+    plain: bool = False,
 ) -> Writer:
     """Open the writer of a container whose files are written independently.
 
     Args:
         container: ``parquet`` or ``shards``.
         path: The file to write.
-        classes: Class names, by label.
+        classes: Class names, by label; empty if there are no labels.
+        fields: What samples have besides image and label.
         plain: Whether Parquet's column of blobs is one of bytes, not of Hugging Face's images.
     """
     options = {"plain": plain} if container == "parquet" else {}
-    writer: Writer = _module(container).open_writer(path, classes, **options)
+    writer: Writer = _module(container).open_writer(path, classes, fields, **options)
     return writer
 
 
@@ -68,16 +105,19 @@ def file_name(container: str, number: int) -> str:
     return name
 
 
-def extents(container: str, path: Path) -> Iterator[tuple[int, int]]:
+def extents(
+    container: str, path: Path, fields: Sequence[Field] = ()
+) -> Iterator[Mapping[str, tuple[int, int]]]:
     """Find every blob of a container's file by the container's own structure.
 
     Yields:
-        Offset and length of each blob in bytes, in the order of the samples.
+        (offset, length) in bytes of each blob of a sample, by field, in the order of the samples.
 
     Raises:
         CorruptionError: The file is not one that this container's writer makes.
     """
-    found: Iterator[tuple[int, int]] = _module(container).extents(path)
+    names = [field.name for field in fields if field.kind in BLOBS and field != IMAGE]
+    found: Iterator[Mapping[str, tuple[int, int]]] = _module(container).extents(path, names)
     return found
 
 

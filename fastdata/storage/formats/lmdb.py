@@ -1,4 +1,6 @@
-"""LMDB: one environment, 8-byte big-endian sample number -> blob (docs/formats/lmdb.md).
+"""LMDB: one environment, 8-byte big-endian sample number -> image (docs/formats/lmdb.md).
+
+A further field has the same key, a dot and its name.
 
 LMDB keeps a value that does not fit on a leaf page in consecutive overflow pages, and a
 smaller one inside its leaf: either way it is contiguous in ``data.mdb``, an extent.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +20,15 @@ import lmdb
 import numpy as np
 
 from fastdata.errors import CorruptionError, is_no_space
+from fastdata.storage.fields import Field
 from fastdata.storage.files import (
     free_space,
     open_file,
     read_exactly,
     written_behind,
 )
-from fastdata.storage.records import Row
+from fastdata.storage.formats import Sample
+from fastdata.storage.formats.values import as_text
 
 FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
@@ -37,6 +41,11 @@ _PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c
 def sample_key(number: int) -> bytes:
     """Return the key of a sample: its number from 0, 8 bytes, big-endian, so that keys sort."""
     return number.to_bytes(8, "big")
+
+
+def field_key(number: int, field: str) -> bytes:
+    """Return the key of a sample's further field; it sorts behind that of the image."""
+    return sample_key(number) + b"." + field.encode()
 
 
 def map_size(blob_bytes: int) -> int:
@@ -55,7 +64,9 @@ def entries(path: Path) -> int:
     try:
         with _open(path, readonly=True) as environment:
             whole = path.stat().st_size >= _used(environment)
-            return int(environment.stat()["entries"]) if whole else 0
+            with environment.begin() as transaction, transaction.cursor() as cursor:
+                last = cursor.key() if whole and cursor.last() else b""
+            return int.from_bytes(last[:8], "big") + 1 if last else 0
     except lmdb.Error:
         return 0
 
@@ -73,11 +84,14 @@ class LmdbWriter:
         path: The ``data.mdb``; made if it is missing.
         first: Number of the first sample, which is how many are there already.
         size: The map size, from `map_size`.
+        fields: What samples have besides image and label.
     """
 
-    def __init__(self, path: Path, first: int, size: int) -> None:
+    def __init__(self, path: Path, first: int, size: int, fields: Sequence[Field] = ()) -> None:
         self._path = path
-        self._first = self._next = first
+        # In the order of their keys.
+        self._fields = sorted(enumerate(fields), key=lambda one: one[1].name.encode())
+        self._next = first
         with _as_os_error(path):
             self._environment = _open(path, map_size=size)
         used = _used(self._environment)
@@ -86,20 +100,27 @@ class LmdbWriter:
             os.truncate(path, used)
         self._transaction = self._environment.begin(write=True)
 
-    def add(self, row: Row, blob: bytes) -> None:
+    def add(self, sample: Sample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
-        with _as_os_error(self._path):
-            if not self._transaction.put(sample_key(self._next), blob, append=True):
-                raise CorruptionError(f"{self._path}: sample {self._next} is already there")
+        self._put(sample_key(self._next), sample.blob)
+        for place, field in self._fields:
+            value = sample.fields[place]
+            if value is not None:
+                data = value[1] if field.type is None else as_text(field, value)
+                self._put(field_key(self._next, field.name), data)
         self._next += 1
 
-    def finish(self) -> list[int]:
-        """Commit. The offsets are -1: small blobs still move until the last commit."""
+    def _put(self, key: bytes, value: bytes) -> None:
+        with _as_os_error(self._path):
+            if not self._transaction.put(key, value, append=True):
+                raise CorruptionError(f"{self._path}: sample {self._next} is already there")
+
+    def finish(self) -> None:
+        """Commit. `extents` finds the offsets: small blobs still move until the last commit."""
         # LMDB writes all pages first and then waits for them.
         with _as_os_error(self._path), written_behind(self._path):
             self._transaction.commit()
         self.close()
-        return [-1] * (self._next - self._first)
 
     def close(self) -> None:
         """Release the file; drop uncommitted samples."""
@@ -119,22 +140,32 @@ def _as_os_error(path: Path) -> Iterator[None]:
         raise OSError(errno.EIO, str(error), os.fspath(path)) from error
 
 
-def extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Find every blob in a ``data.mdb``: yield (offset, length) in bytes, in key order.
+def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
+    """Find every blob in a ``data.mdb``; see `fastdata.storage.formats.extents`.
 
     Walks LMDB's B+ tree, reading its leaf pages and no blob. LMDB's own bindings would do,
     but touch every page of every value that a cursor passes, which reads the whole file.
 
     Raises:
-        CorruptionError: It is not an LMDB environment of data version 1, or its keys are not
+        CorruptionError: It is not an LMDB environment of data version 1, or its samples are not
             0, 1, 2, ….
     """
     with open_file(path) as file:
         tree = _Tree(path, file.fileno())
-        for number, (key, offset, length) in enumerate(tree.leaves()):
-            if key != sample_key(number):
+        found: dict[str, tuple[int, int]] = {}
+        number = 0
+        for key, offset, length in tree.leaves():
+            if key == sample_key(number):
+                if found:
+                    yield found
+                found = {"image": (offset, length)}
+                number += 1
+            elif not found or not key.startswith(field_key(number - 1, "")):
                 raise tree.corrupt(f"key {key.hex()} stands where sample {number} should")
-            yield offset, length
+            elif (name := key[9:].decode(errors="replace")) in fields:
+                found[name] = offset, length
+        if found:
+            yield found
 
 
 class _Meta(NamedTuple):

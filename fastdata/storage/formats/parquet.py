@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.records import Row
+from fastdata.storage.formats import Sample
 
 #: A row group ends at this many bytes of images, or rows. It is held in memory twice while
 #: it is written, and is what readers like petastorm load at once.
@@ -39,10 +41,8 @@ _PLAIN = pa.field("image", pa.binary(), nullable=False)
 #: Of Hugging Face's Image; its path may be null.
 _STRUCT = pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
 FILE_NAME = "part-{:06d}.parquet"
-#: Columns as they are stored, where the blobs' is the same one by number.
-_NAMES = [field.name for field in (*_FIELDS, _PLAIN)]
-_STRUCT_NAMES = [*_NAMES, *(field.name for field in _STRUCT.type)]
-_IMAGE_COLUMN = len(_FIELDS)
+#: Key of the schema's metadata that names the columns of blobs.
+_BLOBS = "fastdata.blobs"
 #: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
 #: range, and sizes that a footer claims.
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
@@ -55,75 +55,84 @@ class ParquetWriter:
 
     Args:
         path: The file.
-        classes: Class names, by label.
+        classes: Class names, by label; empty if there are no labels.
+        fields: What samples have besides image and label.
         plain: Whether blobs are a column of bytes, not of Hugging Face's images.
     """
 
-    def __init__(self, path: Path, classes: Sequence[str], *, plain: bool = False) -> None:
+    def __init__(
+        self, path: Path, classes: Sequence[str], fields: Sequence[Field] = (), *,
+        plain: bool = False,
+    ) -> None:  # fmt: skip
         self._path = path
         self._classes = classes
-        self._schema = _schema(classes, plain)
-        self._rows: list[Row] = []
-        self._blobs: list[bytes] = []
+        self._fields = fields
+        self._schema = _schema(classes, fields, plain)
+        self._samples: list[Sample] = []
         self._held = 0
-        self._lengths: list[int] = []
+        self._lengths: list[dict[str, int]] = []
         # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
         self._file = pa.OSFile(str(path), "wb")
         self._writer = self._open(self._file)
 
     def _open(self, file: pa.NativeFile) -> pq.ParquetWriter:
-        blobs = "image" if self._schema.field("image") == _PLAIN else "image.bytes"
-        others = [field.name for field in _FIELDS] + ["image.path"]
+        blobs = [path for path, _ in _blob_paths(self._schema)]
+        others = [path for path in _paths(self._schema) if path not in blobs]
         return pq.ParquetWriter(
             file,
             self._schema,
-            compression=dict.fromkeys(others, "zstd") | {blobs: "none"},
-            use_dictionary=["class"],
+            compression=dict.fromkeys(others, "zstd") | dict.fromkeys(blobs, "none"),
+            use_dictionary=["class"] if self._classes else False,
             write_statistics=["key", "label"],
-            column_encoding={name: "PLAIN" for name in (*others, blobs) if name != "class"},
+            column_encoding={name: "PLAIN" for name in (*others, *blobs) if name != "class"},
             # One data page a column chunk: more than a row group ever holds.
             data_page_size=1 << 30,
             write_batch_size=ROW_GROUP_ROWS,
         )
 
-    def add(self, row: Row, blob: bytes) -> None:
+    def add(self, sample: Sample) -> None:
         """Appends one sample; see `fastdata.storage.formats.Writer`."""
-        if self._rows and (
-            self._held + len(blob) > ROW_GROUP_BYTES or len(self._rows) == ROW_GROUP_ROWS
-        ):
+        size = sample.blob_bytes
+        full = self._held + size > ROW_GROUP_BYTES or len(self._samples) == ROW_GROUP_ROWS
+        if self._samples and full:
             self._flush()
-        self._rows.append(row)
-        self._blobs.append(blob)
-        self._held += len(blob)
+        self._samples.append(sample)
+        self._held += size
 
     def _flush(self) -> None:
-        values: list[Sequence[object]] = [
-            [row.key for row in self._rows],
-            [row.label for row in self._rows],
-            [self._classes[row.label] for row in self._rows],
-            [row.width for row in self._rows],
-            [row.height for row in self._rows],
-        ]
-        if self._rows:
-            columns = [array(v, field.type) for v, field in zip(values, _FIELDS, strict=True)]
-            blobs = array(self._blobs, pa.binary())
-            if self._schema.field("image") == _STRUCT:
-                kinds = list(_STRUCT.type)
-                nulls = pa.nulls(len(blobs), pa.string())
-                blobs = pa.StructArray.from_arrays([blobs, nulls], fields=kinds)
-            table = pa.Table.from_arrays([*columns, blobs], schema=self._schema)
-            self._writer.write_table(table, row_group_size=len(self._rows))
-        self._lengths += map(len, self._blobs)
-        self._rows, self._blobs, self._held = [], [], 0
+        rows = [sample.row for sample in self._samples]
+        if rows:
+            values: list[Sequence[Any]] = [[row.key for row in rows]]
+            if self._classes:
+                values.append([row.label for row in rows])
+                values.append([self._classes[row.label] for row in rows])
+            values += [[row.width for row in rows], [row.height for row in rows]]
+            values.append([sample.blob for sample in self._samples])
+            for place, field in enumerate(self._fields):
+                column = [sample.fields[place] for sample in self._samples]
+                if field.type is None:
+                    column = [None if value is None else value[1] for value in column]
+                values.append(column)
+            columns = [_array(one, field) for one, field in zip(values, self._schema, strict=True)]
+            table = pa.Table.from_arrays(columns, schema=self._schema)
+            self._writer.write_table(table, row_group_size=len(rows))
+        for sample in self._samples:
+            lengths = {"image": sample.row.length}
+            for field, value in zip(self._fields, sample.fields, strict=True):
+                if field.type is None and value is not None:
+                    lengths[field.name] = value[0].length
+            self._lengths.append(lengths)
+        self._samples, self._held = [], 0
 
-    def finish(self) -> list[int]:
+    def finish(self) -> Mapping[str, Sequence[int]]:
         """Complete the file; see `fastdata.storage.formats.Writer`."""
         self._flush()
         self.close()
-        found = list(extents(self._path))
-        if [length for _, length in found] != self._lengths:
-            raise CorruptionError(f"{self._path}: pyarrow laid the image column out otherwise")
-        return [offset for offset, _ in found]
+        blobs = [field.name for field in self._fields if field.type is None]
+        found = list(extents(self._path, blobs))
+        if [{name: one[name][1] for name in one} for one in found] != self._lengths:
+            raise CorruptionError(f"{self._path}: pyarrow laid the columns of blobs out otherwise")
+        return {name: [one.get(name, (0, 0))[0] for one in found] for name in ("image", *blobs)}
 
     def checksum(self) -> int:
         """See `fastdata.storage.formats.Writer`."""
@@ -138,20 +147,73 @@ class ParquetWriter:
 open_writer = ParquetWriter
 
 
-def _schema(classes: Sequence[str], plain: bool) -> pa.Schema:
+def _schema(classes: Sequence[str], fields: Sequence[Field], plain: bool) -> pa.Schema:
     """Return the columns, with the features that Hugging Face's ``datasets`` looks for."""
-    features: dict[str, Any] = {"label": {"names": list(classes), "_type": "ClassLabel"}}
+    labelled = (
+        _FIELDS if classes else [one for one in _FIELDS if one.name not in ("label", "class")]
+    )
+    columns = [*labelled, _PLAIN if plain else _STRUCT]
+    features: dict[str, Any] = {}
+    if classes:
+        features["label"] = {"names": list(classes), "_type": "ClassLabel"}
     if not plain:
         features["image"] = {"_type": "Image"}
+    for field in fields:
+        if field.kind == "image" and not plain:
+            features[field.name] = {"_type": "Image"}
+            columns.append(pa.field(field.name, _STRUCT.type))
+        else:
+            columns.append(pa.field(field.name, field.type or pa.binary()))
     about = json.dumps({"info": {"features": features}}, ensure_ascii=False)
-    return pa.schema([*_FIELDS, _PLAIN if plain else _STRUCT], {"huggingface": about})
+    return pa.schema(columns, {"huggingface": about, _BLOBS: json.dumps(_blob_names(fields))})
 
 
-def extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Find every blob of the image column: yield (offset, length) in bytes, in row order.
+def _blob_names(fields: Sequence[Field]) -> list[str]:
+    return ["image", *(field.name for field in fields if field.type is None)]
+
+
+def _paths(schema: pa.Schema) -> Iterator[str]:
+    """Yield the paths of a schema's leaves, as Parquet names them."""
+
+    def leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+        if pa.types.is_struct(kind):
+            for child in kind:
+                yield from leaves(f"{path}.{child.name}", child.type)
+        elif pa.types.is_map(kind):
+            yield from leaves(f"{path}.key_value.key", kind.key_type)
+            yield from leaves(f"{path}.key_value.value", kind.item_type)
+        elif pa.types.is_nested(kind):
+            yield from leaves(f"{path}.list.element", kind.value_type)
+        else:
+            yield path
+
+    for field in schema:
+        yield from leaves(field.name, field.type)
+
+
+def _blob_paths(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return (path of the leaf, name of the field) of each column of blobs."""
+    found = []
+    for name in json.loads(schema.metadata[_BLOBS.encode()]):
+        nested = schema.field(name).type == _STRUCT.type
+        found.append((f"{name}.bytes" if nested else name, name))
+    return found
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if field.type != _STRUCT.type:
+        return array(values, field.type)
+    blobs, paths = array(values, pa.binary()), pa.nulls(len(values), pa.string())
+    present = [value is not None for value in values]
+    mask = None if all(present) else pa.array([not one for one in present])
+    return pa.StructArray.from_arrays([blobs, paths], fields=list(_STRUCT.type), mask=mask)
+
+
+def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
+    """Find every blob of the columns of blobs; see `fastdata.storage.formats.extents`.
 
     Raises:
-        CorruptionError: The file is not Parquet, or its image column is not laid out as
+        CorruptionError: The file is not Parquet, or a column of blobs is not laid out as
             docs/formats/parquet.md says.
     """
     with open_file(path) as file:
@@ -159,39 +221,107 @@ def extents(path: Path) -> Iterator[tuple[int, int]]:
         try:
             # Not by pyarrow: of some values in a footer, it ends the process.
             footer = _footer(file.fileno(), size)
-            names = [element[_NAME].decode() for element in footer[_ELEMENTS][1:]]
-            if names not in (_NAMES, _STRUCT_NAMES):
-                raise ValueError(f"its columns are {', '.join(names)}")
-            pages = [_image_pages(group) for group in footer[_GROUPS]]
+            places = _places(footer[_ELEMENTS], ("image", *fields))
+            groups = [(g[_ROWS], {n: _chunk(g, at) for n, (at, _) in places.items()})
+                      for g in footer[_GROUPS]]  # fmt: skip
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
-        for group, (rows, begin, end) in enumerate(pages):
-            at = begin
-            if 0 < begin <= end <= size:
-                # With a single page, what is not page header is values.
-                at = end - _page_size(read_exactly(file.fileno(), begin, 32))
-                if names == _STRUCT_NAMES and begin < at:
-                    # Values that may be null come after a list of those that are.
-                    prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
-                    at += _LENGTH_BYTES + int.from_bytes(prefix, "little")
-                for _ in range(rows if begin < at else 0):
-                    prefix = read_exactly(file.fileno(), at, _LENGTH_BYTES)
-                    length = int.from_bytes(prefix, "little")
-                    at += _LENGTH_BYTES
-                    yield at, length
-                    at += length
-                    if at > end:
-                        break
-            if at != end:
-                raise CorruptionError(
-                    f"{path}: the image column of row group {group} is not one plain data page"
-                )
+        for group, (rows, chunks) in enumerate(groups):
+            found: dict[str, list[tuple[int, int] | None]] = {}
+            for name, (begin, end) in chunks.items():
+                if not 0 < begin <= end <= size:
+                    raise _not_plain(path, name, group)
+                try:
+                    # With a single page, what is not page header is levels and values.
+                    at = end - _page_size(read_exactly(file.fileno(), begin, 32))
+                    if not begin < at <= end:
+                        raise ValueError
+                    level = places[name][1]
+                    present, at = _present(file.fileno(), at, end, level, rows)
+                    found[name] = list(_values(file.fileno(), at, end, present))
+                except ValueError:
+                    raise _not_plain(path, name, group) from None
+            for row in range(rows):
+                one = {name: column[row] for name, column in found.items()}
+                yield {name: extent for name, extent in one.items() if extent is not None}
+
+
+def _not_plain(path: Path, name: str, group: int) -> CorruptionError:
+    return CorruptionError(
+        f"{path}: the {name} column of row group {group} is not one plain data page"
+    )
+
+
+def _present(descriptor: int, at: int, end: int, most: int, rows: int) -> tuple[list[bool], int]:
+    """Return which of a page's values are not null, and where these begin.
+
+    Before the values are definition levels, a hybrid of runs and packed bits, if the column has
+    nulls (https://parquet.apache.org/docs/file-format/data-pages/encodings).
+
+    Args:
+        descriptor: The file.
+        at: Where the page's data begin.
+        end: Where they end.
+        most: Level of a value that is not null; 0 if there are no nulls.
+        rows: Rows of the page.
+
+    Raises:
+        ValueError: The levels are damaged.
+    """
+    if not most:
+        return [True] * rows, at
+    size = int.from_bytes(read_exactly(descriptor, at, _LENGTH_BYTES), "little")
+    at += _LENGTH_BYTES
+    if size > end - at:
+        raise ValueError
+    data, place, levels = read_exactly(descriptor, at, size), 0, np.empty(0, np.int64)
+    bits = most.bit_length()
+    while len(levels) < rows and place < len(data):
+        reader = _Thrift(data[place:])
+        head = reader.varint()
+        place += reader.at
+        if head & 1:
+            count = (head >> 1) * bits
+            packed = np.frombuffer(data[place : place + count], np.uint8)
+            each = np.unpackbits(packed, bitorder="little").reshape(-1, bits)
+            run = each @ (1 << np.arange(bits))
+        else:
+            count = (bits + 7) // 8
+            value = int.from_bytes(data[place : place + count], "little")
+            run = np.full(min(head >> 1, rows), value, np.int64)
+        place += count
+        levels = np.concatenate([levels, run])
+    if len(levels) < rows:
+        raise ValueError
+    return (levels[:rows] == most).tolist(), at + size
+
+
+def _values(
+    descriptor: int, at: int, end: int, present: Iterable[bool]
+) -> Iterator[tuple[int, int] | None]:
+    """Yield (offset, length) of each value of a page; None for nulls.
+
+    Raises:
+        ValueError: They do not fill the page.
+    """
+    for value in present:
+        if not value:
+            yield None
+            continue
+        length = int.from_bytes(read_exactly(descriptor, at, _LENGTH_BYTES), "little")
+        at += _LENGTH_BYTES
+        yield at, length
+        at += length
+        if at > end:
+            raise ValueError
+    if at != end:
+        raise ValueError
 
 
 # Field numbers in parquet.thrift: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and
 # ColumnMetaData.
 _ELEMENTS, _GROUPS = 2, 4
-_NAME = 4
+_REPETITION, _NAME, _CHILDREN = 3, 4, 5
 _COLUMNS, _ROWS = 1, 3
 _ABOUT = 3
 _CODEC, _STORED_SIZE, _PAGES_AT = 4, 7, 9
@@ -209,11 +339,44 @@ def _footer(descriptor: int, size: int) -> dict[int, Any]:
     return found
 
 
-def _image_pages(group: dict[int, Any]) -> tuple[int, int, int]:
-    """Return a row group's rows, and where its images begin and end; -1 if compressed."""
-    about = group[_COLUMNS][_IMAGE_COLUMN][_ABOUT]
+def _places(elements: list[dict[int, Any]], names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the leaf column of each column of blobs, and the level of values that are not null.
+
+    Args:
+        elements: The footer's schema, parents before their children.
+        names: The columns.
+
+    Raises:
+        ValueError: There is no such column.
+    """
+    rest = iter(elements[1:])
+    leaves: dict[str, tuple[int, int]] = {}
+
+    def walk(prefix: str, level: int, depth: int) -> None:
+        element = next(rest)
+        path = prefix + element[_NAME].decode()
+        level += element.get(_REPETITION, 0) != 0
+        if not element.get(_CHILDREN):
+            leaves[path] = len(leaves), level
+        for _ in range(min(element.get(_CHILDREN, 0), len(elements)) if depth else 0):
+            walk(path + ".", level, depth - 1)
+
+    for _ in range(elements[0][_CHILDREN]):
+        walk("", 0, _MOST_DEPTH)
+    found = {}
+    for name in names:
+        place = leaves.get(name, leaves.get(f"{name}.bytes"))
+        if place is None:
+            raise ValueError(f"it has no column {name}")
+        found[name] = place
+    return found
+
+
+def _chunk(group: dict[int, Any], column: int) -> tuple[int, int]:
+    """Return where a row group's chunk of a column begins and ends; -1 if it is compressed."""
+    about = group[_COLUMNS][column][_ABOUT]
     begin = about[_PAGES_AT]
-    return group[_ROWS], begin, -1 if about[_CODEC] else begin + about[_STORED_SIZE]
+    return begin, -1 if about[_CODEC] else begin + about[_STORED_SIZE]
 
 
 class _Thrift:
@@ -221,16 +384,17 @@ class _Thrift:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self.at = 0
 
     def _bytes(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count]
+        found = self._data[self.at : self.at + count]
         if len(found) < count:
             raise ValueError("its footer is cut short")
-        self._at += count
+        self.at += count
         return found
 
-    def _varint(self) -> int:
+    def varint(self) -> int:
+        """Return the next number, of 7 bits a byte."""
         value = 0
         for shift in range(0, 70, 7):
             (byte,) = self._bytes(1)
@@ -240,7 +404,7 @@ class _Thrift:
         raise ValueError("a number in its footer has no end")
 
     def _number(self) -> int:
-        zigzag = self._varint()
+        zigzag = self.varint()
         return zigzag >> 1 ^ -(zigzag & 1)
 
     def value(self, kind: int, depth: int = 0) -> Any:
@@ -253,11 +417,11 @@ class _Thrift:
             case 7:
                 return self._bytes(8)
             case 8:
-                return self._bytes(self._varint())
+                return self._bytes(self.varint())
             case 9 | 10:
                 (head,) = self._bytes(1)
-                count = head >> 4 if head < 0xF0 else self._varint()
-                if count > len(self._data) - self._at or depth > _MOST_DEPTH:
+                count = head >> 4 if head < 0xF0 else self.varint()
+                if count > len(self._data) - self.at or depth > _MOST_DEPTH:
                     raise ValueError("a list in its footer is too long, or too deep")
                 return [self.value(head & 15, depth + 1) for _ in range(count)]
             case 12 if depth <= _MOST_DEPTH:

@@ -10,17 +10,21 @@ import io
 import json
 import tarfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fastdata.errors import CorruptionError, SourceError
+from fastdata.errors import CorruptionError, SourceError, UsageError, printable
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
 from fastdata.storage.encodings import EXTENSIONS
+from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.formats.tars import members
+from fastdata.storage.formats import Sample
+from fastdata.storage.formats.tars import Member, members
+from fastdata.storage.formats.values import as_text, is_text
 from fastdata.storage.records import Row
 
 FILE_NAME = "shard-{:06d}.tar"
@@ -32,28 +36,44 @@ _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 class ShardWriter:
     """Writer of one tar file; the same samples give the same bytes."""
 
-    def __init__(self, path: Path, classes: Sequence[str]) -> None:
+    def __init__(self, path: Path, classes: Sequence[str], fields: Sequence[Field] = ()) -> None:
         self._file = DirectFile(path)
-        self._classes = classes
+        self._classes, self._fields = classes, fields
+        taken = {"json", "cls"}.intersection(field.name for field in fields)
+        self._about = "fastdata.json" if "json" in taken else "json"
+        self._has_cls = bool(classes) and "cls" not in taken
         self._at = 0
         self._crc = 0
-        self._offsets: list[int] = []
+        blobs = [field.name for field in fields if field.type is None]
+        self._offsets: dict[str, list[int]] = {name: [] for name in ("image", *blobs)}
 
-    def add(self, row: Row, blob: bytes) -> None:
+    def add(self, sample: Sample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
+        row = sample.row
         name = member_name(row.key)
         header = _npy_header(row) if row.encoding == "raw" else b""
-        start = self._member(f"{name}.{EXTENSIONS[row.encoding]}", header, blob)
-        self._offsets.append(start + len(header))
-        self._member(f"{name}.cls", str(row.label).encode())
-        about = {
-            "key": row.key,
-            "label": row.label,
-            "class": self._classes[row.label],
-            "width": row.width,
-            "height": row.height,
-        }
-        self._member(f"{name}.json", json.dumps(about, ensure_ascii=False).encode())
+        extension = EXTENSIONS[row.encoding]
+        if any(field.name == extension for field in self._fields):
+            raise UsageError(
+                f"the image of {printable(row.key)} and its field {extension} would be one member",
+                "Rename the field, or take --to lmdb or parquet.",
+            )
+        start = self._member(f"{name}.{extension}", header, sample.blob)
+        self._offsets["image"].append(start + len(header))
+        about: dict[str, Any] = {"key": row.key}
+        if self._classes:
+            about |= {"label": row.label, "class": self._classes[row.label]}
+        if self._has_cls:
+            self._member(f"{name}.cls", str(row.label).encode())
+        about |= {"width": row.width, "height": row.height}
+        self._member(f"{name}.{self._about}", json.dumps(about, ensure_ascii=False).encode())
+        for field, value in zip(self._fields, sample.fields, strict=True):
+            member = f"{name}.{member_extension(field)}"
+            if field.type is None:
+                at = 0 if value is None else self._member(member, value[1])
+                self._offsets[field.name].append(at)
+            elif value is not None:
+                self._member(member, as_text(field, value))
 
     def _member(self, name: str, *parts: bytes) -> int:
         """Write a member; return where its data begins."""
@@ -71,7 +91,7 @@ class ShardWriter:
         self._crc = crc32c(data, self._crc)
         self._file.write(data)
 
-    def finish(self) -> list[int]:
+    def finish(self) -> Mapping[str, Sequence[int]]:
         """Complete the file; see `fastdata.storage.formats.Writer`."""
         end = 2 * tarfile.BLOCKSIZE  # two zero blocks, then zeros to a whole record
         self._write(bytes(end + -(self._at + end) % tarfile.RECORDSIZE))
@@ -126,6 +146,12 @@ _EMPTY = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
 _EMPTY_SUM = int(_EMPTY[_SUM_AT : _SUM_AT + 6], 8)
 
 
+def member_extension(field: Field) -> str:
+    """Return the extension of a field's members; ``.json`` ends those whose values are JSON."""
+    name = field.name
+    return name if field.type is None or is_text(field) else f"{name}.json"
+
+
 def member_name(key: str) -> str:
     """Return the name that a key's members share.
 
@@ -145,26 +171,40 @@ def _npy_header(row: Row) -> bytes:
     return header.getvalue()
 
 
-def extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Finds every image in a shard: yields (offset, length) in bytes, in the shard's order.
+def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
+    """Find every blob in a shard; see `fastdata.storage.formats.extents`.
 
     Raises:
         CorruptionError: The file is not a tar file, or one cut short.
     """
+    found: dict[str, tuple[int, int]] = {}
+    sample = None
     try:
         for member in members(path):
-            suffix = member.name.rpartition(".")[2]
-            if suffix == EXTENSIONS["raw"]:
-                with open_file(path) as file:
-                    head = read_exactly(file.fileno(), member.offset, min(member.size, NPY_HEAD))
-                header, _, _ = npy_shape(head, member.size)
-                yield member.offset + header, member.size - header
-            elif suffix not in ("cls", "json"):
-                yield member.offset, member.size
+            folder, slash, last = member.name.rpartition("/")
+            stem, _, extension = last.partition(".")
+            if sample != folder + slash + stem:
+                if found:
+                    yield found
+                sample, found = folder + slash + stem, {"image": _image_extent(path, member)}
+            elif extension in fields:
+                found[extension] = member.offset, member.size
+        if found:
+            yield found
     except SourceError as error:
         raise CorruptionError(error.what) from None
     except ValueError as error:
         raise CorruptionError(f"{path}: {member.name} does not hold pixels: {error}") from None
+
+
+def _image_extent(path: Path, member: Member) -> tuple[int, int]:
+    """Return where a member's image lies: that of raw pixels begins after NumPy's header."""
+    if not member.name.endswith("." + EXTENSIONS["raw"]):
+        return member.offset, member.size
+    with open_file(path) as file:
+        head = read_exactly(file.fileno(), member.offset, min(member.size, NPY_HEAD))
+    header, _, _ = npy_shape(head, member.size)
+    return member.offset + header, member.size - header
 
 
 def npy_shape(head: bytes, size: int) -> tuple[int, int, int]:

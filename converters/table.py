@@ -1,0 +1,326 @@
+"""Source of images that a table lists, with any other columns.
+
+Readers of annotations (`fastdata.converters.annotations`) make such tables, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+from fastdata.converters.records import Record, Sharded, blob_of
+from fastdata.converters.trees import LocalTree, Tree, file_at, source_tree, storable
+
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.filesystem import list_entries
+from fastdata.remote.urls import is_url, join_url, name_of, redact
+from fastdata.storage.encodings import is_image_name
+from fastdata.storage.fields import Field
+from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.paths import is_inside
+
+#: Usual names of the column of paths, the likelier first.
+_PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "image", "img")
+#: Suffixes of tables.
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+#: Rows that one task lists.
+_ROWS_PER_SHARD = 65_536
+#: Most classes: the class list is in memory and in the manifest.
+_MOST_CLASSES = 1 << 22
+
+
+class Columns(NamedTuple):
+    """Columns of a table, by role.
+
+    Attributes:
+        path: Paths of images, relative to the root.
+        label: Numbers or names of classes; None without labels.
+        key: Keys; None for the path without its extension.
+        blobs: Paths of further files, relative to the root; each is a field.
+    """
+
+    path: str
+    label: str | None = None
+    key: str | None = None
+    blobs: tuple[str, ...] = ()
+
+
+class TableImages(Sharded):
+    """Source of image files that a table lists, in the table's order.
+
+    A row whose path, label or key is null, or whose file is missing, is a bad sample. Columns
+    other than those by role are fields of the same type; a field of paths is a blob, or an image
+    if all its files have suffixes of images.
+
+    Args:
+        table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.
+        root: The folder that paths are relative to, or its URL; None for the table's folder.
+        path: Column of images' paths; None for one with a usual name.
+        label: Column of numbers or names of classes; None for ``label`` if it exists.
+        key: Column of keys; None for ``key`` if it exists, else the path without extension.
+        files: Columns of paths of further files; each is a field.
+        fields: Columns to take as fields; None for all others.
+        about: Origin of the data, for the manifest; None for the table's name.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: A URL cannot be reached.
+        SourceError: The table cannot be read, or the root is missing.
+        UsageError: There is no such column, or it has another type.
+    """
+
+    def __init__(
+        self,
+        table: str | os.PathLike[str] | pa.Table,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        path: str | None = None,
+        label: str | None = None,
+        key: str | None = None,
+        files: Sequence[str] = (),
+        fields: Sequence[str] | None = None,
+        about: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._options = storage_options
+        name = "the table"
+        self.inputs: list[Path | str] = []
+        if not isinstance(table, pa.Table):
+            name = redact(os.fspath(table))
+            root = _folder_of(table) if root is None else root
+            self.inputs.append(os.fspath(table) if is_url(table) else Path(table).absolute())
+            table = read_table(table, storage_options)
+        if root is None:
+            raise UsageError("a table in memory has no folder", "Give root=.")
+        self._tree = source_tree(root, storage_options)
+        self.inputs.append(self._tree.location)
+        self.root: str | None = self._tree.root
+        self._table = table.unify_dictionaries()
+        self._columns = self._choose(name, path, label, key, tuple(files))
+        self.fields = self._choose_fields(name, fields)
+        self.classes, self._ranks = self._find_classes(name)
+        self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
+
+    def shards(self) -> Sequence[TableRows]:
+        """Return shards of the table's rows; one behind a URL, whose files are listed once."""
+        rows = len(self._table)
+        step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
+        return [
+            TableRows(
+                self._table.slice(at, step), at, self._tree, self._columns, self.fields,
+                self._ranks, self._options,
+            )
+            for at in range(0, rows, max(step, 1))
+        ]  # fmt: skip
+
+    def _choose(
+        self,
+        name: str,
+        path: str | None,
+        label: str | None,
+        key: str | None,
+        files: tuple[str, ...],
+    ) -> Columns:
+        names = self._table.column_names
+        if len(set(names)) < len(names):
+            raise SourceError(f"{name}: two columns have the same name", "Rename or drop one.")
+        path = path or next((usual for usual in _PATHS if usual in names), None)
+        if path is None:
+            raise SourceError(
+                f"{name}: no column has a usual name of paths ({', '.join(_PATHS[:4])}, …); it "
+                f"has {', '.join(names)}",
+                "Name it with --path-column.",
+            )
+        label = label or ("label" if "label" in names else None)
+        key = key or ("key" if "key" in names else None)
+        columns = Columns(path, label, key, files)
+        for role in (columns.path, columns.label, columns.key, *columns.blobs):
+            if role is not None and role not in names:
+                raise UsageError(
+                    f"{name}: has no column {role} (it has: {', '.join(names)})", "Name another."
+                )
+        for role in (columns.path, *columns.blobs):
+            kind = _value_type(self._table.schema.field(role).type)
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
+        return columns
+
+    def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
+        chosen = self._columns
+        taken = (chosen.path, chosen.label, chosen.key)
+        others = [column for column in self._table.column_names if column not in taken]
+        for column in wanted or ():
+            if column not in others:
+                raise UsageError(
+                    f"{name}: has no further column {column} (it has: {', '.join(others)})",
+                    "Name others with --fields.",
+                )
+        names = others if wanted is None else [*wanted, *(set(chosen.blobs) - set(wanted))]
+        return tuple(self._field(column) for column in names)
+
+    def _field(self, name: str) -> Field:
+        if name not in self._columns.blobs:
+            return Field(name, "column", _value_type(self._table.schema.field(name).type))
+        paths = self._table.column(name).unique().to_pylist()
+        images = all(is_image_name(path) for path in paths if path)
+        return Field(name, "image" if images else "blob")
+
+    def _find_classes(self, name: str) -> tuple[list[str], dict[str, int] | None]:
+        """Return class names, and the label of each if labels are names."""
+        if self._columns.label is None:
+            return [], None
+        column = self._table.column(self._columns.label)
+        found = [value for value in column.unique().to_pylist() if value is not None]
+        if all(isinstance(value, str) for value in found):
+            names = sorted(found)
+            return names, {value: label for label, value in enumerate(names)}
+        if not all(type(value) is int and 0 <= value < _MOST_CLASSES for value in found):
+            raise UsageError(
+                f"{name}: its column {self._columns.label} has labels that are neither names nor "
+                f"whole numbers from 0 to {_MOST_CLASSES - 1:,}",
+                "Name another with --label-column, or leave it among the fields.",
+            )
+        return [str(label) for label in range(max(found, default=-1) + 1)], None
+
+
+class TableRows(NamedTuple):
+    """Some rows of a table: a shard of a listing.
+
+    Attributes:
+        table: The rows.
+        first: The number of the first, for messages.
+        tree: The folder that paths are relative to.
+        columns: Columns by role.
+        fields: Further fields.
+        ranks: The label of each class name; None if labels are numbers.
+        options: Options of the driver of a URL.
+    """
+
+    table: pa.Table
+    first: int
+    tree: Tree
+    columns: Columns
+    fields: tuple[Field, ...]
+    ranks: dict[str, int] | None
+    options: Mapping[str, Any] | None
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records of its rows, in order."""
+        files = _Files(self.tree, self.options)
+        for batch in self.table.to_batches(1024):
+            for row in batch.to_pylist():
+                yield self._record(row, files)
+
+    def _record(self, row: Mapping[str, Any], files: _Files) -> Record:
+        path = row[self.columns.path]
+        key = row[self.columns.key] if self.columns.key else _without_suffix(path)
+        where, size, state, problem = files.find(path)
+        if self.columns.key and key is None:
+            problem = problem or f"its {self.columns.key} is null"
+        key, unsafe = storable(str(key if key is not None else path))
+        label, unlabelled = self._label(row)
+        fields: list[Any] = []
+        for field in self.fields:
+            value = row[field.name]
+            if field.type is None and value is not None:
+                place, length, stamp, missing = files.find(value)
+                problem = problem or (missing and f"its {field.name} {missing}")
+                value = blob_of(f"{key}\0{field.name}", place, 0, length, stamp)
+            fields.append(value)
+        problem = problem or unsafe or unlabelled
+        return Record(key, label, where, 0, size, state, problem=problem, fields=tuple(fields))
+
+    def _label(self, row: Mapping[str, Any]) -> tuple[int, str | None]:
+        if self.columns.label is None:
+            return 0, None
+        value = row[self.columns.label]
+        if value is None:
+            return 0, f"its {self.columns.label} is null"
+        return (value if self.ranks is None else self.ranks[value]), None
+
+
+class _Files:
+    """Files below a root: their places, sizes and states."""
+
+    def __init__(self, tree: Tree, options: Mapping[str, Any] | None) -> None:
+        self._tree = tree
+        self._listed = None
+        if not isinstance(tree, LocalTree):
+            self._listed = list_entries(tree.root, options)
+
+    def find(self, path: str | None) -> tuple[str, int, int, str | None]:
+        """Return a file's path or URL, its size and state, and its problem or None."""
+        name = (path or "").removeprefix("./")
+        root = self._tree.root
+        if name.startswith(root + "/"):
+            name = name[len(root) + 1 :]
+        if not name:
+            return root, 0, 0, "has no path: it is null or empty"
+        if not is_inside(name):
+            return name, 0, 0, f"has the path {name}, which is not inside {self._tree}"
+        if self._listed is not None:
+            url, entry = join_url(root, name), self._listed.get(name)
+            if entry is None:
+                return url, 0, 0, "cannot be opened: it does not exist"
+            return url, entry.size, entry.state, None
+        where = os.path.join(root, name)
+        try:
+            stat = os.stat(where)
+        except OSError as error:
+            return where, 0, 0, f"cannot be opened: {error.strerror}"
+        return where, stat.st_size, stat.st_mtime_ns, None
+
+
+def read_table(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """Read a table of one of `SUFFIXES`; empty strings of CSV in columns of text are text.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: It cannot be read.
+    """
+    shown = redact(os.fspath(path))
+    name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise SourceError(f"{shown}: not a table", f"Name one of {', '.join(SUFFIXES)}.")
+    try:
+        with file_at(os.fspath(path), storage_options).open() as file:
+            if suffix == ".parquet":
+                return pq.read_table(file)
+            if suffix in (".jsonl", ".ndjson"):
+                return pa.json.read_json(file)
+            options = pa.csv.ParseOptions(delimiter="\t" if suffix == ".tsv" else ",")
+            return pa.csv.read_csv(file, parse_options=options)
+    except FastdataError:
+        raise
+    except PARQUET_ERRORS as error:
+        raise SourceError(f"{shown}: cannot be read: {error}", "Check the file.") from None
+
+
+def _folder_of(path: str | os.PathLike[str]) -> str:
+    place = os.fspath(path)
+    if not is_url(place):
+        return str(Path(place).absolute().parent)
+    return place.rpartition("/")[0]
+
+
+def _without_suffix(path: str | None) -> str | None:
+    if not path:
+        return None
+    folder, slash, name = path.removeprefix("./").rpartition("/")
+    return folder + slash + (name.rpartition(".")[0] or name)
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is stored with: without dictionaries and extensions."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

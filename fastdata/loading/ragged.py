@@ -1,0 +1,86 @@
+"""Columns of a batch: tensors, lists, and ragged tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.storage.columns import Column, as_column, is_ragged
+from fastdata.storage.fields import Field
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Lists of a batch's samples, which have different lengths, in one tensor.
+
+    Attributes:
+        values: The items of all lists, one behind the other, shape (M,) or (M, K).
+        offsets: int64, shape (N + 1,): sample i has ``values[offsets[i] : offsets[i + 1]]``.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def list(self) -> list[torch.Tensor]:
+        """Return each sample's items, shape (m,) or (m, K); views of `values`."""
+        return list(torch.split(self.values, self.lengths.tolist()))
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Number of items of each sample, int64, shape (N,)."""
+        return self.offsets.diff()
+
+    @property
+    def batch_index(self) -> torch.Tensor:
+        """The sample that each item belongs to, int64, shape (M,)."""
+        samples = torch.arange(len(self), device=self.offsets.device)
+        return samples.repeat_interleave(self.lengths)
+
+    def padded(self, value: float = 0) -> torch.Tensor:
+        """Return items as one tensor, shape (N, L) or (N, L, K); L is the longest list's length.
+
+        Args:
+            value: Fills the places behind each list.
+        """
+        longest = int(self.lengths.max()) if len(self) else 0
+        shape = (len(self), longest, *self.values.shape[1:])
+        found = torch.full(shape, value, dtype=self.values.dtype, device=self.values.device)
+        places = torch.arange(len(self.values), device=self.values.device)
+        samples = self.batch_index
+        found[samples, places - self.offsets[samples]] = self.values
+        return found
+
+    def to(self, *args: Any, **options: Any) -> Ragged:
+        """Return it on a device; the arguments are those of ``torch.Tensor.to``."""
+        values = self.values.to(*args, **options)
+        options.pop("dtype", None)
+        return replace(self, values=values, offsets=self.offsets.to(values.device))
+
+    def pin_memory(self) -> Ragged:
+        """Return it in page-locked memory."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+
+def delivered(column: Column, field: Field) -> Any:
+    """Return a column of a batch as `fastdata.DataLoader` delivers it.
+
+    Args:
+        column: Its values.
+        field: The column. One that has nulls anywhere in the dataset becomes a list.
+    """
+    if isinstance(column, np.ndarray):
+        # A view of a file's memory may not be written to.
+        return torch.from_numpy(column if column.flags.writeable else column.copy())
+    if not field.nullable and is_ragged(column.type):
+        starts = np.frombuffer(column.buffers()[1], np.int32)
+        starts = starts[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        values = as_column(column.flatten())
+        assert isinstance(values, np.ndarray)
+        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(starts - starts[0]))
+    return column.to_pylist()

@@ -1,0 +1,271 @@
+"""Columns of a dataset beside its images: values of any Arrow type, in pieces of a file.
+
+A piece is a record batch with the same number of rows as all others but the last. An index has a
+row for each piece, with its extent and its checksum, so a lookup reads one piece and no more. The
+normative layout is docs/formats/fields.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fastdata.errors import CorruptionError
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.fields import Field, StoredField
+from fastdata.storage.index import Index
+from fastdata.storage.records import Row, rows_to_batch, write_index
+
+#: Values of some rows: a NumPy array, shape (N,) or (N, K), where each row has one number or K of
+#: them; else an Arrow array of N values.
+Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
+
+#: Bytes at which a piece ends, about; and most rows of one. A piece is what a lookup reads.
+_PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096
+#: Most bytes of a column that are kept in memory.
+_KEPT_BYTES = 256 << 20
+#: Arrow's names of types that NumPy calls otherwise.
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
+def rows_per_piece(size: int, rows: int) -> int:
+    """Return the rows of each piece of a column, of its bytes and rows in all."""
+    wanted = _PIECE_BYTES * max(rows, 1) // max(size, 1)
+    return 1 << max(0, min(wanted, _PIECE_ROWS).bit_length() - 1)
+
+
+def write_column(
+    path: Path, index: Path, stored: StoredField, number: int, arrays: Iterable[pa.Array], rows: int
+) -> None:
+    """Write a column's file and the index of its pieces.
+
+    Args:
+        path: The file; any Arrow reader reads it.
+        index: The index file.
+        stored: The field.
+        number: The file's place among the manifest's.
+        arrays: The values of all rows, in order.
+        rows: Number of rows.
+
+    Raises:
+        OSError: A file cannot be written.
+        ValueError: There are more or fewer rows.
+    """
+    schema = pa.schema([(stored.field.name, stored.field.type)])
+    found: list[Row] = []
+    with path.open("wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for piece in _cut(arrays, stored.rows):
+            batch = pa.RecordBatch.from_arrays([piece], schema=schema)
+            # The first batch is written behind the schema, so count from its end.
+            message = batch.serialize()
+            writer.write_batch(batch)
+            about = ("", 0, number, None, file.tell() - message.size, message.size)
+            found.append(Row(*about, len(piece), 1, 1, "other", crc32c(message)))
+    if sum(piece.width for piece in found) != rows:
+        raise ValueError(f"not {rows} rows")
+    write_index(index, [rows_to_batch(found)], len(found))
+
+
+def _cut(arrays: Iterable[pa.Array], rows: int) -> Iterator[pa.Array]:
+    """Yield the same values in arrays of a number of rows."""
+    held: list[pa.Array] = []
+    count = 0
+    for array in arrays:
+        while len(array):
+            part = array.slice(0, rows - count)
+            held.append(part)
+            count += len(part)
+            array = array.slice(len(part))
+            if count == rows:
+                yield pa.concat_arrays(held)
+                held, count = [], 0
+    if held:
+        yield pa.concat_arrays(held)
+
+
+class ColumnReader:
+    """Reader of one column of a dataset.
+
+    Safe to use from several threads, and after a fork: it has no lock.
+
+    Args:
+        stored: The field.
+        index: The index of its pieces.
+        rows: Rows of the dataset.
+        read: Reads the bytes of pieces, and compares their checksums.
+
+    Raises:
+        CorruptionError: The index does not have a row for each piece.
+    """
+
+    def __init__(
+        self,
+        stored: StoredField,
+        index: Index,
+        rows: int,
+        read: Callable[[Sequence[Row]], list[bytes]],
+    ) -> None:
+        self._stored, self._index, self._rows, self._read = stored, index, rows, read
+        self._schema = pa.schema([(stored.field.name, stored.field.type)])
+        pieces = -(-rows // stored.rows)
+        if len(index) != pieces:
+            raise index.corrupt(f"has {len(index)} pieces, not {pieces}")
+        # Pieces in memory, the recent ones apart from the older, which go first.
+        self._recent: dict[int, pa.Array] = {}
+        self._older: dict[int, pa.Array] = {}
+        self._whole: pa.Array | None = None
+        self._bytes = 0
+
+    def values(self, rows: npt.NDArray[np.int64] | None = None) -> pa.Array:
+        """Return the values of some rows, in their order; of all rows without ``rows``.
+
+        Raises:
+            CorruptionError: A piece has changed.
+            DatasetError: A piece cannot be read.
+        """
+        whole = self._whole
+        if rows is None:
+            every = range(len(self._index))
+            return pa.concat_arrays(self._pieces(every)) if whole is None else whole
+        if whole is not None:
+            return whole.take(_indices(rows))
+        pieces, places = np.divmod(rows, self._stored.rows)
+        order = np.argsort(pieces, kind="stable")
+        numbers, starts = np.unique(pieces[order], return_index=True)
+        parts = np.split(places[order], starts[1:])
+        found = [
+            piece.take(_indices(part))
+            for piece, part in zip(self._pieces(numbers.tolist()), parts, strict=True)
+        ]
+        if not found:
+            return pa.nulls(0, self._stored.field.type)
+        if len(found) == 1:
+            # A stable sort of equal numbers keeps their order.
+            return found[0]
+        back = np.empty(len(rows), np.int64)
+        back[order] = np.arange(len(rows))
+        return pa.concat_arrays(found).take(_indices(back))
+
+    def _pieces(self, numbers: Iterable[int]) -> list[pa.Array]:
+        """Return pieces by number; read those that are not in memory, together."""
+        recent, older = self._recent, self._older
+        numbers = list(numbers)
+        found = {number: recent.get(number, older.get(number)) for number in numbers}
+        missing = [number for number, piece in found.items() if piece is None]
+        rows = [self._index[number] for number in missing]
+        for number, data in zip(missing, self._read(rows) if rows else (), strict=True):
+            found[number] = self._decoded(number, data)
+        self._keep(found)
+        return [found[number] for number in numbers]
+
+    def _keep(self, pieces: dict[int, pa.Array]) -> None:
+        new = {number: one for number, one in pieces.items() if number not in self._recent}
+        if not new:
+            return
+        self._recent.update(new)
+        self._bytes += sum(piece.nbytes for piece in new.values())
+        if len(self._recent) == len(self._index) and self._bytes <= _KEPT_BYTES:
+            kept = self._recent
+            self._whole = pa.concat_arrays([kept[number] for number in range(len(self._index))])
+            self._recent, self._older = {}, {}
+        elif self._bytes > _KEPT_BYTES // 2:
+            self._older, self._recent, self._bytes = self._recent, {}, 0
+
+    def _decoded(self, number: int, data: bytes) -> pa.Array:
+        expected = min(self._stored.rows, self._rows - number * self._stored.rows)
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
+            batch.validate(full=True)
+            if batch.num_rows != expected:
+                raise ValueError(f"it has {batch.num_rows} rows, not {expected}")
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptionError(
+                f"{self._index.path.parent}: piece {number} of the field "
+                f"{self._stored.field.name} cannot be read: {error}",
+                "Pack the dataset again (fastdata convert … --force), or copy it again.",
+            ) from None
+        return batch.column(0)
+
+
+def as_column(array: pa.Array) -> Column:
+    """Return numbers without nulls as a NumPy array; others as they are."""
+    kind, width = array.type, 0
+    if pa.types.is_fixed_size_list(kind) and not array.null_count:
+        width, kind = kind.list_size, kind.value_type
+        array = array.flatten()
+    elif pa.types.is_fixed_size_list(kind):
+        return array
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not numbers or array.null_count:
+        return array if not width else _again(array, width)
+    if pa.types.is_boolean(kind):
+        values: npt.NDArray[Any] = _values(array.cast(pa.uint8())).view(np.bool_)
+    else:
+        values = _values(array)
+    return values.reshape(-1, width) if width else values
+
+
+def as_arrow(column: Column) -> pa.Array:
+    """Return a column as an Arrow array; the inverse of `as_column`."""
+    if not isinstance(column, np.ndarray):
+        return column
+    values = pa.array(column.reshape(-1))
+    return values if column.ndim == 1 else _again(values, column.shape[1])
+
+
+def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None = None) -> Column:
+    """Return columns one after the other; with ``order``, the values at these places."""
+    if all(isinstance(column, np.ndarray) for column in columns):
+        joined = np.concatenate(columns)
+        return joined if order is None else joined[order]
+    whole = pa.concat_arrays([as_arrow(column) for column in columns])
+    return whole if order is None else as_column(whole.take(_indices(order)))
+
+
+def _again(values: pa.Array, width: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(values, width)
+
+
+def is_ragged(kind: pa.DataType) -> bool:
+    """Return whether a type's values are lists of numbers, or of so many numbers each."""
+    if not pa.types.is_list(kind):
+        return False
+    items = kind.value_type
+    if pa.types.is_fixed_size_list(items):
+        items = items.value_type
+    numbers = pa.types.is_integer(items) or pa.types.is_floating(items)
+    return bool(numbers or pa.types.is_boolean(items))
+
+
+def values_of(column: Column, field: Field) -> list[Any]:
+    """Return the value of each row: a NumPy scalar or array, else a Python object."""
+    if isinstance(column, np.ndarray):
+        return list(column)
+    if not field.nullable and is_ragged(column.type):
+        lists = (column.slice(at, 1).flatten() for at in range(len(column)))
+        return [np.array(as_column(one)) for one in lists]
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _values(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the values of numbers without nulls; not by ``to_numpy``, which imports pandas."""
+    if not len(array):
+        return np.empty(0, numpy_type(array.type))
+    values = np.frombuffer(array.buffers()[1], numpy_type(array.type))
+    return values[array.offset : array.offset + len(array)]
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return NumPy's type for Arrow's integers and floats."""
+    return np.dtype(_FLOATS.get(str(kind), str(kind)))
+
+
+def _indices(values: npt.NDArray[np.int64]) -> pa.Array:
+    values = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -1,0 +1,94 @@
+"""Source of one field's blobs, for decoders of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from fastdata import _native
+from fastdata.errors import FastdataError
+from fastdata.storage.source import Blob, Capabilities, Gathered, Rows, Source
+
+if TYPE_CHECKING:
+    from fastdata.storage.columns import Column
+    from fastdata.storage.index import ExtentTable
+
+#: Blobs that are fetched at once from a URL.
+_FETCHED_AT_ONCE = 32
+
+
+class FieldSource(Source):
+    """Source with the rows of another one, whose image is one of its further fields.
+
+    Args:
+        source: The other source.
+        field: Name of the field.
+    """
+
+    def __init__(self, source: Source, field: str) -> None:
+        self._source, self._field = source, field
+        self.location, self.hints = source.location, source.hints
+        about = source.capabilities
+        # What lies behind a URL is fetched by `gather`.
+        self.capabilities = Capabilities(True, about.shuffled, about.seek_points)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+        return self._source.classes
+
+    def key(self, row: int) -> str:
+        """See `Source.key`."""
+        return self._source.key(row)
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`."""
+        return f"{self._source.describe(row)}, its {self._field}"
+
+    def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        return self._source.problem(row, f"its {self._field}: {detail}", code, hint)
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`.
+
+        Raises:
+            SampleError: The row has no such blob.
+        """
+        blob = self._source.encoded(row, self._field, data)
+        if not blob.data:
+            raise self._source.problem(row, f"it has no {self._field}")
+        return blob
+
+    def column(self, field: str, rows: Rows | None = None) -> Column:
+        """See `Source.column`."""
+        return self._source.column(field, rows)
+
+    @cached_property
+    def table(self) -> ExtentTable | None:
+        """See `Source.table`."""
+        return self._source.table_of(self._field) if self._source.capabilities.local else None
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """See `Source.described`."""
+        return Gathered({"image": self._source.described(extents).blobs["image"]}, {})
+
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
+        """See `Source.gather`."""
+        found = self._source.gather(rows, [self._field]).blobs[self._field]
+        if not self._source.capabilities.local:
+            read = partial(self._read_one, found.extents)
+            with ThreadPoolExecutor(_FETCHED_AT_ONCE, "fastdata-fetch") as pool:
+                for _ in pool.map(read, range(len(rows)), rows.tolist()):
+                    pass
+        return Gathered({"image": found}, {})
+
+    def _read_one(self, extents: _native.Extents, slot: int, row: int) -> None:
+        with suppress(FastdataError):  # reading it again says why
+            extents.attach(slot, self._source.encoded(row, self._field).data)

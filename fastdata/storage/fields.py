@@ -1,0 +1,147 @@
+"""Fields of a row: their names, kinds and types.
+
+`fastdata.storage.columns` stores columns; blobs of further fields have an index of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fastdata.errors import UsageError
+
+#: Kinds of fields whose values are encoded bytes, each with its extent.
+BLOBS = ("image", "blob")
+KINDS = (*BLOBS, "column")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,99}")
+
+
+class Field(NamedTuple):
+    """Named, typed part of every row.
+
+    Attributes:
+        name: Its name, unique among the dataset's fields.
+        kind: "image" for blobs that are decoded to pixels; "blob" for any other file's bytes;
+            "column" for a value of an Arrow type.
+        type: Type of a column's values; None for other kinds.
+        nullable: Whether a row lacks it, or a null is anywhere in its values.
+    """
+
+    name: str
+    kind: str
+    type: pa.DataType | None = None
+    nullable: bool = False
+
+
+IMAGE = Field("image", "image")
+LABEL = Field("label", "column", pa.int32())
+#: Fields of a dataset with an image and a class in each row.
+IMAGE_AND_LABEL = (IMAGE, LABEL)
+
+
+@dataclass(frozen=True)
+class StoredField:
+    """Field of a dataset, and the files that hold it.
+
+    Attributes:
+        field: The field.
+        index: Name of its index file among the manifest's files; None for ``image`` and
+            ``label``, which the dataset's own index holds.
+        file: Name of a column's file among the manifest's; None for blobs.
+        rows: Rows in each piece of a column's file.
+    """
+
+    field: Field
+    index: str | None = None
+    file: str | None = None
+    rows: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in the manifest."""
+        name, kind, kind_of_values, nullable = self.field
+        entry: dict[str, Any] = {"name": name, "kind": kind}
+        if nullable:
+            entry["nullable"] = True
+        if kind_of_values is not None:
+            entry["type"] = str(kind_of_values)
+        if self.index is not None:
+            entry["index"] = self.index
+        if self.file is not None:
+            assert kind_of_values is not None
+            schema = pa.schema([(name, kind_of_values)]).serialize()
+            entry |= {"file": self.file, "rows": self.rows}
+            entry["schema"] = base64.b64encode(schema).decode()
+        return entry
+
+    @classmethod
+    def parse(cls, entry: Mapping[str, Any], files: Iterable[str]) -> StoredField:
+        """Return the field of an entry in the manifest.
+
+        Args:
+            entry: The entry.
+            files: Names of the manifest's files.
+
+        Raises:
+            KeyError: A part is missing.
+            TypeError: A part has the wrong type.
+            ValueError: It contradicts itself or the files.
+        """
+        name, kind = entry["name"], entry["kind"]
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"a field's name is {name!r}")
+        if kind not in KINDS:
+            raise ValueError(f"the kind of field {name} is {kind!r}")
+        for given in (IMAGE, LABEL):
+            if name == given.name:
+                if kind != given.kind:
+                    raise ValueError(f"the kind of field {name} is {kind!r}")
+                return cls(given)
+        index, nullable = entry["index"], entry.get("nullable", False)
+        if type(nullable) is not bool:
+            raise ValueError(f"nullable of field {name} is {nullable!r}")
+        if kind != "column":
+            _require_file(name, index, files)
+            return cls(Field(name, kind, None, nullable), index)
+        file, rows = entry["file"], entry["rows"]
+        _require_file(name, index, files)
+        _require_file(name, file, files)
+        if type(rows) is not int or not 1 <= rows < 1 << 32:
+            raise ValueError(f"the rows of field {name} are {rows!r}")
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(entry["schema"])))
+            (field,) = schema
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
+        return cls(Field(name, kind, field.type, nullable), index, file, rows)
+
+
+#: What a dataset has whose manifest lists no fields.
+STORED_IMAGE_AND_LABEL = tuple(map(StoredField, IMAGE_AND_LABEL))
+
+
+def _require_file(field: str, name: Any, files: Iterable[str]) -> None:
+    if name not in files:
+        raise ValueError(f"the file of field {field} is {name!r}, which is not among the files")
+
+
+def require_names(fields: Sequence[Field]) -> None:
+    """Check the names of fields that are to be packed.
+
+    Raises:
+        UsageError: A name cannot be a field's, or is another one's, too.
+    """
+    names = [field.name for field in fields]
+    for name in names:
+        if not _NAME.fullmatch(name) or name == "key":
+            raise UsageError(
+                f"{name!r} cannot be a field's name",
+                "Names have letters, digits, '_', '-' and '.', begin with a letter, and are not "
+                "'key'. Rename it, or leave it out.",
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")
