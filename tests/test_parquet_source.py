@@ -153,14 +153,6 @@ def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
     [
         ({"a": IMAGES[:1], "b": IMAGES[:1], "label": [0]}, {}, SourceError, "several columns hold"),
         ({"a": [b"text"], "label": [0]}, {}, SourceError, "no column holds image files"),
-        ({"image": IMAGES[:1], "p": [0], "q": [1]}, {}, SourceError, "usual name of labels.*p .*q"),
-        ({"image": IMAGES[:1]}, {}, SourceError, "usual name of labels.*it has image"),
-        ({"image": IMAGES[:1], "caption": ["a cat"]}, {}, SourceError, "usual name.*keep your own"),
-        ({"image": IMAGES[:1], "split": [0]}, {}, SourceError, "usual name of labels"),
-        (
-            {"image": IMAGES[:1], "labels": [[0, 3]], "caption": ["a"]}, {}, SourceError,
-            "labels has several labels per row.*keep your own loader",
-        ),
         (GOOD, {"image_column": "x"}, UsageError, "no column x of b"),
         (GOOD, {"label_column": "x"}, UsageError, "no column x of s"),
         (GOOD, {"key_column": "image"}, UsageError, "no column image"),
@@ -178,6 +170,28 @@ def test_what_cannot_be_told(
     path = write(tmp_path / "in.parquet", columns)
     with pytest.raises(error, match=f"(?s){text}"):
         ParquetImages(path, **options)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"p": [0, 1, 2], "q": [1, 1, 1]},
+        {"caption": ["a cat", None, "é"]},
+        {"labels": [[0, 3], [], None], "caption": ["a", "b", "c"]},
+    ],
+)
+def test_without_a_column_of_labels_all_others_are_fields(
+    tmp_path: Path, columns: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "in.parquet", {"image": IMAGES[:3], **columns})
+    pack(ParquetImages(path), tmp_path / "out", workers=1, order="source")
+    opened = ImageDataset(tmp_path / "out", fields=("image", *columns))
+    assert ImageDataset(tmp_path / "out").fields == ("image",)
+    assert opened.classes == []
+    for row in range(3):
+        found = dict(zip(columns, opened[row][1:], strict=True))
+        assert found == {name: values[row] for name, values in columns.items()}
 
 
 def structs(images: list[bytes]) -> pa.Array:
@@ -210,7 +224,7 @@ def test_what_is_taken_and_left_out_is_said(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         assert (
             f"{path}: images from img.bytes, labels from fine_label, keys from file and row "
-            "number; left out: mask, coarse_label"
+            "number, fields mask, coarse_label"
         ) in " ".join(result.stderr.split())
     assert [image for _, _, image in rows(tmp_path / "out")] == IMAGES[:3]
 
@@ -221,8 +235,8 @@ def test_the_only_column_noted_to_hold_classes_is_taken(tmp_path: Path) -> None:
     pq.write_table(with_classes(table, "kind"), path)
     source = ParquetImages(path)
     assert source.classes == ["cat", "dog"]
-    assert source.columns_taken.endswith("labels from kind, keys from file and row number; left "
-                                         "out: caption")  # fmt: skip
+    assert source.columns_taken.endswith("labels from kind, keys from file and row number; fields "
+                                         "caption")  # fmt: skip
 
 
 def test_files_that_are_not_there_or_not_parquet(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Memory(Source):
         return self._rows[row].key
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        self.field(field, ("image",))
+        self.field(field, ("image", "blob"))
         return Blob(self._rows[row].path.read_bytes() if data is None else data)
 
     def column(self, field: str, rows: Any = None) -> Any:
@@ -190,7 +190,9 @@ class Conformance:
         assert isinstance(recipe, Recipe)
         settings = Settings(recipe, True, False, ImageDataset(dataset()).limits)
         numbering = Numbering(len(written), number(np.arange(len(written))))
-        decoder = SampleDecoder(source, numbering, settings, lambda index, label: label)
+        target = lambda index, label: label  # noqa: E731
+        fields = ("image", "label")
+        decoder = SampleDecoder(source, numbering, {"image": settings}, target, fields)
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:

