@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.converters.encode import Encoding
@@ -15,6 +16,7 @@ from fastdata.errors import UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
+from fastdata.storage.fields import NAME, Field
 
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
@@ -128,3 +130,21 @@ def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool
         return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
     first, second = Path(one).resolve(), Path(other).resolve()
     return first == second or second in first.parents or first in second.parents
+
+
+def require_names(fields: Sequence[Field]) -> None:
+    """Check the names of fields that are to be packed.
+
+    Raises:
+        UsageError: A name cannot be a field's, or is another one's, too.
+    """
+    names = [field.name for field in fields]
+    for name in names:
+        if not NAME.fullmatch(name) or name == "key":
+            raise UsageError(
+                f"{name!r} cannot be a field's name",
+                "Names have letters, digits, '_', '-' and '.', begin with a letter, and are not "
+                "'key'. Rename it, or leave it out.",
+            )
+        if names.count(name) > 1:
+            raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")

@@ -34,7 +34,13 @@ from fastdata.converters.finishing import (
 )
 from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.lmdb_packing import find_committed, pack_lmdb, unfinished_file
-from fastdata.converters.options import check_options, check_out, choose_executor, choose_order
+from fastdata.converters.options import (
+    check_options,
+    check_out,
+    choose_executor,
+    choose_order,
+    require_names,
+)
 from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields
@@ -47,7 +53,7 @@ from fastdata import __version__
 from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
 from fastdata.executors import Executor, InProcess
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.fields import IMAGE, LABEL, require_names
+from fastdata.storage.fields import IMAGE, LABEL
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     free_space,

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fastdata import _native
-from fastdata.batches.batch import Batch, View
-from fastdata.batches.pipeline import Pipeline, await_done
-from fastdata.decode.engine import Engine
+from fastdata.batches.helpers import await_done
 from fastdata.errors import FastdataError
-from fastdata.plan.schedule import Planned
 from fastdata.storage.field_source import FieldSource
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, Field
 from fastdata.storage.source import Source
+
+if TYPE_CHECKING:
+    from fastdata.batches.batch import Batch, View
+    from fastdata.batches.pipeline import Pipeline
+    from fastdata.decode.engine import Engine
+    from fastdata.plan.schedule import Planned
 
 
 @dataclass
@@ -101,7 +104,7 @@ class BlobPipeline:
         """Do nothing: there is nothing to free."""
 
 
-FurtherPipeline: TypeAlias = Pipeline | BlobPipeline
+FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline"
 
 
 class Pipelines:

@@ -1,16 +1,21 @@
-"""Daemon pool for the Pillow fallback; does not block interpreter exit."""
+"""Daemon pool for the Pillow fallback, which does not block interpreter exit; waiting for jobs."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+#: Seconds between two checks for signals such as Ctrl-C, while waiting for batches.
+_SLICE = 0.05
 
 
 def helper_threads(threads: int) -> Executor:
@@ -135,3 +140,30 @@ def end_all() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
     for thread in list(_THREADS):
         thread.join()
+
+
+class Waitable(Protocol):
+    """Job to wait for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for some seconds or until it is done; return whether it is done."""
+
+
+def await_done(pending: Waitable, deadline: float | None) -> None:
+    """Wait for a job; handle signals meanwhile.
+
+    Raises:
+        TimeoutError: The deadline has passed.
+    """
+    while not pending.wait(_SLICE):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+
+
+def result_of(future: Future[T], deadline: float | None) -> T:
+    """Wait for a future as `await_done` does, and return its result."""
+    # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
+    while not wait([future], _SLICE).done:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+    return future.result()

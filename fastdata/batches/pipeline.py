@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.batches.batch import Batch, OneOfBatch, Settings, View, too_small
 from fastdata.batches.buffers import BatchMemory, BufferPool
+from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch
@@ -45,9 +45,6 @@ _ANY_SIZE = 1 << 15
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
 _FEW = 16
-
-#: Seconds between two checks for signals such as Ctrl-C, while waiting for batches.
-_SLICE = 0.05
 
 _NO_CUTS = np.empty(0, _native.CUT)
 # Columns of a batch that are not known, or not yet.
@@ -251,7 +248,7 @@ class Pipeline:
             await_done(pending, deadline)
         self._collect_all(batch)
         for slot in sorted(batch.slow):
-            found = _result(batch.slow[slot], deadline)
+            found = result_of(batch.slow[slot], deadline)
             if found.error is None:
                 self._counters.count(found.kind, found.decoder)
             self._counters.bad_seek_points += found.without_table
@@ -512,29 +509,3 @@ class Pipeline:
             data = batch.gathered.extents.read(slot, check=False)
         sample = OneOfBatch(self._source, self._settings, batch, slot, data)
         batch.slow[slot] = self._helpers.submit(decode_alone, sample, verdict or Verdict())
-
-
-class Waitable(Protocol):
-    """Job to wait for."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for some seconds or until it is done; return whether it is done."""
-
-
-def await_done(pending: Waitable, deadline: float | None) -> None:
-    """Wait for a job; handle signals meanwhile.
-
-    Raises:
-        TimeoutError: The deadline has passed.
-    """
-    while not pending.wait(_SLICE):
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
-
-
-def _result(future: Future[Outcome], deadline: float | None) -> Outcome:
-    # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
-    while not wait([future], _SLICE).done:
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
-    return future.result()

@@ -18,7 +18,8 @@ import torch
 from fastdata import _native
 from fastdata.batches.batch import Batch, View
 from fastdata.batches.buffers import BatchMemory
-from fastdata.batches.pipeline import Pipeline, await_done
+from fastdata.batches.helpers import await_done
+from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, warn

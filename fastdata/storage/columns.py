@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ import pyarrow as pa
 from fastdata.errors import CorruptionError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
-from fastdata.storage.index import Index
 from fastdata.storage.records import Row, rows_to_batch, write_index
+
+if TYPE_CHECKING:
+    from fastdata.storage.index import Index
 
 #: Values of some rows: a NumPy array, shape (N,) or (N, K), where each row has one number or K of
 #: them; else an Arrow array of N values.

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastdata.errors import UsageError
-
 #: Kinds of fields whose values are encoded bytes, each with its extent.
 BLOBS = ("image", "blob")
 KINDS = (*BLOBS, "column")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,99}")
+#: Names of fields.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,99}")
 
 
 class Field(NamedTuple):
@@ -92,7 +91,7 @@ class StoredField:
             ValueError: It contradicts itself or the files.
         """
         name, kind = entry["name"], entry["kind"]
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(f"a field's name is {name!r}")
         if kind not in KINDS:
             raise ValueError(f"the kind of field {name} is {kind!r}")
@@ -127,21 +126,3 @@ STORED_IMAGE_AND_LABEL = tuple(map(StoredField, IMAGE_AND_LABEL))
 def _require_file(field: str, name: Any, files: Iterable[str]) -> None:
     if name not in files:
         raise ValueError(f"the file of field {field} is {name!r}, which is not among the files")
-
-
-def require_names(fields: Sequence[Field]) -> None:
-    """Check the names of fields that are to be packed.
-
-    Raises:
-        UsageError: A name cannot be a field's, or is another one's, too.
-    """
-    names = [field.name for field in fields]
-    for name in names:
-        if not _NAME.fullmatch(name) or name == "key":
-            raise UsageError(
-                f"{name!r} cannot be a field's name",
-                "Names have letters, digits, '_', '-' and '.', begin with a letter, and are not "
-                "'key'. Rename it, or leave it out.",
-            )
-        if names.count(name) > 1:
-            raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")

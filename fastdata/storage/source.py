@@ -26,11 +26,11 @@ from fastdata.errors import (
     SampleError,
     UsageError,
 )
-from fastdata.storage.columns import Column
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
+    from fastdata.storage.columns import Column
     from fastdata.storage.index import ExtentTable
     from fastdata.storage.seek_cache import Stamped
 
