@@ -98,7 +98,9 @@ def test_samples_are_those_of_the_concatdataset(name: str, threads: int) -> None
 def test_where_workers_run_they_decode_natively_too(workers: int) -> None:
     data = ConcatDataset([images(SMALL), Subset(image_folder(target_transform=shifted), [4, 2])])
     with pytest.warns(SlowPathWarning):
-        loader = DataLoader(data, 11, num_workers=workers, collate_fn=list)
+        loader = DataLoader(
+            data, 11, num_workers=workers, collate_fn=list, worker_init_fn=lambda worker: None
+        )
     assert loader.explain().startswith("workers")
     samples = [sample for batch in loader for sample in batch]
     pixels, labels = zip(*samples, strict=True)

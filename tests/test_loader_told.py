@@ -315,12 +315,19 @@ def native(transform: Any = CROP) -> ImageDataset:
 #: What keeps images from the native path: a dataset, the loader's arguments, the path that is
 #: taken, and what is told of the cause and of what would mend it.
 SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
-    "collate_fn": (native, {"collate_fn": list}, "workers", "collate_fn list", "batch_transform="),
-    "collate_fn, unknown": (
+    "collate_fn, device": (
+        native,
+        {"collate_fn": list, "device": "cpu"},
+        "workers",
+        "the collate_fn list wants single samples, and device= normalises whole batches",
+        "batch_transform=",
+    ),
+    "collate_fn, device, unknown": (
         lambda: native(Wrapping()),
-        {"collate_fn": list},
+        {"collate_fn": list, "device": "cpu"},
         "torch",
-        "the collate_fn list wants single samples; and Wrapping",
+        "the collate_fn list wants single samples, and device= normalises whole batches; and "
+        "Wrapping",
         "batch_transform=",
     ),
     "worker_init_fn": (
