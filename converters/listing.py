@@ -33,7 +33,7 @@ from fastdata.converters.records import (
 from fastdata.errors import SourceError, printable
 from fastdata.executors import Executor, report
 from fastdata.remote.urls import redact
-from fastdata.storage.arrow import array, as_numpy, update_digest
+from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
 from fastdata.storage.paths import is_inside
@@ -386,7 +386,9 @@ class Listing:
             (field.name, field.type) for field in self.schema if field.name.startswith(_FIELD)
         ]
         for batch in self.batches(start, stop):
-            for row in batch.to_pylist():
+            columns = map(python_values, batch.columns)
+            for values in zip(*columns, strict=True):
+                row = dict(zip(batch.schema.names, values, strict=True))
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
                 row["pixels"] = None if height is None else (height, width, pixels)

@@ -16,6 +16,7 @@ from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
+from fastdata.storage.arrow import python_values
 from fastdata.storage.columns import as_arrow
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
@@ -186,7 +187,7 @@ class PackedRows(NamedTuple):
                     columns[field.name] = list(index.rows(first, stop, seek_points=False))
                 elif field.kind == "column" and field != LABEL:
                     values = source.column(field.name, np.arange(first, stop))
-                    columns[field.name] = as_arrow(values).to_pylist()
+                    columns[field.name] = python_values(as_arrow(values))
             for at in range(stop - first):
                 yield {name: column[at] for name, column in columns.items()}
 

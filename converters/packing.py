@@ -53,6 +53,7 @@ from fastdata import __version__
 from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
 from fastdata.executors import Executor, InProcess
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage import formats
 from fastdata.storage.fields import IMAGE, LABEL
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
@@ -63,7 +64,7 @@ from fastdata.storage.files import (
     sync,
     whole_file,
 )
-from fastdata.storage.formats import lmdb, shards
+from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
     FORMAT_VERSION,
@@ -598,10 +599,11 @@ class _Packing:
                 if entry.name.startswith("_"):
                     self.uploading.add(entry, keep=True)
         others = [BAD_SAMPLES_NAME] if bad else []
-        if self.job.container == "shards":
-            others.append(shards.HUGGING_FACE_NAME)
-            with whole_file(self.out / shards.HUGGING_FACE_NAME) as temporary:
-                temporary.write_text(shards.HUGGING_FACE, "utf-8")
+        for_others = formats.hugging_face(self.job.container, self.job.fields)
+        if for_others is not None:
+            others.append(formats.HUGGING_FACE_NAME)
+            with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
+                temporary.write_text(for_others, "utf-8")
         if self.uploading is not None:
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])

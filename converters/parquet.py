@@ -483,6 +483,8 @@ def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
             for number in range(kind.num_fields):
                 child = kind.field(number)
                 add(f"{prefix}.{child.name}", child.type)
+        elif prefix in found:
+            raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
         else:
             found[prefix] = kind
 
@@ -491,8 +493,6 @@ def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
             add(field.name, field.type)
     except pa.ArrowException as error:
         raise SourceError(f"{path}: its columns cannot be read: {error}") from None
-    if len(found) != len(file.schema.names):
-        raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
     return found
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from fastdata.errors import SampleError, UnreadableError
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_descriptor, read_exactly
@@ -38,7 +40,8 @@ class Record(NamedTuple):
         window: Number of the window that a shuffled listing reads together
             (`fastdata.converters.shuffling`); sources leave it out.
         fields: Values of the source's further fields, in their order; None where there is none. A
-            column's is a Python value of its type; a blob's is a record of its bytes, by `blob_of`.
+            column's is one of `fastdata.storage.arrow.python_values`; a blob's is a record of its
+            bytes, by `blob_of`.
     """
 
     key: str
@@ -62,9 +65,10 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs in the source, and of its texts, about."""
+        """Bytes of all its blobs in the source, and of its texts and numbers, about."""
         texts = sum(len(value) for value in self.fields if isinstance(value, str | bytes))
-        return self.length + texts + sum(blob.length for blob in self.blobs)
+        numbers = sum(value.nbytes for value in self.fields if isinstance(value, np.ndarray))
+        return self.length + texts + numbers + sum(blob.length for blob in self.blobs)
 
     @property
     def is_held(self) -> bool:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
 from fastdata.remote.answers import ChangedError
+from fastdata.storage.arrow import python_values
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
 if TYPE_CHECKING:
@@ -46,14 +47,13 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
 
 
 def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
-    """Return a column's values; ``a.b`` is the field ``b`` of the struct ``a``."""
+    """Return a column as `python_values`; ``a.b`` is the field ``b`` of the struct ``a``."""
     first, *fields = _path(batch.schema, column)
     values = batch.column(first)
     for field in fields:
         # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
-    found: list[Any] = values.to_pylist()
-    return found
+    return python_values(values)
 
 
 def _path(schema: pa.Schema, column: str) -> list[str]:

@@ -20,6 +20,7 @@ from fastdata.converters.trees import LocalTree, Tree, file_at, source_tree, sto
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.filesystem import list_entries
 from fastdata.remote.urls import is_url, join_url, name_of, redact
+from fastdata.storage.arrow import python_values
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
@@ -214,8 +215,9 @@ class TableRows(NamedTuple):
         """Yield the records of its rows, in order."""
         files = _Files(self.tree, self.options)
         for batch in self.table.to_batches(1024):
-            for row in batch.to_pylist():
-                yield self._record(row, files)
+            names, columns = batch.schema.names, map(python_values, batch.columns)
+            for row in zip(*columns, strict=True):
+                yield self._record(dict(zip(names, row, strict=True)), files)
 
     def _record(self, row: Mapping[str, Any], files: _Files) -> Record:
         path = row[self.columns.path]

@@ -20,13 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from containers import load_manifest, pack_tree
+from fastdata.converters.table import TableImages
 from jpegs import encode, picture
+from PIL import Image
+from torch.utils.data import Subset
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import FastdataError
+from fastdata.loading.ragged import Ragged
 from fastdata.transforms import CenterCrop
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
@@ -47,12 +52,15 @@ class Dataset:
         manifest = load_manifest(self.path)
         self.manifest = self.path / "_dataset.json"
         self.index = self.path / manifest["index"]["name"]
-        self.blobs = [self.path / entry["name"] for entry in manifest["files"]]
-        self.blobs = self.blobs or sorted(Path(manifest["root"]).rglob("*.jpg"))
+        files = [self.path / entry["name"] for entry in manifest["files"]]
+        self.fields = [path for path in files if path.name.startswith("_")]
+        self.blobs = [path for path in files if path not in self.fields]
+        self.blobs = self.blobs or sorted(Path(manifest["root"]).rglob("*.*"))
 
     def draw(self, draw: random.Random) -> Path:
         """A file: of each kind as often."""
-        return draw.choice([self.manifest, self.index, draw.choice(self.blobs)])
+        kinds = [self.blobs, self.fields, [self.manifest], [self.index]]
+        return draw.choice(draw.choice(kinds))
 
 
 @pytest.fixture(scope="module")
@@ -63,47 +71,87 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
         image.parent.mkdir(parents=True, exist_ok=True)
         sampling = ["4:2:0", "4:4:4", "grey"][number % 3]
         image.write_bytes(encode(picture(300 + 7 * number, 280 - 5 * number, number), sampling))
+        if number % 4:
+            Image.effect_noise((40, 30), number).save(image.with_suffix(".png"))
+        if number % 3:
+            image.with_suffix(".bin").write_bytes(bytes([number]) * 300 * number)
+    shutil.copytree(folder / "tree", folder / "loose")  # `folder` has its files there
     for container in CONTAINERS:
-        if container == "folder":  # its images are damaged: they are its own
-            shutil.copytree(folder / "tree", folder / "loose")
-            pack_tree(folder / "loose", folder / container, container)
-        else:
-            pack_tree(folder / "tree", folder / container, container, unit_size=100_000)
+        root = folder / ("loose" if container == "folder" else "tree")
+        source = TableImages(table_of(root), root, files=["mask", "note"])
+        pack_tree(source, folder / container, container, unit_size=100_000)
     return {container: Dataset(folder, container) for container in CONTAINERS}
 
 
+def table_of(root: Path) -> pa.Table:
+    """Columns of several types, some with nulls, and two fields of files, some missing."""
+    rows = []
+    for path in sorted(root.rglob("*.jpg")):
+        number = int(path.stem)
+        row = {"path": str(path.relative_to(root)), "label": path.parent.name}
+        row |= {"text": f"caption {number} ü" if number % 5 else None, "score": number / 7}
+        row |= {"vector": [number + 0.5] * 96, "boxes": [[number] * 4] * (number % 3)}
+        for name, suffix in (("mask", ".png"), ("note", ".bin")):
+            other = path.with_suffix(suffix)
+            row[name] = str(other.relative_to(root)) if other.exists() else None
+        rows.append(row)
+    types = {"vector": pa.list_(pa.float32(), 96), "boxes": pa.list_(pa.list_(pa.int16(), 4))}
+    table = pa.Table.from_pylist(rows)
+    fields = [pa.field(one.name, types.get(one.name, one.type)) for one in table.schema]
+    return pa.Table.from_pylist(rows, pa.schema(fields))
+
+
+COLUMNS = ("text", "score", "vector", "boxes")
+FIELDS = ("image", "label", "mask", "note", *COLUMNS)
+
+
+def plain(value: Any) -> Any:
+    """A value that `same` compares."""
+    if isinstance(value, Ragged):
+        return [one.tolist() for one in value.list()]
+    if isinstance(value, Image.Image):
+        return np.asarray(value)
+    return np.asarray(value) if isinstance(value, torch.Tensor) else value
+
+
+MASKED = ("image", "mask")
+
+
 def by_loader(path: Path) -> Callable[[], Any]:
-    dataset = ImageDataset(path, CenterCrop(96))
-    loader = DataLoader(dataset, 5, fields=("image", "label", "key"))
+    fields = ("image", "label", "note", *COLUMNS, "key")
+    dataset = ImageDataset(path, CenterCrop(96), fields=fields)
+    loader = DataLoader(dataset, 5)
+    # A sample without a mask is no sample of a loader that asks for masks.
+    masked = [row for row, (mask,) in enumerate(ImageDataset(path, fields=["mask"])) if mask]
+    both = ImageDataset(path, {name: CenterCrop(32) for name in MASKED}, fields=MASKED)
+    masks = DataLoader(Subset(both, masked), 5)
 
     def read() -> list[Any]:
-        found = [dataset.classes]
-        for batch in loader:
-            found += [batch["image"].numpy(), batch["label"].tolist(), batch["key"]]
+        found: list[Any] = [dataset.classes]
+        for batch in (*loader, *masks):
+            found += map(plain, batch)
         return found
 
     return read
 
 
 def by_torch(path: Path) -> Callable[[], Any]:
-    dataset = ImageDataset(path, CenterCrop(96))
-    loader = torch.utils.data.DataLoader(dataset, 5)
+    dataset = ImageDataset(path, CenterCrop(96), fields=("image", "label", "note", *COLUMNS))
+    loader = torch.utils.data.DataLoader(dataset, 5, collate_fn=list)
 
     def read() -> list[Any]:
-        batches = ((images.numpy(), labels.tolist()) for images, labels in loader)
-        return [dataset.classes, *(part for batch in batches for part in batch)]
+        return [dataset.classes, *(plain(one) for batch in loader for row in batch for one in row)]
 
     return read
 
 
 def by_items(path: Path) -> Callable[[], Any]:
-    dataset = ImageDataset(path)
+    dataset = ImageDataset(path, fields=FIELDS)
 
     def read() -> list[Any]:
         found = [dataset.classes, dataset.labels.tolist()]
         for number in range(len(dataset)):
-            image, label = dataset[number]
-            found += [np.asarray(image), label, dataset.row(number).key]
+            found += [*map(plain, dataset[number]), dataset.row(number).key]
         return found
 
     return read
@@ -114,7 +162,9 @@ PATHS = [by_loader, by_torch, by_items]
 
 def same(found: list[Any], expected: list[Any]) -> bool:
     return len(found) == len(expected) and all(
-        np.array_equal(one, other) if isinstance(other, np.ndarray) else one == other
+        np.array_equal(one, other)
+        if isinstance(other, np.ndarray)
+        else type(one) is type(other) and one == other
         for one, other in zip(found, expected, strict=True)
     )
 

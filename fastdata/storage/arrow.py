@@ -38,13 +38,15 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         offsets = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
         buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
     else:
-        buffers = [bitmap, pa.py_buffer(np.asarray(values, _dtype(kind)))]
+        buffers = [bitmap, pa.py_buffer(np.asarray(values, numpy_type(kind)))]
     return pa.Array.from_buffers(kind, len(valid), buffers)
 
 
 def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of an array of integers without nulls, as a view of its memory."""
-    values = np.frombuffer(column.buffers()[1], _dtype(column.type))
+    """Return the values of an array of numbers without nulls, as a view of its memory."""
+    if not len(column):
+        return np.empty(0, numpy_type(column.type))
+    values = np.frombuffer(column.buffers()[1], numpy_type(column.type))
     return values[column.offset : column.offset + len(column)]
 
 
@@ -60,23 +62,83 @@ def has_nulls(column: pa.Array) -> bool:
     return pa.types.is_nested(kind) and has_nulls(column.flatten())
 
 
+def python_values(column: pa.Array) -> list[Any]:
+    """Return an array's values for `array`, which makes the same array of them.
+
+    Lists of numbers are NumPy arrays, for speed; moments and durations, at any depth, are whole
+    numbers of their unit, because Python's own lose nanoseconds.
+    """
+    counted = _with_moments(column.type, pa.int64())
+    if counted != column.type:
+        column = column.cast(counted)
+    kind = column.type
+    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not lists or str(kind.value_type) not in _NUMBERS or column.flatten().null_count:
+        found: list[Any] = column.to_pylist()
+        return found
+    numbers = as_numpy(column.flatten())
+    ends = np.cumsum(as_numpy(column.value_lengths().fill_null(0)), dtype=np.int64).tolist()
+    pairs = zip([0, *ends], ends, column.is_valid().to_pylist(), strict=False)
+    return [numbers[start:end] if valid else None for start, end, valid in pairs]
+
+
+def has_moments(kind: pa.DataType) -> bool:
+    """Return whether values of a type have moments or durations, at any depth."""
+    return bool(_with_moments(kind, pa.string()) != kind)
+
+
+def moments_as_text(values: pa.Array) -> pa.Array:
+    """Return an array with its moments and durations, at any depth, as strings."""
+    return values.cast(_with_moments(values.type, pa.string()))
+
+
+def _with_moments(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type with another one in place of moments and durations."""
+    types = pa.types
+    if types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind):
+        return pa.int32() if types.is_time32(kind) and other == pa.int64() else other
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(_with_moments(one.type, other)) for one in kind])
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return kind
+    item = kind.value_field.with_type(_with_moments(kind.value_type, other))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(item, kind.list_size)
+    return pa.large_list(item) if types.is_large_list(kind) else pa.list_(item)
+
+
 def update_digest(digest: Any, column: pa.Array) -> None:
     """Add a column's values to a hashlib hash; independent of pyarrow's version."""
     digest.update(b"%d %d;" % (len(column), column.null_count))
     if column.null_count == len(column):
         return
+    if column.null_count:
+        digest.update(as_numpy(column.is_valid().cast(pa.uint8())).tobytes())
+        column = column.drop_null()
     kind = column.type
     if kind in (pa.string(), pa.binary()):
         offsets = np.frombuffer(column.buffers()[1], np.int32)
         offsets = offsets[column.offset : column.offset + len(column) + 1]
         digest.update(np.diff(offsets).tobytes())
         digest.update(memoryview(column.buffers()[2])[offsets[0] : offsets[-1]])
-    elif pa.types.is_integer(kind):
+    elif str(kind) in _NUMBERS:
         digest.update(as_numpy(column).tobytes())
+    elif pa.types.is_struct(kind):
+        for child in column.flatten():
+            update_digest(digest, child)
+    elif pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        digest.update(as_numpy(column.value_lengths()).tobytes())
+        update_digest(digest, column.flatten())
     else:
-        digest.update(repr(column.to_pylist()).encode("utf-8", "surrogatepass"))
+        digest.update(repr(python_values(column)).encode("utf-8", "surrogatepass"))
 
 
-def _dtype(kind: pa.DataType) -> np.dtype[Any]:
-    # Arrow and NumPy call integer types by the same names. `to_pandas_dtype` asks for pandas.
-    return np.dtype(str(kind))
+#: Arrow's names of numbers, and NumPy's where they differ.
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_NUMBERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {*_FLOATS}
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return NumPy's type for Arrow's integers and floats."""
+    # Both call integer types by the same names. `to_pandas_dtype` asks for pandas.
+    return np.dtype(_FLOATS.get(str(kind), str(kind)))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError
+from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import Row, rows_to_batch, write_index
@@ -31,8 +32,6 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 _PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096
 #: Most bytes of a column that are kept in memory.
 _KEPT_BYTES = 256 << 20
-#: Arrow's names of types that NumPy calls otherwise.
-_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def rows_per_piece(size: int, rows: int) -> int:
@@ -206,9 +205,9 @@ def as_column(array: pa.Array) -> Column:
     if not numbers or array.null_count:
         return array if not width else _again(array, width)
     if pa.types.is_boolean(kind):
-        values: npt.NDArray[Any] = _values(array.cast(pa.uint8())).view(np.bool_)
+        values: npt.NDArray[Any] = as_numpy(array.cast(pa.uint8())).view(np.bool_)
     else:
-        values = _values(array)
+        values = as_numpy(array)
     return values.reshape(-1, width) if width else values
 
 
@@ -253,19 +252,6 @@ def values_of(column: Column, field: Field) -> list[Any]:
         return [np.array(as_column(one)) for one in lists]
     found: list[Any] = column.to_pylist()
     return found
-
-
-def _values(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of numbers without nulls; not by ``to_numpy``, which imports pandas."""
-    if not len(array):
-        return np.empty(0, numpy_type(array.type))
-    values = np.frombuffer(array.buffers()[1], numpy_type(array.type))
-    return values[array.offset : array.offset + len(array)]
-
-
-def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """Return NumPy's type for Arrow's integers and floats."""
-    return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def _indices(values: npt.NDArray[np.int64]) -> pa.Array:

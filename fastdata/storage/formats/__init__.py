@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 
 
+#: Tells Hugging Face's ``datasets`` which files of the folder are the data.
+HUGGING_FACE_NAME = ".huggingface.yaml"
+
+
 class Sample(NamedTuple):
     """Sample to write.
 
@@ -31,7 +35,7 @@ class Sample(NamedTuple):
         row: Index row of its image.
         blob: Bytes of its image.
         fields: Values of the further fields, in their order; None where there is none. A column's
-            is a Python value of its type; a blob's is its index row and its bytes.
+            is one of `fastdata.storage.arrow.python_values`; a blob's is its index row and bytes.
     """
 
     row: Row
@@ -103,6 +107,14 @@ def file_name(container: str, number: int) -> str:
     """Return the name of a container's file by its number from 0; an LMDB has one."""
     name: str = _module(container).FILE_NAME.format(number)
     return name
+
+
+def hugging_face(container: str, fields: Sequence[Field]) -> str | None:
+    """Return the text of `HUGGING_FACE_NAME`; None if ``datasets`` finds the files without it."""
+    if container == "shards" or (container == "parquet" and fields):
+        suffix = Path(_module(container).FILE_NAME).suffix
+        return f"configs: [{{config_name: default, data_files: '*{suffix}'}}]\n"
+    return None
 
 
 def extents(

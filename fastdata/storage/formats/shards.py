@@ -110,11 +110,6 @@ class ShardWriter:
 open_writer = ShardWriter
 
 
-#: Beside the shards: tells Hugging Face's ``datasets`` that these are the data, not the manifest.
-HUGGING_FACE_NAME = ".huggingface.yaml"
-HUGGING_FACE = "configs: [{config_name: default, data_files: '*.tar'}]\n"
-
-
 def member_head(name: str, size: int) -> bytes:
     """Return the header of a member: a regular file of so many bytes.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from fastdata.storage.arrow import has_moments, moments_as_text
 from fastdata.storage.fields import Field
 
 
@@ -22,7 +24,11 @@ def is_text(field: Field) -> bool:
 
 
 def as_text(field: Field, value: Any) -> bytes:
-    """Return a column's value: strings in UTF-8, bytes as they are, all others as JSON."""
+    """Return a value of `python_values`: strings in UTF-8, bytes as they are, others as JSON."""
     if is_text(field):
         return value.encode() if isinstance(value, str) else bytes(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    elif has_moments(field.type):
+        value = moments_as_text(pa.array([value], field.type))[0].as_py()
     return json.dumps(value, ensure_ascii=False, default=str).encode()

@@ -1,0 +1,376 @@
+"""Fields in every container, as other libraries read them and as fastdata does, row by row."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import field_data
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from containers import load_manifest, pack_tree
+from fastdata.converters.packed import PackedDataset
+from fastdata.converters.parquet import ParquetImages
+from fastdata.converters.table import TableImages
+from fastdata.converters.webdataset import WebDataset
+from PIL import Image
+
+from fastdata import ImageDataset, verify
+from fastdata.storage.columns import as_arrow
+
+#: Columns whose text for other tools is neither their string nor their value as JSON.
+TEXTS = ("text", "maybe-text", "large", "category", "empty")
+BLOBS = ("second", "raw")
+
+
+class Written(NamedTuple):
+    """A dataset, and what was written: each column, and each key's further blobs."""
+
+    path: Path
+    table: pa.Table
+    blobs: Mapping[str, Mapping[str, bytes | None]]
+
+    def values(self, name: str) -> list[Any]:
+        """Return a column by pyarrow alone, in the order of the dataset."""
+        found: list[Any] = self.table.column(name).to_pylist()
+        return found
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of its columns."""
+        taken = ("key", "label", "image", "path", *BLOBS)
+        return [name for name in self.table.column_names if name not in taken]
+
+
+def as_parquet(folder: Path) -> pa.Table:
+    folder.mkdir()
+    table = field_data.table()
+    pq.write_table(table.slice(0, 25), folder / "a.parquet", row_group_size=7)
+    pq.write_table(table.slice(25), folder / "b.parquet")
+    return pq.read_table(folder)
+
+
+def as_files(folder: Path) -> pa.Table:
+    """Write images and further blobs to files; return a table with their paths."""
+    folder.mkdir()
+    found = {"path": [], "second": [], "raw": []}
+    extra = field_data.blobs()
+    for at in range(field_data.ROWS):
+        (folder / f"{at}.jpg").write_bytes(field_data.image_file(at))
+        found["path"].append(f"{at}.jpg")
+        for name, suffix in (("second", "png"), ("raw", "bin")):
+            data = extra[name][at]
+            found[name].append(None if data is None else f"{at}.{suffix}")
+            if data is not None:
+                (folder / f"{at}.{suffix}").write_bytes(data)
+    table = field_data.table().drop_columns(["image", *BLOBS])
+    for name, paths in found.items():
+        table = table.append_column(name, pa.array(paths))
+    return table
+
+
+def as_tars(folder: Path) -> None:
+    """Write tars as the webdataset package does: members of one sample, some missing."""
+    folder.mkdir()
+    extra, texts = field_data.blobs(), field_data.columns()["maybe-text"].to_pylist()
+    for shard in range(2):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for at in range(shard, field_data.ROWS, 2):
+                text = texts[at]
+                members = {"jpg": field_data.image_file(at), "cls": b"%d" % (at % 3)}
+                members |= {"txt": None if text is None else text.encode(), "id": b"%d" % at}
+                members |= {"seg.png": extra["second"][at], "flac": extra["raw"][at]}
+                members["json"] = json.dumps({"url": text, "n": at}).encode()
+                for extension, data in members.items():
+                    if data is not None:
+                        info = tarfile.TarInfo(f"a/{at:03d}.{extension}")
+                        info.size = len(data)
+                        tar.addfile(info, io.BytesIO(data))
+
+
+def written_of(path: Path, table: pa.Table) -> Written:
+    """Pair a dataset of the table's rows with them, in its order."""
+    keys = keys_of(path)
+    places = {key: at for at, key in enumerate(table.column("key").to_pylist())}
+    table = table.take([places[key] for key in keys])
+    extra = field_data.blobs()
+    return Written(
+        path, table, {n: {f"a/{i:03d}": b for i, b in enumerate(extra[n])} for n in extra}
+    )
+
+
+def keys_of(path: Path) -> list[str]:
+    dataset = ImageDataset(path)
+    return [dataset.row(at).key for at in range(len(dataset))]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    as_parquet(folder / "parquet")
+    as_tars(folder / "tars")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["parquet", "shards", "lmdb"])
+def packed(request: pytest.FixtureRequest, sources: Path) -> Written:
+    """A dataset of all kinds of columns and blobs, shuffled, in several files."""
+    out = sources / f"from-parquet-{request.param}"
+    source = ParquetImages(sources / "parquet")
+    order = "source" if request.param == "lmdb" else "shuffled"
+    pack_tree(source, out, request.param, unit_size=30_000, order=order)
+    return written_of(out, pq.read_table(sources / "parquet"))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare values as fastdata returns them with pyarrow's."""
+    if isinstance(one, np.ndarray):
+        one = one.tolist()
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) and (one is None) == (other is None)
+
+
+def assert_same(found: Any, expected: list[Any], name: str = "") -> None:
+    found = list(found)
+    assert len(found) == len(expected)
+    for at, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert same(one, other), (name, at, one, other)
+
+
+def of_kind(written: Written, container: str) -> Written:
+    if load_manifest(written.path)["container"] != container:
+        pytest.skip(f"of {container} alone")
+    return written
+
+
+class TestPacked:
+    def test_every_row_is_what_was_written(self, packed: Written) -> None:
+        names = ("key", "index", "label", *packed.columns, *BLOBS)
+        dataset = ImageDataset(packed.path, fields=names)
+        rows = [dict(zip(names, dataset[at], strict=True)) for at in range(len(dataset))]
+        rows_at_once = [dict(zip(names, row, strict=True)) for row in dataset.__getitems__([5, 1])]
+        assert [row["index"] for row in rows_at_once] == [5, 1]
+        for name in ("key", "label", *packed.columns):
+            assert_same([row[name] for row in rows], packed.values(name), name)
+            assert_same([row[name] for row in rows_at_once],
+                        [packed.values(name)[at] for at in (5, 1)], name)  # fmt: skip
+        for row in rows:
+            assert row["raw"] == packed.blobs["raw"][row["key"]]
+            second = packed.blobs["second"][row["key"]]
+            if second is None:
+                assert row["second"] is None
+                continue
+            with Image.open(io.BytesIO(second)) as image:
+                assert row["second"].tobytes() == image.convert("RGB").tobytes()
+        for at in range(len(dataset)):
+            assert dataset.read([at])[0] == field_data.image_file(int(rows[at]["id"]))
+
+    def test_columns_keep_types_and_values(self, packed: Written) -> None:
+        dataset = ImageDataset(packed.path)
+        for name in packed.columns:
+            expected = packed.table.column(name).combine_chunks()
+            if pa.types.is_dictionary(expected.type):
+                expected = expected.dictionary_decode()
+            found = as_arrow(dataset.column(name))
+            assert found.cast(expected.type).equals(expected), name
+            assert found.type == expected.type or pa.types.is_fixed_size_list(found.type), name
+
+    def test_pyarrow_and_pandas_read_the_files_of_columns(self, packed: Written) -> None:
+        pandas = pytest.importorskip("pandas")
+        for name in packed.columns:
+            path = packed.path / f"_field-{name}.arrow"
+            with pa.ipc.open_file(path) as file:
+                assert_same(file.read_all().column(name).to_pylist(), packed.values(name), name)
+            if name == "text":
+                assert pandas.read_feather(path)[name].tolist() == packed.values(name)
+
+    def test_verifies_clean(self, packed: Written) -> None:
+        assert verify(packed.path, workers=1).problems == []
+
+    @pytest.mark.parametrize("to", ["parquet", "lmdb", "shards"])
+    def test_converting_keeps_all(self, packed: Written, to: str, tmp_path: Path) -> None:
+        out = tmp_path / "again"
+        pack_tree(PackedDataset(packed.path), out, to, unit_size=30_000)
+        one, other = load_manifest(packed.path), load_manifest(out)
+        for field in (*one["fields"], *other["fields"]):
+            field.pop("rows", None)
+        assert one["fields"] == other["fields"]
+        dataset, again = ImageDataset(packed.path), ImageDataset(out)
+        assert keys_of(out) == keys_of(packed.path)
+        for name in packed.columns:
+            found, expected = as_arrow(again.column(name)), as_arrow(dataset.column(name))
+            assert found.equals(expected), name
+        fields = ("key", *BLOBS)
+        both = (ImageDataset(path, fields=fields) for path in (packed.path, out))
+        for row, copy in zip(*both, strict=True):
+            assert row[0] == copy[0] and row[2] == copy[2]
+            assert (row[1] is None) == (copy[1] is None)
+            assert row[1] is None or row[1].tobytes() == copy[1].tobytes()
+
+
+class TestParquet:
+    @pytest.fixture
+    def written(self, packed: Written) -> Written:
+        return of_kind(packed, "parquet")
+
+    def test_pyarrow_and_pandas(self, written: Written) -> None:
+        pandas = pytest.importorskip("pandas")
+        table = pq.read_table(written.path)
+        frame = pandas.read_parquet(written.path, dtype_backend="pyarrow")
+        for name in written.columns:
+            assert_same(table.column(name).to_pylist(), written.values(name), name)
+            if name != "nothing":
+                column = pa.array(frame[name])
+                assert_same(column.to_pylist(), written.values(name), name)
+        self.check_blobs(written, table)
+
+    def check_blobs(self, written: Written, table: pa.Table) -> None:
+        keys = table.column("key").to_pylist()
+        assert table.column("raw").to_pylist() == [written.blobs["raw"][key] for key in keys]
+        seconds = [one and one["bytes"] for one in table.column("second").to_pylist()]
+        assert seconds == [written.blobs["second"][key] for key in keys]
+
+    def test_duckdb(self, written: Written) -> None:
+        duckdb = pytest.importorskip("duckdb")
+        files = sorted(map(str, written.path.glob("part-*.parquet")))
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            found = connection.read_parquet(files).to_arrow_table()
+        for name in written.columns:
+            values = found.column(name)
+            if name == "lasts":  # DuckDB does not read Arrow's schema, where the unit is
+                values = values.combine_chunks().view(pa.duration("ns"))
+            assert_same(values.to_pylist(), written.values(name), name)
+        self.check_blobs(written, found)
+
+    def test_hugging_face(self, written: Written, hugging_face: Any) -> None:
+        found = hugging_face.load_dataset(str(written.path), split="train")
+        assert isinstance(found.features["second"], hugging_face.Image)
+        assert isinstance(found.features["image"], hugging_face.Image)
+        assert found.features["label"].names == ["0", "1", "2"]
+        for row in found:
+            second = written.blobs["second"][row["key"]]
+            assert (row["second"] is None) == (second is None)
+            if second is not None:
+                with Image.open(io.BytesIO(second)) as image:
+                    assert row["second"].tobytes() == image.tobytes()
+        plain = found.remove_columns(["image", "second"])
+        for name in written.columns:
+            assert_same(plain[name], written.values(name), name)
+        assert plain["raw"] == [written.blobs["raw"][key] for key in plain["key"]]
+
+
+def text_of(value: Any) -> Any:
+    """A value as JSON gives it back."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def members_agree(written: Written, at: int, found: Mapping[str, Any]) -> None:
+    """Check a sample's values, by field, as JSON or text: a null has none."""
+    for name in written.columns:
+        value = written.values(name)[at]
+        if value is None:
+            assert name not in found, name
+        elif name in TEXTS:
+            assert found[name] == value, name
+        elif name.startswith(("time", "maybe-time", "clock", "lasts")):
+            assert found[name] == written.table.column(name)[at].cast(pa.string()).as_py(), name
+        else:
+            assert found[name] == text_of(value), name
+
+
+class TestShards:
+    def test_webdataset(self, packed: Written) -> None:
+        webdataset = pytest.importorskip("webdataset")
+        written = of_kind(packed, "shards")
+        files = sorted(map(str, written.path.glob("*.tar")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
+            samples = list(webdataset.WebDataset(files, shardshuffle=False).decode("pilrgb"))
+        keys = keys_of(written.path)
+        assert [sample["json"]["key"] for sample in samples] == keys
+        for at, sample in enumerate(samples):
+            found = {name.removesuffix(".json"): value for name, value in sample.items()}
+            found |= {n: found[n].decode() for n in TEXTS if isinstance(found.get(n), bytes)}
+            members_agree(written, at, found)
+            assert found.get("raw") == written.blobs["raw"][keys[at]]
+            assert found.get("second") == written.blobs["second"][keys[at]]
+            assert found["cls"] == written.values("label")[at]
+
+    def test_hugging_face(self, sources: Path, hugging_face: Any, tmp_path: Path) -> None:
+        names = ["id", "text", "boxes", "vector"]
+        source = ParquetImages(sources / "parquet", fields=names)
+        pack_tree(source, tmp_path / "out", "shards", unit_size=30_000)  # in order
+        found = hugging_face.load_dataset(str(tmp_path / "out"), split="train")
+        table = pq.read_table(sources / "parquet")
+        assert found["text"] == table.column("text").to_pylist()
+        for name in ("id", "boxes", "vector"):
+            expected = table.column(name).to_pylist()
+            assert_same(found[f"{name}.json"], expected, name)
+
+
+class TestLmdb:
+    def test_py_lmdb(self, packed: Written) -> None:
+        written = of_kind(packed, "lmdb")
+        keys = keys_of(written.path)
+        found: list[dict[str, Any]] = [{} for _ in keys]
+        with (
+            lmdb.open(str(written.path / "data.mdb"), subdir=False, readonly=True, lock=False) as e,
+            e.begin() as transaction,
+        ):
+            for key, value in transaction.cursor():
+                number, name = int.from_bytes(key[:8], "big"), key[9:].decode()
+                if name in TEXTS:
+                    value = value.decode()
+                found[number][name] = value
+        for at, sample in enumerate(found):
+            assert sample.pop("") == field_data.image_file(written.values("id")[at])
+            for name in BLOBS:
+                assert sample.pop(name, None) == written.blobs[name][keys[at]]
+            others = {name: v if name in TEXTS else json.loads(v) for name, v in sample.items()}
+            members_agree(written, at, others)
+
+
+@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+def test_members_of_tars(sources: Path, tmp_path: Path, container: str) -> None:
+    """All members of a WebDataset's samples, as the webdataset package finds them."""
+    webdataset = pytest.importorskip("webdataset")
+    pack_tree(WebDataset(sources / "tars"), tmp_path / "out", container, unit_size=20_000)
+    files = sorted(map(str, (sources / "tars").glob("*.tar")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        samples = {one["__key__"]: one for one in webdataset.WebDataset(files, shardshuffle=False)}
+    names = ("key", "label", "txt", "id", "seg.png", "flac", "json")
+    dataset = ImageDataset(tmp_path / "out", fields=names)
+    assert len(dataset) == len(samples)
+    for key, label, txt, number, seg, flac, about in dataset:
+        sample = samples[key]
+        assert (label, number) == (int(sample["cls"]), int(sample["id"]))
+        assert flac == sample.get("flac") and about == sample["json"].decode()
+        assert txt == (sample["txt"].decode() if "txt" in sample else None)
+        assert (seg is None) == ("seg.png" not in sample)
+        if seg is not None:
+            with Image.open(io.BytesIO(sample["seg.png"])) as image:
+                assert seg.tobytes() == image.tobytes()
+    assert verify(tmp_path / "out", workers=1).problems == []
+
+
+@pytest.mark.parametrize("container", ["folder", "shards", "parquet", "lmdb"])
+def test_tables(tmp_path: Path, container: str) -> None:
+    """A table of paths with all kinds of columns, and two of further files."""
+    table = as_files(tmp_path / "files")
+    source = TableImages(table, tmp_path / "files", files=BLOBS)
+    pack_tree(source, tmp_path / "out", container, unit_size=20_000)
+    written = written_of(tmp_path / "out", table)
+    TestPacked().test_every_row_is_what_was_written(written)
+    TestPacked().test_columns_keep_types_and_values(written)
+    assert verify(written.path, workers=1).problems == []
