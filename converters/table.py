@@ -100,10 +100,10 @@ class TableImages(Sharded):
         if root is None:
             raise UsageError("a table in memory has no folder", "Give root=.")
         self._tree = source_tree(root, storage_options)
-        self.inputs.append(self._tree.location)
         self.root: str | None = self._tree.root
         self._table = table.unify_dictionaries()
         self._columns = self._choose(name, path, label, key, tuple(files))
+        self.inputs += self._places()
         self.fields = self._choose_fields(name, fields)
         self.classes, self._ranks = self._find_classes(name)
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
@@ -151,6 +151,22 @@ class TableImages(Sharded):
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
         return columns
+
+    def _places(self) -> list[Path | str]:
+        """Return the entries of the root that hold the files, so that others may hold the output.
+
+        Of files that lie directly in the root, one is enough.
+        """
+        root = self._tree.root
+        found: dict[str, str] = {}
+        for role in (self._columns.path, *self._columns.blobs):
+            for path in self._table.column(role).unique().to_pylist():
+                inner = (path or "").removeprefix("./").removeprefix(root + "/")
+                first, slash, _ = inner.partition("/")
+                found.setdefault(first if slash else "", first)
+        if is_url(root):
+            return [join_url(root, name) for name in found.values()]
+        return [Path(root, name) for name in found.values()]
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from fastdata.benchmarks import measure
 from object_stores import make_bucket
+from PIL import Image
 from prefork import Prefork
 
 import fastdata
@@ -39,7 +41,8 @@ _GROUPS = [
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
     [_DOCS / "loader.md"],
     [_DOCS / "device.md"],
-    [*_GUIDES, _DOCS / "formats" / "lmdb.md", _DOCS / "remote-reading.md"],
+    [*_GUIDES, _DOCS / "remote-reading.md"]
+    + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
 ]
 PYTHON_PAGES = [page for group in _GROUPS for page in group]
 
@@ -91,7 +94,7 @@ def tidy(words: list[str], folder: Path) -> None:
     """Removes what an example wrote, so that the next may write it with other options."""
     if words[0] == "convert":
         # What an example names as its own output, the next line may read.
-        kept = {"imagenet", "imagenet-train-lmdb", *words}
+        kept = {"imagenet", "imagenet-train-lmdb", "pairs", "celeba", "ade", *words}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
@@ -99,7 +102,7 @@ def tidy(words: list[str], folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, gcs_endpoint: str) -> Iterator[Path]:
-    """A folder with ./imagenet and ./imagenet-train-lmdb, which the examples speak of.
+    """A folder with ./imagenet, ./imagenet-train-lmdb and ./pairs, which the examples name.
 
     They also speak of gs://bucket/imagenet-train-shards, which the environment makes one of a
     server on loopback.
@@ -123,6 +126,28 @@ def fill(folder: Path) -> None:
     to_bucket = ("--to", "shards", "--out", url)
     sent = run("convert", "imagenet", "--split", "train", *to_bucket, cwd=folder)
     assert sent.returncode == 0, sent.stderr
+    make_tables(folder)
+    pairs = run("convert", "table", "--root", "captions.csv", "--out", "pairs", cwd=folder)
+    assert pairs.returncode == 0, pairs.stderr
+
+
+def make_tables(folder: Path) -> None:
+    """Make the tables that the examples name: captions, attributes, and paths of masks."""
+    images = sorted((folder / "imagenet").rglob("*.JPEG"))[:8]
+    for name in ("celeba/img", "ade"):
+        (folder / name).mkdir(parents=True)
+    captions, attributes, masks = ["path,caption"], ["file_name,smiling,age"], []
+    for number, path in enumerate(images):
+        captions.append(f"{path.relative_to(folder)},photograph {number}")
+        attributes.append(f"{number}.jpg,{number % 2},{20 + number}")
+        shutil.copy(path, folder / "celeba" / "img" / f"{number}.jpg")
+        Image.new("L", (8, 8), number).save(folder / "ade" / f"{number}.png")
+        row = {"image": f"celeba/img/{number}.jpg", "mask": f"ade/{number}.png"}
+        masks.append(json.dumps(row))
+    for name, lines in {
+        "captions.csv": captions, "celeba/list.csv": attributes, "ade.jsonl": masks,
+    }.items():  # fmt: skip
+        (folder / name).write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)

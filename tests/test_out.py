@@ -10,6 +10,7 @@ import psutil
 import pytest
 from containers import pack_tree
 from fastdata.converters import Encoding, ImageFolder, WebDataset, pack
+from fastdata.converters.table import TableImages
 from PIL import Image
 
 from fastdata import ImageDataset, verify
@@ -74,6 +75,29 @@ def test_shards_are_not_packed_over_themselves(tree: Path, tmp_path: Path) -> No
     assert contents(shards) == before
     pack(WebDataset(shards), shards / "again", container="lmdb", workers=1)
     assert verify(shards / "again", workers=1).problems == []
+
+
+@pytest.mark.parametrize("inside", ["", "n01440000", "n01440000/out", "table.csv", "top.jpg", ".."])
+def test_the_files_of_a_table_are_not_packed_over(inside: str, tree: Path) -> None:
+    make_table(tree)
+    before = contents(tree)
+    with pytest.raises(UsageError, match="lies inside the source"):
+        pack(TableImages(tree / "table.csv"), tree / inside, workers=1, force=True)
+    assert contents(tree) == before
+
+
+def test_a_table_is_packed_beside_its_files(tree: Path) -> None:
+    rows = make_table(tree)
+    pack(TableImages(tree / "table.csv"), tree / "out", workers=1)
+    assert len(ImageDataset(tree / "out")) == rows
+
+
+def make_table(tree: Path) -> int:
+    """Write a table of a tree's images and of one in the root; return its number of rows."""
+    paths = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*.JPEG"))]
+    shutil.copy(tree / paths[0], tree / "top.jpg")
+    (tree / "table.csv").write_text("\n".join(["path", *paths, "top.jpg"]))
+    return len(paths) + 1
 
 
 @pytest.mark.parametrize("container", [*CONTAINERS, "folder"])

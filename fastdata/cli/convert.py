@@ -349,7 +349,7 @@ def _table(
 
     \b
     Examples:
-      $ fastdata convert table --root celeba/list.csv --images celeba/img --out celeba
+      $ fastdata convert table --root celeba/list.csv --images celeba/img
       $ fastdata convert table --root ade.jsonl --path-column image --file-columns mask
     """
 
