@@ -50,7 +50,7 @@ Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
 class ImageDataset(NativeSamples):
-    """A map-style dataset of images: ``dataset[i]`` is (image, label), or other fields.
+    """A map-style dataset of images: ``dataset[i]`` is (image, label), or the given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
     is picklable (a path and two functions), and may be used by several threads and after a
@@ -69,8 +69,9 @@ class ImageDataset(NativeSamples):
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
-        fields: What ``dataset[i]`` is a tuple of, in this order: fields of the dataset, "key" (its
-            name) and "index" (its number). None for the image and, if there is one, the label.
+        fields: Contents of ``dataset[i]``, in this order: fields of the dataset, "key" (the
+            sample's name) and "index" (its number). None for the image and, if there is one, the
+            label. Other fields are not read.
         staged: Whether to look for a staged copy.
         check: Whether to compare bytes that are decoded natively with their checksums;
             ``dataset[i]`` and `read` always do.
@@ -98,7 +99,7 @@ class ImageDataset(NativeSamples):
     Attributes:
         path: The folder, or the URL without credentials.
         classes: Class names; a label is a place among them.
-        fields: Names of what ``dataset[i]`` is a tuple of.
+        fields: Names of the contents of ``dataset[i]``, in order.
         further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
@@ -287,10 +288,16 @@ class ImageDataset(NativeSamples):
             index: Its number from 0; a negative one counts from the end.
 
         Returns:
-            The fields. An image is a PIL image of mode RGB or what its transform makes of it, a
-            label an int or what ``target_transform`` makes of it, a blob its bytes. Of a column,
-            a number is a NumPy scalar of its type; a list of numbers, or of lists of one length, is
-            a NumPy array; any other value is a Python object. None where a sample has no value.
+            A tuple of the fields, in their order:
+
+            - an image: a PIL image of mode RGB, or what its transform returns;
+            - the label: an int, or what ``target_transform`` returns;
+            - a blob: its ``bytes``;
+            - a number: a NumPy scalar of its type;
+            - a list of m numbers, or of m lists of K numbers: a NumPy array, shape (m,) or (m, K);
+            - any other value, and all values of a column with nulls: Python objects.
+
+            None where a sample has no value.
 
         Raises:
             IndexError: There is no such sample.
@@ -467,8 +474,8 @@ class ImageDataset(NativeSamples):
         """Return the values of a column in all samples, for samplers and statistics.
 
         Returns:
-            A NumPy array, shape (N,) or (N, K), if each sample has one number or K of them; else an
-            Arrow array.
+            A NumPy array of the column's type, shape (N,) or (N, K), if each sample has one number
+            or K of them; else an Arrow array of N values. Labels are int32.
 
         Raises:
             DatasetError: It cannot be read, or has changed.

@@ -62,10 +62,18 @@ class DataLoader(Resumable[T], Generic[T]):
     the native path if fastdata knows every step of the transform (`fastdata.transforms`, or
     torchvision's and timm's). Everything else takes torch's own path.
 
-    On the native path a batch is a list: images, uint8, N x 3 x H x W in channels-last memory
-    (or the shape, dtype and layout of the torchvision transforms; or, with
-    `fastdata.transforms.Views`, a list of such tensors or a dict of lists), and labels, int64,
-    shape (N,). ``num_workers`` is the number of decode threads in this process, 0 for the caller's;
+    On the native path a batch is a list with an element for each of the dataset's ``fields``:
+
+    - images: uint8, N x 3 x H x W in channels-last memory; or the shape, dtype and layout of the
+      torchvision transforms; or, with `fastdata.transforms.Views`, a list of such tensors or a
+      dict of lists;
+    - labels: int64, shape (N,);
+    - numbers, and lists of K numbers: tensors of their own dtype, shape (N,) or (N, K);
+    - lists of different lengths, of numbers or of K numbers each: a ``Ragged``;
+    - strings, other values, and columns with nulls: a list of N Python objects;
+    - blobs: a list of N ``bytes``, None where a sample has none.
+
+    ``num_workers`` is the number of decode threads in this process, 0 for the caller's;
     ``prefetch_factor`` batches are prefetched, whatever their number. A batch's memory is reused
     once nothing refers to it.
 
@@ -78,8 +86,11 @@ class DataLoader(Resumable[T], Generic[T]):
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
             process may use (affinity, cgroup), divided among the ranks on this machine.
-        collate_fn: As torch's. `fastdata.fast_collate` keeps the native path; so do timm's
-            ``fast_collate`` and ``FastCollateMixup``, with images of bytes.
+        collate_fn: As torch's. On the native path it is called in the caller's thread with the
+            samples that torch would give it, whose tensors are views of the batch's memory. With
+            ``device``, ``fields`` or ``on_error="zero"``, and where the transform returns PIL
+            images, torch's loader calls it. `fastdata.fast_collate` makes uint8 batches; timm's
+            ``fast_collate`` and ``FastCollateMixup`` are known, with images of bytes.
         pin_memory: As torch's: page-locked memory where there is a GPU.
         drop_last: As torch's. Over several ranks: whether samples that do not fill a batch on
             every rank are dropped; else some are repeated, and every rank has as many batches.
@@ -112,9 +123,10 @@ class DataLoader(Resumable[T], Generic[T]):
             as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
             there if the transform says so. Images come in channels-last memory, and
             ``batch_transform`` is given what is on the device.
-        fields: Contents of a batch: "image", "label", "index" (sample numbers, int64, shape (N,))
-            and "key" (a list of sample names). The batch is then a dict in that order. None for
-            the list [images, labels], as torch has it.
+        fields: Contents of a batch: any fields of the dataset, "index" (sample numbers, int64,
+            shape (N,)) and "key" (a list of sample names). The batch is then a dict in that order.
+            A further field of images must be one of the dataset's ``fields``. None for a list in
+            the order of those, which is [images, labels] by default.
         on_error: For samples that cannot be read or decoded: "raise" an error in the batch's place;
             "skip" to fill the slot with another sample, drawn at random; or "zero" the slot, and
             add "valid" to the batch, bool, shape (N,): the dict's or list's last entry.
