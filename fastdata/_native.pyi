@@ -10,42 +10,43 @@ import numpy.typing as npt
 # Anything with the buffer protocol: bytes, memoryview, mmap, numpy arrays.
 Buffer = Any
 
-# (code, detail, offset): what is wrong, "ok" if nothing; why; at which byte.
+# Results have (code, detail, offset): the code is "ok" or names a failure, the detail says why,
+# and the offset is the byte that is wrong.
 Code = str
 
 CODES: tuple[Code, ...]
-"""All of them."""
+"""Every code."""
 
 ENCODINGS: tuple[str, ...]
 """The encodings an index may name, in the order of their codes."""
 
 PARTIAL_BYTES: int
-"""JPEGs of so many bytes get seek tables with which parts of them can be read."""
+"""JPEGs of at least this many bytes get seek tables that allow partial reads."""
 
 def simd() -> str:
-    """The instruction set in use: ``scalar``, ``avx2``, ``avx512`` or ``neon``."""
+    """Return the instruction set in use: ``scalar``, ``avx2``, ``avx512`` or ``neon``."""
 
 def set_simd(level: str) -> None:
-    """Choose it, as ``FASTDATA_SIMD`` does at import. Not while a batch runs."""
+    """Choose the instruction set, as ``FASTDATA_SIMD`` does at import. Not while a batch runs."""
 
 def simd_levels() -> list[str]:
-    """Those that this processor has, the plainest first."""
+    """Return the instruction sets of this processor, the plainest first."""
 
 def simd_features(level: str) -> list[str]:
-    """The CPUID features that a level is compiled with and that it is therefore asked for."""
+    """Return the CPUID features that a level is compiled with, and therefore requires."""
 
 def use_vector(use: str) -> None:
-    """Whether entropy decoding goes into a vector's lanes where it can: ``always``, ``never``,
-    or where it is fast (``measured``, the default)."""
+    """Choose where entropy decoding uses a vector's lanes: ``always``, ``never``, or only where it
+    is fast (``measured``, the default)."""
 
 def vector_regions() -> int:
-    """Regions that have been decoded so, in this process."""
+    """Return the number of regions that this process has decoded in a vector's lanes."""
 
 def profile_start() -> None:
     """Begin to measure where this thread's decoding spends its time."""
 
 def profile_stop() -> dict[str, float]:
-    """Milliseconds by stage since then."""
+    """Return the milliseconds of each stage since `profile_start`."""
 
 CRC32C_BY_INSTRUCTION: bool
 
@@ -61,33 +62,41 @@ def png_pixels(
     palette: Buffer,
     out: npt.NDArray[np.uint8],
 ) -> tuple[Code, str]:
-    """Unfilter a PNG's inflated rows into ``out``: (rows, width, 1 grey or 3 RGB), the first rows
-    of the image, or all of an interlaced one. (code, detail)."""
+    """Unfilter a PNG's inflated rows into ``out``, (rows, width, 1 grey or 3 RGB).
+
+    ``out`` has the first rows of the image, or all of an interlaced one. Returns (code, detail).
+    """
 
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, Code, str, int]:
-    """(encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
+    """Return (encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
     offset). The encoding is one of ENCODINGS, or "unknown"."""
 
 def is_plain_jpeg(data: Buffer) -> bool:
-    """Whether Pillow decodes a JPEG with this header, too, and an end marker follows.
+    """Return whether Pillow, too, decodes a JPEG with this header, and an end marker follows.
 
-    Decodes nothing. Anything unusual is refused, damaged or not.
+    Decodes nothing. Refuses anything unusual, damaged or not.
     """
 
 def count_scans(data: Buffer) -> int:
-    """Scans of a JPEG; not those of a thumbnail in a segment of its own."""
+    """Return the number of a JPEG's scans, without those of a thumbnail in a segment."""
 
 def jpeg_segments(data: Buffer) -> list[tuple[int, int, int]]:
-    """(marker, begin, end) of a JPEG's segments before its first scan, up to what is none."""
+    """Return (marker, begin, end) of a JPEG's segments before its first scan.
+
+    Stops at bytes that are no segment.
+    """
 
 def build_seek_points(data: Sequence[Buffer], stride: int) -> list[tuple[bytes, Code, str, int]]:
-    """(packed, code, detail, offset) of each."""
+    """Return (packed table, code, detail, offset) of each JPEG."""
 
 def check_seek_points(table: Buffer, data: Buffer) -> tuple[Code, str, int]:
-    """(code, detail, offset): whether a table is of this JPEG, its checksums included."""
+    """Return (code, detail, offset) of comparing a table, with its checksums, with its JPEG."""
 
 def rewrite_baseline(data: Buffer) -> tuple[bytes, Code, str, int]:
-    """(JPEG, code, detail, offset); an empty JPEG: nothing to be done. Releases the GIL."""
+    """Return (JPEG, code, detail, offset). An empty JPEG means that the data is baseline already.
+
+    Releases the GIL.
+    """
 
 OPERATIONS: dict[str, int]
 """Each augmentation of the core, and the number of its values (``native/augment/operations.h``)."""
@@ -95,25 +104,24 @@ OPERATIONS: dict[str, int]
 def augment(
     pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], key: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """Apply one augmentation to an image: for tests and measurements.
+    """Apply one augmentation to an image, for tests and measurements.
 
-    ``pixels``: (H, W, 3) or (H, W), contiguous. ``key``: what operations that draw, draw from.
-    ValueError: no such operation, or values that are not for it, or not for such an image.
+    ``pixels``: (H, W, 3) or (H, W), contiguous. ``key``: the key of random operations.
+    ValueError: there is no such operation, or the values do not fit it or the image.
     """
 
 def time_augment(
     pixels: npt.NDArray[np.uint8], operation: str, values: Sequence[float], rounds: int
 ) -> list[float]:
-    """Seconds that it takes in the core, (rounds,): without what ``augment`` does to get the pixels
-    into planes and back."""
+    """Return the seconds of each round in the core, without copying pixels to planes and back."""
 
 class Extents:
-    """N samples: where they lie and what they are. Here: one whole file each.
+    """Places and properties of N samples. The constructor makes one whole file of each.
 
-    ``paths``: encoded as the file system has them. ``seek_points``: kept, not copied; used
-    only for a file that still has the size and time of change in its row of ``stamps``, int64,
-    N x 2, if given. ``sizes``: int32, N x 2: (width, height), 0 where unknown; a JPEG of another
-    size fails with ``other_size``.
+    ``paths``: in the file system's encoding. ``seek_points``: kept, not copied. With ``stamps``,
+    int64, N x 2, they are used only for a file whose size and time of change are those in its row.
+    ``sizes``: (width, height), int32, N x 2, 0 where unknown; a JPEG of another size fails with
+    ``other_size``.
     """
 
     def __init__(
@@ -126,9 +134,9 @@ class Extents:
     ) -> None: ...
     @staticmethod
     def join(count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]) -> Extents:
-        """The samples of several in one: each part's samples in its slots, (N,), of ``count``.
+        """Join several parts: each part's samples fill its slots, (N,), of ``count`` ones.
 
-        Keeps the parts. ValueError: slots do not fit their part, or some are left over.
+        Keeps the parts. ValueError: slots do not fit their part, or some stay empty.
         IndexError: there is no such slot.
         """
 
@@ -168,26 +176,26 @@ class Extents:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """(N,), bytes; -1 where unknown: the whole file."""
+        """(N,), bytes; -1 where unknown, which means the whole file."""
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
         """(N,), CRC-32C; 0 where unknown."""
 
     def attach(self, index: int, data: Buffer) -> None:
-        """Gives a sample's bytes, which are then not read from its file; kept, not copied.
+        """Set a sample's bytes, so that its file is not read. They are kept, not copied.
 
-        Not while a batch reads from it. ValueError: not as many as ``lengths`` says.
+        Not while a batch reads from it. ValueError: their number differs from ``lengths``.
         """
 
     def attach_rows(self, index: int, header: Buffer, rows: Buffer, at: int) -> None:
-        """Gives a sample's first bytes, and those from byte ``at`` of it on, as `attach` does.
+        """Set a sample's first bytes, and those from byte ``at`` of it on, as `attach` does.
 
-        Decoding what needs others fails with ``bad_seek_points``, and so does `read`.
+        Decoding that needs others fails with ``bad_seek_points``, and so does `read`.
         """
 
     def is_partial(self, index: int) -> bool:
-        """Whether some of a sample's bytes alone were attached."""
+        """Return whether only some of a sample's bytes were attached."""
 
     def plan_fetches(
         self, rows: Sequence[int], boxes: list[npt.NDArray[np.int32]], scaled: bool
@@ -197,30 +205,30 @@ class Extents:
         ``rows``: N of these samples. ``boxes``: (N, 4) for each view. ``scaled``: whether views may
         be decoded at a smaller scale. Returns (N, 6): size of the header, its CRC-32C, first byte
         of the rows of MCUs and one past their last, first segment and one past the last
-        (docs/formats/seek-points.md). Zeros: the sample is to be fetched whole.
+        (docs/formats/seek-points.md). Zeros: fetch the whole sample.
         """
 
     def are_rows_sound(self, index: int, at: int, first: int, end: int, data: Buffer) -> bool:
-        """Whether ``data``, from byte ``at`` of a sample on, has the checksums of its segments."""
+        """Return whether ``data``, from byte ``at`` of a sample on, matches its segments' checksums."""
 
     def is_corrupt(self, index: int) -> bool:
-        """Whether a sample's row of the index makes no sense."""
+        """Return whether a sample's row of the index is contradictory."""
 
     def path(self, index: int) -> str:
-        """The file that a sample lies in; empty where a corrupt index names none."""
+        """Return the path of a sample's file; empty where a corrupt index names none."""
 
     def read(self, index: int, *, check: bool = True) -> bytes:
-        """A sample's bytes.
+        """Return a sample's bytes.
 
         OSError: they cannot be read. ValueError: the file was cut short or has changed, the
         checksum is wrong (``check``), or the index row is corrupt.
         """
 
 class RecordTable:
-    """The records of an index. ``fastdata.storage.index`` makes it.
+    """Records of an index; ``fastdata.storage.index`` opens it.
 
-    ``descriptor``: the index file's, which is duplicated. ``file_sizes``: a file that has another
-    size when it is opened is not read. OSError: it is no descriptor.
+    ``descriptor``: of the index file; it is duplicated. ``file_sizes``: a file of another size is
+    not read. OSError: it is no descriptor.
     """
 
     def __init__(
@@ -235,15 +243,16 @@ class RecordTable:
         classes: int = ...,
     ) -> None: ...
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
-        """The rows' extents; rows that are damaged or make no sense fail with ``corrupt_index``
-        when used. IndexError: no such row.
+        """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
+        when it is used. IndexError: there is no such row.
         """
 
 class Rows:
     """Rows of an index, as the samples of a `Job`: its threads look them up and draw their cuts.
 
-    ``numbers``, ``occurrences``: what keys are made of (`fastdata.plan.draws`); None: all are 0.
-    ``max_pixels``: larger images fail with ``too_large``; 0: none. IndexError: no such row.
+    ``numbers``, ``occurrences``: parts of the samples' keys (`fastdata.plan.draws`); None: all 0.
+    ``max_pixels``: larger images fail with ``too_large``; 0: no limit. IndexError: there is no such
+    row.
     """
 
     def __init__(
@@ -257,30 +266,30 @@ class Rows:
     def __len__(self) -> int: ...
     @property
     def extents(self) -> Extents:
-        """The rows' extents, once a job of them is done."""
+        """The rows' extents, once their job is done."""
 
 def sound_records(records: Buffer, first: int) -> int:
-    """How many records, of the rows from ``first`` on, are sound before one is not."""
+    """Return the number of sound records before the first damaged one, from row ``first`` on."""
 
-# (values one behind the other, where each begins: int64)
+# (values one after the other; the offset of each, int64)
 _Values = tuple[Buffer, npt.NDArray[np.int64]]
 
 def seal_records(
     records: Buffer, first: int, heap_at: int, keys: _Values, paths: _Values, tables: _Values
 ) -> bytes:
-    """Completes records that have all but checksums and places in the heap, in place.
+    """Add checksums and places in the heap to records, in place.
 
-    Returns their part of the heap, which is to stand at ``heap_at`` in it.
+    Returns their part of the heap, which begins at ``heap_at``.
     ValueError: a value lies outside its buffer.
     """
 
 def split_heap(
     records: Buffer, heap: Buffer, first: int, with_tables: bool
 ) -> tuple[int, bytes, bytes, bytes]:
-    """Takes apart the part of the heap that belongs to some records, which are sound.
+    """Split the part of the heap that belongs to some sound records.
 
-    Returns of how many rows it is sound before one is not; and all these rows' keys, paths, and,
-    if ``with_tables``, seek tables.
+    Returns the number of rows whose part is sound before the first damaged one; and the keys, paths
+    and, with ``with_tables``, seek tables of all rows.
     """
 
 NODES: tuple[str, ...]
@@ -290,7 +299,7 @@ VALUES: tuple[str, ...]
 """The kinds of its values."""
 
 def linspace(start: float, end: float, count: int) -> list[float]:
-    """The entries of ``torch.linspace(start, end, count)``."""
+    """Return the entries of ``torch.linspace(start, end, count)``."""
 
 class PixelProgram:
     """Augmentations as a tree, which `fastdata.transforms.tree` makes.
@@ -308,21 +317,21 @@ class PixelProgram:
     def draw(
         self, key: int, width: int, height: int
     ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
-        """Return the draws for an image of so many pixels, by a sample's key.
+        """Return the draws for an image of this size, by a sample's key.
 
-        ([(operation, values)], [(left, top, width, height) that is erased], width, height after
-        it). ValueError: it cannot be done to such an image.
+        These are [(operation, values)], [(left, top, width, height)] of erased parts, and the
+        width and height afterwards. ValueError: the program does not fit such an image.
         """
 
 FILTERS: tuple[str, ...]
-"""The filters' names; a filter's number is its place here."""
+"""Names of filters; a filter's number is its place here."""
 
 CUT: np.dtype[np.void]
 """A row of a batch's geometry (``native/geometry/cut.h``); `fastdata.transforms.geometry` has its
 fields."""
 
 def resized_shorter(width: int, height: int, shorter: int, bound: int) -> tuple[int, int]:
-    """(width, height) after the shorter side is resized to ``shorter``; bound 0: none."""
+    """Return (width, height) after resizing the shorter side to ``shorter``; bound 0: no bound."""
 
 class Geometry:
     """Crops, at most one resize and flips, in their order.
@@ -337,41 +346,41 @@ class Geometry:
     def draw(
         self, widths: npt.ArrayLike, heights: npt.ArrayLike, keys: npt.ArrayLike
     ) -> npt.NDArray[np.void]:
-        """An array of `CUT`, one an image, of its size in pixels and its key."""
+        """Return an array of `CUT`: one for each image, drawn by its size in pixels and its key."""
 
 class Work:
     """Work on the samples of a batch. Runs once."""
 
     def run(self) -> None:
-        """Do it in the calling thread."""
+        """Do the work in the calling thread."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """True if done. Releases the GIL."""
+        """Return whether it is done. Releases the GIL."""
 
     def done(self) -> bool: ...
     def cancel(self) -> None:
-        """Samples not yet begun fail with ``cancelled``."""
+        """Cancel: samples not yet begun fail with ``cancelled``."""
 
     def failures(self) -> list[tuple[int, Code, str, int]]:
-        """(index, code, detail, offset) of each sample that failed."""
+        """Return (index, code, detail, offset) of each failed sample."""
 
 class Job(Work):
     """A batch; holds its samples' memory until it is done and dropped.
 
     ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3); or Extents, which
-    the decoding threads read, and check if ``check``. ``seek_points`` count more than the
+    the decoding threads read, and check if ``check``. ``seek_points`` replace the
     Extents' own. ``cuts``: an array of `CUT`, one a sample; default: the whole images, resized.
     ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit integers. ``mean``,
     ``std``: three values each, of floats: ``(value / 255 - mean) / std``.
 
-    ``skip``: a byte a sample: if not 0 it is left alone. ``stride``: if above 0, JPEGs without seek
-    points get some first. ``program``: augmentations, done to the canvas; drawn from the cuts'
-    keys. ``views``: jobs of further views of the same images, done with this one: their samples are
-    read, and decoded where views overlap, once; what fails here is missing there. ``max_scans``:
-    JPEGs of more scans are ``unsupported``.
+    ``skip``: a byte a sample; not 0 skips it. ``stride``: if above 0, JPEGs without seek
+    points get some first. ``program``: augmentations of the canvas; drawn from the cuts'
+    keys. ``views``: jobs of further views of the same images, done with this one. Their samples are
+    read once, and decoded once where views overlap; samples that fail here are missing there.
+    ``max_scans``: JPEGs of more scans are ``unsupported``.
 
-    ``data`` may be Rows: then ``drawn`` takes the place of ``cuts``, a Geometry and the view's key.
-    What needs padding or is too small for a crop fails with ``bad_region``.
+    ``data`` may be Rows: then ``drawn``, a Geometry and the view's key, replaces ``cuts``. An image
+    that needs padding, or is too small for a crop, fails with ``bad_region``.
     """
 
     def __init__(
@@ -394,7 +403,7 @@ class Job(Work):
         drawn: tuple[Geometry, int] | None = None,
     ) -> None: ...
     def cuts(self) -> npt.NDArray[np.void]:
-        """The array of `CUT` of a job that is done."""
+        """Return the array of `CUT` of a finished job."""
 
     def collect(
         self, timeout: float | None = None
@@ -404,30 +413,30 @@ class Job(Work):
         """Wait; return the values of `fastdata.decode.engine.Collected`. TimeoutError: not done."""
 
 class ProbeJob(Work):
-    """Finds widths, heights and encodings of Extents where the width is 0.
+    """Search for widths, heights and encodings of Extents where the width is 0.
 
-    What is no JPEG for the core keeps width 0 and is a failure.
+    A file that the core does not know as a JPEG keeps width 0 and is a failure.
     """
 
     def __init__(self, extents: Extents) -> None: ...
 
 class ReadJob(Work):
-    """Reads the samples of Extents whole, for other decoders; holds the Extents.
+    """Read whole samples of Extents, for other decoders; keep the Extents.
 
-    ``skip``: a byte a sample: if not 0 it is left alone. ``check``: whether checksums are.
+    ``skip``: a byte a sample; not 0 skips it. ``check``: whether to compare checksums.
     """
 
     def __init__(
         self, extents: Extents, *, skip: npt.NDArray[Any] | None = None, check: bool = True
     ) -> None: ...
     def take(self) -> list[npt.NDArray[np.uint8] | None]:
-        """When it is done, once: each sample's bytes, uint8, 1-D; None of those not read."""
+        """Return each sample's bytes, uint8, 1-D; None if it was not read. Call once, when done."""
 
     def seconds(self) -> float:
-        """Of all threads."""
+        """Return the seconds of all threads together."""
 
 class Engine:
-    """A pool of threads. Starts them with its first batch, anew in a forked process."""
+    """Pool of threads. Its first batch starts them, and again in a forked process."""
 
     def __init__(self, threads: int) -> None: ...
     @property

@@ -220,7 +220,7 @@ PYBIND11_MODULE(_native, m) {
   bind_geometry(m);
   bind_program(m);
   bind_job(m);
-  // Called last of all that fastdata registers, as this is the first.
+  // Runs after fastdata's other exit functions, since this one is registered first.
   Released::watch_forks();
   py::module_::import("atexit").attr("register")(py::cpp_function(&Released::forbid_others));
 }

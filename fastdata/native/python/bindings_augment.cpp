@@ -92,7 +92,7 @@ py::array_t<uint8_t> augment_python(const py::object& pixels, const std::string&
   return result;
 }
 
-/// Seconds that the operation takes, `rounds` times, each on the same image in planes.
+/// Returns the seconds of each of `rounds` runs of the operation on the same image in planes.
 std::vector<double> time_augment(const py::object& pixels, const std::string& name,
                                  const std::vector<double>& values, int rounds) {
   const Call call = parse_call(name, values, 0);

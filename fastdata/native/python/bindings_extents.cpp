@@ -194,7 +194,7 @@ void attach_rows(BoundExtents& extents, py::ssize_t index, const py::object& hea
   extent.in_memory = true;
 }
 
-/// Columns of what `plan_fetches` returns.
+/// Number of columns of the array that `plan_fetches` returns.
 constexpr py::ssize_t kFetchColumns = 6;
 
 py::array_t<int64_t> plan_fetches(const BoundExtents& extents, const std::vector<py::ssize_t>& rows,
@@ -322,7 +322,7 @@ size_t sound_records(const py::object& records, int64_t first) {
   return i;
 }
 
-/// Values one behind the other, and where each begins.
+/// Values one after the other, and the offset of each.
 struct Values {
   Values(const std::pair<py::object, py::object>& arguments, std::vector<View>& views) {
     views.emplace_back(arguments.first);
@@ -346,7 +346,7 @@ struct Values {
   size_t count;
 };
 
-/// Completes records by where their parts of the heap lie and by checksums; that part of the heap.
+/// Adds places in the heap and checksums to records; returns their part of the heap.
 py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at,
                        const std::pair<py::object, py::object>& keys,
                        const std::pair<py::object, py::object>& paths,
@@ -385,8 +385,8 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
   return as_bytes(heap);
 }
 
-/// What is in the part of the heap that belongs to some records, which are sound themselves: how
-/// many rows are, and of these all keys, all paths and all seek tables, if `with_tables`.
+/// Splits the part of the heap that belongs to some sound records. Returns the number of rows whose
+/// part is sound, and their keys, paths and, if `with_tables`, seek tables.
 py::tuple split_heap(const py::object& records, const py::object& heap, int64_t first,
                      bool with_tables) {
   const View record_view(records), heap_view(heap);

@@ -15,7 +15,7 @@
 namespace fastdata {
 namespace {
 
-// As fastdata/transforms/geometry.py has it: kind, first draw, values, filters.
+// As in fastdata/transforms/geometry.py: kind, first draw, values, filters.
 using StepTuple = std::tuple<std::string, uint64_t, std::vector<double>, std::vector<uint8_t>>;
 
 std::unique_ptr<Geometry> make_geometry(const std::vector<StepTuple>& tuples) {

@@ -52,8 +52,8 @@ RawImage raw_image(const View& view) {
 
 using Numbers = std::optional<std::vector<double>>;
 
-/// What takes 0..255 to (value / 255 - mean) / std, a scale and an offset a channel, repeated as
-/// Kernels::kPeriod wants them, three rows of each: all the same if interleaved, else one a plane.
+/// Returns the scale and offset of each channel that map 0..255 to (value / 255 - mean) / std,
+/// repeated as Kernels::kPeriod requires. Three rows of each: equal if interleaved, else by plane.
 struct Normalisation {
   float scale[3 * Kernels::kPeriod], offset[3 * Kernels::kPeriod];
 
@@ -96,7 +96,7 @@ OutputSize check_output(const View& view, DataType type, bool& planar) {
       throw py::value_error("out has no pixels, or too many");
   for (int i = 0; i < 4; i++)
     if (view->strides[i] < 0) throw py::value_error("out has a negative stride");
-  // The stride along a side of one pixel may be any: NumPy makes up others.
+  // Along a side of one pixel, NumPy's stride is arbitrary.
   const auto along = [&](Py_ssize_t by) { return view->shape[2] == 1 || view->strides[2] == by; };
   const int channels = static_cast<int>(view->shape[3]);
   const bool interleaved = channels == 3 && view->strides[3] == item && along(3 * item);
@@ -112,8 +112,8 @@ class PendingWork {
  public:
   virtual ~PendingWork() = default;
 
-  /// In this thread. Signals are looked at now and then, so that Ctrl-C ends it: not after
-  /// each sample, as to get the GIL back takes 5 ms where other threads of Python are busy.
+  /// Runs in this thread. Checks for signals now and then, so that Ctrl-C ends it. Not after each
+  /// sample: getting the GIL back takes 5 ms where other threads of Python are busy.
   void run_here() {
     require_new();
     statuses_.assign(task_->size(), Status{Code::cancelled, "the batch was interrupted"});
@@ -158,7 +158,7 @@ class PendingWork {
  protected:
   explicit PendingWork(std::shared_ptr<Task> task) : task_(std::move(task)) {}
 
-  /// Cancels, waits. To be called before what the task points to goes away.
+  /// Cancels and waits. Call it before the task's memory is freed.
   void end() {
     if (!batch_) return;
     const Released release;
@@ -189,7 +189,7 @@ class PendingWork {
   std::unique_ptr<Batch> batch_;  // of submit
 };
 
-/// One cut a sample; null if there are none.
+/// Returns one cut for each sample; null if there are none.
 const Cut* cuts_of(const py::object& array, size_t count) {
   if (array.is_none()) return nullptr;
   using Cuts = py::array_t<Cut, py::array::c_style>;
@@ -203,7 +203,7 @@ const Cut* cuts_of(const py::object& array, size_t count) {
   return cuts;
 }
 
-/// A byte a sample: nonzero to skip it; empty if there are none.
+/// Returns a byte for each sample, nonzero to skip it; empty if there are none.
 std::vector<uint8_t> skipped(const py::object& skip, size_t count) {
   if (skip.is_none()) return {};
   const View view(skip);
@@ -278,7 +278,7 @@ class Job : public PendingWork {
     first.data = out_->buf;
     first.row_stride = out_->strides[1];
     first.channels = output.channels;
-    // One plane has no next one: its stride only says that it is no interleaved image.
+    // A single plane has no next one. Its stride only tells that the image is not interleaved.
     first.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : out_->strides[3];
     first.type = type;
     first.scale = normalisation_->scale;
@@ -309,7 +309,7 @@ class Job : public PendingWork {
 
   ~Job() override { end(); }
 
-  /// What was cut out of each sample.
+  /// Returns the cut of each sample.
   py::array_t<Cut> cuts() const {
     require_done();
     py::array_t<Cut> cuts(static_cast<py::ssize_t>(task_->samples.size()));
@@ -360,7 +360,7 @@ class Job : public PendingWork {
   std::shared_ptr<DecodeTask> task_;
 };
 
-/// The probing of a batch of files.
+/// Job that probes a batch of files.
 class ProbeJob : public PendingWork {
  public:
   explicit ProbeJob(const py::object& extents)
@@ -372,14 +372,14 @@ class ProbeJob : public PendingWork {
   py::object extents_;
 };
 
-/// The reading of a batch of samples.
+/// Job that reads a batch of samples.
 class ReadJob : public PendingWork {
  public:
   ReadJob(const py::object& extents, const py::object& skip, bool check)
       : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check)) {}
   ~ReadJob() override { end(); }
 
-  /// Each sample's bytes as an array that owns them; None where there are none. Once.
+  /// Returns each sample's bytes as an array that owns them; None where there are none. Call once.
   py::list take() {
     require_done();
     py::list arrays;

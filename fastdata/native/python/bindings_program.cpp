@@ -14,7 +14,7 @@
 namespace fastdata {
 namespace {
 
-// As fastdata/transforms/tree.py has them; the tuples' order is that of its classes' fields.
+// As in fastdata/transforms/tree.py; a tuple has the order of its class's fields.
 using NodeTuple = std::tuple<std::string, std::string, int, int, int, uint64_t>;
 using ValueTuple = std::tuple<std::string, uint64_t, double, double, int, int, int, double, double,
                               int64_t, double, int>;

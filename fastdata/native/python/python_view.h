@@ -1,4 +1,4 @@
-// Python's buffers as the core sees them.
+// Views of Python's buffers.
 #pragma once
 
 #include <pybind11/pybind11.h>

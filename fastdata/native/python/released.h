@@ -33,11 +33,11 @@ class Released {
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
 
-  /// To be called at the interpreter's end by the thread that ends it; with the GIL.
+  /// Call it at the interpreter's end, with the GIL, from the thread that ends it.
   static void forbid_others() {
     survivor_ = std::this_thread::get_id();
     ending_ = true;
-    // Those that have asked for the GIL already get it; nobody stays inside for long.
+    // Threads that wait for the GIL already get it, and release it soon.
     PyThreadState* state = PyEval_SaveThread();
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (inside_.load() > 0 && std::chrono::steady_clock::now() < limit)
