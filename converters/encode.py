@@ -58,7 +58,7 @@ class Encoding:
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether the stored images decode to the source's pixels."""
+        """Whether stored images decode to the same pixels as the source's."""
         return self.kind in ("original", "baseline")
 
     def options(self) -> dict[str, Any]:

@@ -65,8 +65,9 @@ class ParquetImages(Sharded):
     has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
     guessed.
 
-    Each other column is a field with the column's type; one of image files is an image, one of
-    bytes a blob. `columns_taken` lists the columns that are packed and left out.
+    Each other column is a field of the column's type. A column of image files is a field of images,
+    any other column of bytes one of blobs. A null there is no error. `columns_taken` lists the
+    columns that are packed and left out.
 
     A record's length is the mean of its row group's rows, over all columns: exact lengths would
     require reading all images.

@@ -40,7 +40,7 @@ class Record(NamedTuple):
         window: Number of the window that a shuffled listing reads together
             (`fastdata.converters.shuffling`); sources leave it out.
         fields: Values of the source's further fields, in their order; None where there is none. A
-            column's is one of `fastdata.storage.arrow.python_values`; a blob's is a record of its
+            column has one of `fastdata.storage.arrow.python_values`, a blob the record of its
             bytes, by `blob_of`.
     """
 
@@ -89,13 +89,13 @@ def blob_of(
     """Return the record of a further blob; `Record` has the arguments.
 
     Args:
-        key: The sample's key, a null character, and the field: unique in the source.
-        path: The file, as in `Record`; so are the others.
-        offset: Offset in it, or the row.
+        key: The sample's key, a null character, and the field's name: unique in the source.
+        path: The file, as in `Record`.
+        offset: Offset in the file, or the row.
         length: Number of bytes.
-        mtime_ns: The file's time.
+        mtime_ns: The file's modification time.
         column: The column, if the file is Parquet.
-        group: Its row group, likewise.
+        group: The row group, if the file is Parquet.
         crc32c: CRC-32C of the bytes, if it is known.
     """
     return Record(key, 0, path, offset, length, mtime_ns, column=column, group=group, crc32c=crc32c)
@@ -104,8 +104,7 @@ def blob_of(
 class Source(Protocol):
     """Collection of images that can be packed.
 
-    It may have an attribute ``fields``, a sequence of `Field`: what its rows have besides image
-    and label.
+    It may have an attribute ``fields``: a sequence of `Field`, without image and label.
 
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
@@ -160,7 +159,7 @@ class Sharded:
 
 
 def further_fields(source: Source) -> Sequence[Field]:
-    """Return what a source's rows have besides image and label."""
+    """Return a source's fields besides image and label."""
     found: Sequence[Field] = getattr(source, "fields", ())
     return found
 

@@ -62,9 +62,10 @@ class WebDataset(Sharded):
     one, or none has. Class names are ``class`` in the ``.json`` if all samples have it, else the
     numbers. The key is ``key`` in the ``.json`` if it exists, else the members' name.
 
-    Each other member is a field with the name of its extension: ``.txt``, ``.text``,
-    ``.transcript`` and ``.json`` are strings, ``.id``, ``.index`` and ``.inx`` integers; images are
-    images, such as ``.seg.png``; all others are blobs. A sample may lack any of them.
+    Each other member is a field with the name of its extension. ``.txt``, ``.text``,
+    ``.transcript`` and ``.json`` are strings; ``.id``, ``.index`` and ``.inx`` are int64; those
+    with an image's suffix, such as ``.seg.png``, are images; all others are blobs. A sample may
+    lack any of them. A text that is not UTF-8, or an integer that is none, makes a bad sample.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.

@@ -209,7 +209,7 @@ class Extents:
         """
 
     def are_rows_sound(self, index: int, at: int, first: int, end: int, data: Buffer) -> bool:
-        """Return whether ``data``, from byte ``at`` of a sample on, matches its segments' checksums."""
+        """Return whether ``data``, from byte ``at`` of a sample on, matches its checksums."""
 
     def is_corrupt(self, index: int) -> bool:
         """Return whether a sample's row of the index is contradictory."""

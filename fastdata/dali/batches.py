@@ -33,7 +33,7 @@ _BESIDES = [ENCODINGS.index(name) for name in ("jpeg-progressive", "png")]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
-# Of PNG's colour types: grey, RGB, palette, RGB with alpha.
+# PNG's colour types grey, RGB, palette, and RGB with alpha.
 _PNG_COLOURS = (0, 2, 3, 6)
 
 
@@ -218,7 +218,7 @@ class DALIPipeline(Pipeline):
             rows = tensor.permute(0, 2, 3, 1) if output.channels_last else tensor
             if found is not None:
                 rows[torch.from_numpy(slots).to(self._device)] = found
-        # Its array is a tensor, too: what blanks a bad sample's pixels writes to either.
+        # Its array is a tensor, too: blanking a bad sample's pixels writes to either.
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ def _may_be_for_dali(gathered: BlobColumn, has_seek_points: bool) -> npt.NDArray
     """Return DALI's candidates, by what is known before reading: bool, (N,)."""
     encodings = np.asarray(gathered.extents.encodings)
     native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
-    if has_seek_points:  # what has none may be damaged
+    if has_seek_points:  # without a checksum it may be damaged
         native &= np.asarray(gathered.extents.seekable) > 0
     found: npt.NDArray[np.bool_] = native | np.isin(encodings, _BESIDES)
     return found
@@ -259,7 +259,7 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
             return False
         if found == "jpeg-arithmetic" or code != "ok":
             return False
-        # Cut short, it decodes in part, or not at all, depending on the crop.
+        # A file that was cut decodes in part or not at all, depending on the crop.
         return seekable or data[-2:].tobytes() == _EOI
     head = data[:33].tobytes()
     if head[:8] != _PNG or len(head) < 33:

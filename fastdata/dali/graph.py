@@ -70,7 +70,7 @@ class Graph:
         whole["box"] = 0, 0, _SIDE, _SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
-        # The first schedule_run() runs it so many times.
+        # The first schedule_run() runs it this many times.
         for _ in range(self.depth):
             self.feed(built, samples, list(whole), np.zeros(1, np.int64))
         built.schedule_run()
@@ -105,7 +105,7 @@ class Graph:
                 continue
             sizes = cut["size"]
             pipeline.feed_input(f"size{view}", sizes[:, ::-1].astype(np.float32))
-            # DALI wants a window as its share of the room that it has.
+            # DALI takes a window's place as a share of the free room.
             room = np.maximum(sizes - np.array(program.size), 1)
             shares = (cut["window"] / room).astype(np.float32)
             pipeline.feed_input(f"x{view}", np.ascontiguousarray(shares[:, 0]))

@@ -101,9 +101,9 @@ class DALILoader(DataLoader[T]):
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
         device, threads = numbered(self._dali_device), max(config.num_workers, 1)
         if device.type == "cuda":
-            # What DALI gives is on the copy stream, and what the consumer gets a copy in memory
-            # of its own stream, so that neither DALI nor torch's allocator knows of the other's.
-            # DALI works ahead by itself.
+            # DALI's results are on the copy stream. The consumer gets a copy in memory of its own
+            # stream, so that DALI and torch's allocator need not know each other's streams.
+            # DALI prefetches by itself.
             where = Destination(device, None, None, prefetch=1, copy=True)
             self._choice = replace(self._choice, where=where)
             config = replace(config, device=device)

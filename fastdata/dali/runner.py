@@ -70,7 +70,7 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used: a forked process cannot use its parent's."""
+        """Whether this process can use it: a forked child cannot use its parent's."""
         return self._process == os.getpid()
 
     def begin(self, run: Run) -> None:

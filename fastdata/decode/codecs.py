@@ -195,7 +195,7 @@ def _open_gif(data: bytes, trusted: bool) -> Reader:
         raise Declined("giflib does not notice all damage")
     image = _open_by_pillow(data)
     tiles = image.tile  # type: ignore[attr-defined]
-    # A first frame that is all of the picture, and hides nothing.
+    # The first frame covers the whole picture.
     if image.mode not in ("P", "L") or "transparency" in image.info:
         raise Declined("transparent")
     if len(tiles) != 1 or tiles[0].extents != (0, 0, *image.size):
@@ -429,7 +429,7 @@ class Encoded:
         return _as_array(self._image, self.height if box is None else box[3])
 
     def image(self) -> Image.Image:
-        """Return all of it as a PIL image of mode RGB.
+        """Return the whole image as a PIL image of mode RGB.
 
         Raises:
             SampleError: It cannot be decoded.
@@ -510,7 +510,7 @@ def _size_of_jxl(data: bytes) -> tuple[int, int]:
     """
     begin = 0
     if data[:2] != b"\xff\x0a":
-        # The codestream is one box, or in several, each with a number of 4 bytes before it.
+        # The codestream is one box, or several that each begin with a number of 4 bytes.
         behind = {b"jxlc": 0, b"jxlp": 4}
         found = (at + behind[kind] for kind, at, _ in boxes(data) if kind in behind)
         begin = next(found, len(data))
@@ -534,5 +534,5 @@ def _size_of_jxl(data: bytes) -> tuple[int, int]:
     width = side() if not ratio else height * _JXL_RATIOS[ratio - 1][0] // _JXL_RATIOS[ratio - 1][1]
     all_default = take(1)
     extra_fields = not all_default and take(1)
-    turned = extra_fields and take(3) > 3  # the orientation less 1, as EXIF has it
+    turned = extra_fields and take(3) > 3  # EXIF's orientation, less 1
     return (height, width) if turned else (width, height)

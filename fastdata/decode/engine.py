@@ -36,11 +36,11 @@ class BatchOptions(TypedDict, total=False):
     Attributes:
         regions: One a sample, as for :func:`decode_jpeg`, also as an (N, 4) array; default:
             the whole images.
-        sizes: (width, height) a sample, also as an (N, 2) array: what the region is resized
-            to, where that is not the result's size. The result is a window of it.
-        windows: (left, upper) a sample, also as an (N, 2) array: where in the resized region
-            the result lies; default (0, 0). Only what it needs is decoded.
-        seek_points: One a sample, or None for those that have none. For Extents: instead of
+        sizes: (width, height) a sample, also as an (N, 2) array: the size of the resized region,
+            of which the result is a window; default: the result's size.
+        windows: (left, upper) a sample, also as an (N, 2) array: the result's place in the
+            resized region; default (0, 0). Only the pixels that it needs are decoded.
+        seek_points: One a sample, or None for those that have none. For Extents, they replace
             their own.
         flips: One a sample: mirror the result left to right.
         skip: One a sample: read, write and report nothing of it.

@@ -33,7 +33,7 @@ NOTHING_TO_DECODE = (
     "corrupt_index",
 )
 
-#: Codes of images of another size than the region was computed for, or beyond the core's limit.
+#: Codes of images whose size differs from the one the region was computed for, or is too large.
 _OTHER_SIZE = ("too_large", "other_size", "bad_region")
 
 
@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_damage(self) -> bool:
-        """Whether the core found the image damaged: then it says more than another decoder."""
+        """Whether the core found damage, which it describes better than other decoders."""
         return self.code not in ("", *NOT_NATIVE, *_OTHER_SIZE)
 
 

@@ -66,7 +66,7 @@ def jpeg_info(data: Any) -> JpegInfo:
 
 
 def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
-    """Index a baseline JPEG, so that regions of it can be decoded without what is before.
+    """Index a baseline JPEG, so that regions can be decoded without the data before them.
 
     Decodes all entropy-coded data, which proves that the JPEG is whole.
 

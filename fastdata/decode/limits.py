@@ -84,7 +84,7 @@ class Limits:
             )
 
 
-#: Most parts of a file that are looked at: a file of more was made to take long.
+#: Most parts of a file to inspect: a file with more was made to take long.
 _MOST_PARTS = 10_000
 #: Most images that a file of another kind may hold.
 _MOST_NESTED = 100

@@ -147,7 +147,7 @@ def _opened(data: bytes) -> ImageFile.ImageFile:
     if image.format == "IPTC" and any(
         tuple(tile.args or ())[:1] != ("raw",) for tile in image.tile
     ):
-        # Of any kind and size: an EPS, too.
+        # It may have any kind and size: an EPS, too.
         raise SampleError(
             "is an IPTC file with an image file in it, which is not read",
             "Convert it to PNG or JPEG.",

@@ -104,7 +104,7 @@ def open_png(data: bytes, trusted: bool) -> PngFile:
         if kind == b"IDAT":
             pieces.append(view[begin:end])
         elif pieces:
-            break  # only those that follow one another count
+            break  # count only consecutive ones
         elif zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             raise Declined("a chunk's checksum is wrong")
         elif kind == b"IHDR" and length == 13 and not header:

@@ -215,11 +215,11 @@ class Windowed(Order):
         self._block = int(block)
         self._blocks = -(-self._n // self._block)
         windows = -(-self._blocks // int(window))
-        # A single window is everything mixed with everything.
+        # A single window mixes all samples.
         self._whole = Random(self._n, key) if windows <= 1 else None
         # The first `_wide` windows have a block more than the others.
         self._narrow, self._wide = divmod(self._blocks, max(1, windows))
-        # How many samples the last block lacks, and the place it is put at.
+        # Number of samples that the last block lacks, and its place.
         self._lacking = self._blocks * self._block - self._n
         self._tail = (child(key, _TAIL) * self._blocks) >> 64
         # Where all blocks are full, the last is like any other.

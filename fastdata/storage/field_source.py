@@ -32,7 +32,7 @@ class FieldSource(Source):
         self._source, self._field = source, field
         self.location, self.hints = source.location, source.hints
         about = source.capabilities
-        # What lies behind a URL is fetched by `gather`.
+        # `gather` fetches blobs from a URL.
         self.capabilities = Capabilities(True, about.shuffled, about.seek_points)
 
     def __len__(self) -> int:

@@ -26,9 +26,9 @@ class Field(NamedTuple):
     Attributes:
         name: Its name, unique among the dataset's fields.
         kind: "image" for blobs that are decoded to pixels; "blob" for any other file's bytes;
-            "column" for a value of an Arrow type.
+            "column" for values of an Arrow type.
         type: Type of a column's values; None for other kinds.
-        nullable: Whether a row lacks it, or a null is anywhere in its values.
+        nullable: Whether any row lacks it, or a null is inside one of its values.
     """
 
     name: str
@@ -119,7 +119,7 @@ class StoredField:
         return cls(Field(name, kind, field.type, nullable), index, file, rows)
 
 
-#: What a dataset has whose manifest lists no fields.
+#: Fields of a dataset whose manifest lists none.
 STORED_IMAGE_AND_LABEL = tuple(map(StoredField, IMAGE_AND_LABEL))
 
 

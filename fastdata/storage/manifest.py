@@ -97,7 +97,7 @@ class Manifest:
 
     @property
     def blob_files(self) -> int:
-        """How many of the first files are the container's, not of further fields."""
+        """Number of the first files that are the container's, not those of further fields."""
         return sum(not entry.name.startswith("_") for entry in self.files)
 
     def number_of(self, name: str) -> int:

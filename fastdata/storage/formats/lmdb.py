@@ -72,7 +72,7 @@ def entries(path: Path) -> int:
 
 
 class LmdbWriter:
-    """Appends samples to a ``data.mdb`` in one durable transaction.
+    """Writer that appends samples to a ``data.mdb`` in one durable transaction.
 
     The environment is opened for this transaction alone. LMDB reuses the buffers of pages
     within a process without clearing them, so that unused bytes of a page would depend on
@@ -81,10 +81,10 @@ class LmdbWriter:
     resumed gives the same bytes as packing that was not.
 
     Args:
-        path: The ``data.mdb``; made if it is missing.
-        first: Number of the first sample, which is how many are there already.
+        path: The ``data.mdb``; created if it is missing.
+        first: Number of the first sample: of samples that are there already.
         size: The map size, from `map_size`.
-        fields: What samples have besides image and label.
+        fields: Fields of samples besides image and label.
     """
 
     def __init__(self, path: Path, first: int, size: int, fields: Sequence[Field] = ()) -> None:

@@ -38,7 +38,7 @@ _FIELDS = (
     pa.field("height", pa.int32(), nullable=False),
 )
 _PLAIN = pa.field("image", pa.binary(), nullable=False)
-#: Of Hugging Face's Image; its path may be null.
+#: Type of Hugging Face's Image; its path may be null.
 _STRUCT = pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
 FILE_NAME = "part-{:06d}.parquet"
 #: Key of the schema's metadata that names the columns of blobs.
@@ -51,12 +51,12 @@ _LENGTH_BYTES = 4  # PLAIN encoding of a BYTE_ARRAY: little-endian length, then 
 
 
 class ParquetWriter:
-    """Writes one Parquet file.
+    """Writer of one Parquet file.
 
     Args:
         path: The file.
         classes: Class names, by label; empty if there are no labels.
-        fields: What samples have besides image and label.
+        fields: Fields of samples besides image and label.
         plain: Whether blobs are a column of bytes, not of Hugging Face's images.
     """
 
@@ -91,7 +91,7 @@ class ParquetWriter:
         )
 
     def add(self, sample: Sample) -> None:
-        """Appends one sample; see `fastdata.storage.formats.Writer`."""
+        """Append one sample; see `fastdata.storage.formats.Writer`."""
         size = sample.blob_bytes
         full = self._held + size > ROW_GROUP_BYTES or len(self._samples) == ROW_GROUP_ROWS
         if self._samples and full:

@@ -87,7 +87,7 @@ class ShardWriter:
         return start
 
     def _write(self, data: bytes) -> None:
-        # What has just been read or made is in the processor's caches; read again, it is not.
+        # Checksum the data while it is in the processor's caches, not when reading the file again.
         self._crc = crc32c(data, self._crc)
         self._file.write(data)
 
