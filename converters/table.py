@@ -15,10 +15,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 from fastdata.converters.records import Record, Sharded, blob_of
-from fastdata.converters.trees import LocalTree, Tree, file_at, source_tree, storable
+from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
-from fastdata.remote.filesystem import list_entries
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.arrow import python_values
 from fastdata.storage.encodings import is_image_name
@@ -32,6 +31,8 @@ _PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "im
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 #: Rows that one task lists.
 _ROWS_PER_SHARD = 65_536
+#: Bytes of JSON lines in a block; no line may be longer.
+_JSON_BLOCK = 64 << 20
 #: Most classes: the class list is in memory and in the manifest.
 _MOST_CLASSES = 1 << 22
 
@@ -44,20 +45,22 @@ class Columns(NamedTuple):
         label: Numbers or names of classes; None without labels.
         key: Keys; None for the path without its extension.
         blobs: Paths of further files, relative to the root; each is a field.
+        problem: Why a row cannot be packed; null where it can. None without such a column.
     """
 
     path: str
     label: str | None = None
     key: str | None = None
     blobs: tuple[str, ...] = ()
+    problem: str | None = None
 
 
 class TableImages(Sharded):
     """Source of image files that a table lists, in the table's order.
 
-    A row whose path, label or key is null, or whose file is missing, is a bad sample. Columns
-    other than those by role are fields of the same type; a field of paths is a blob, or an image
-    if all its files have suffixes of images.
+    A row whose path, label or key is null or empty, or whose file is missing, is a bad sample.
+    Columns other than those by role are fields of the same type; a field of paths is a blob, or an
+    image if all its files have suffixes of images.
 
     Args:
         table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.
@@ -66,6 +69,7 @@ class TableImages(Sharded):
         label: Column of numbers or names of classes; None for ``label`` if it exists.
         key: Column of keys; None for ``key`` if it exists, else the path without extension.
         files: Columns of paths of further files; each is a field.
+        problem: Column of reasons why rows cannot be packed; null for a good row.
         fields: Columns to take as fields; None for all others.
         about: Origin of the data, for the manifest; None for the table's name.
         storage_options: Options of the driver of a URL.
@@ -85,24 +89,25 @@ class TableImages(Sharded):
         label: str | None = None,
         key: str | None = None,
         files: Sequence[str] = (),
+        problem: str | None = None,
         fields: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._options = storage_options
         name = "the table"
         self.inputs: list[Path | str] = []
         if not isinstance(table, pa.Table):
             name = redact(os.fspath(table))
             root = _folder_of(table) if root is None else root
             self.inputs.append(os.fspath(table) if is_url(table) else Path(table).absolute())
-            table = read_table(table, storage_options)
+            texts = [column for column in (path, key or "key") if column]
+            table = read_table(table, storage_options, texts)
         if root is None:
             raise UsageError("a table in memory has no folder", "Give root=.")
         self._tree = source_tree(root, storage_options)
         self.root: str | None = self._tree.root
-        self._table = table.unify_dictionaries()
-        self._columns = self._choose(name, path, label, key, tuple(files))
+        self._table = _plain(name, table)
+        self._columns = self._choose(name, path, label, key, tuple(files))._replace(problem=problem)
         self.inputs += self._places()
         self.fields = self._choose_fields(name, fields)
         self.classes, self._ranks = self._find_classes(name)
@@ -114,11 +119,10 @@ class TableImages(Sharded):
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
         return [
             TableRows(
-                self._table.slice(at, step), at, self._tree, self._columns, self.fields,
-                self._ranks, self._options,
+                self._table.slice(at, step), at, self._tree, self._columns, self.fields, self._ranks
             )
             for at in range(0, rows, max(step, 1))
-        ]  # fmt: skip
+        ]
 
     def _choose(
         self,
@@ -136,7 +140,7 @@ class TableImages(Sharded):
             raise SourceError(
                 f"{name}: no column has a usual name of paths ({', '.join(_PATHS[:4])}, …); it "
                 f"has {', '.join(names)}",
-                "Name it with --path-column.",
+                "Name one with --path-column.",
             )
         label = label or ("label" if "label" in names else None)
         key = key or ("key" if "key" in names else None)
@@ -147,8 +151,8 @@ class TableImages(Sharded):
                     f"{name}: has no column {role} (it has: {', '.join(names)})", "Name another."
                 )
         for role in (columns.path, *columns.blobs):
-            kind = _value_type(self._table.schema.field(role).type)
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            kind = self._table.schema.field(role).type
+            if not _is_text(kind):
                 raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
         return columns
 
@@ -162,15 +166,16 @@ class TableImages(Sharded):
         for role in (self._columns.path, *self._columns.blobs):
             for path in self._table.column(role).unique().to_pylist():
                 inner = (path or "").removeprefix("./").removeprefix(root + "/")
-                first, slash, _ = inner.partition("/")
-                found.setdefault(first if slash else "", first)
+                if is_inside(inner):
+                    first, slash, _ = inner.partition("/")
+                    found.setdefault(first if slash else "", first)
         if is_url(root):
             return [join_url(root, name) for name in found.values()]
         return [Path(root, name) for name in found.values()]
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
-        taken = (chosen.path, chosen.label, chosen.key)
+        taken = (chosen.path, chosen.label, chosen.key, chosen.problem)
         others = [column for column in self._table.column_names if column not in taken]
         for column in wanted or ():
             if column not in others:
@@ -178,12 +183,14 @@ class TableImages(Sharded):
                     f"{name}: has no further column {column} (it has: {', '.join(others)})",
                     "Name others with --fields.",
                 )
-        names = others if wanted is None else [*wanted, *(set(chosen.blobs) - set(wanted))]
+        names = others
+        if wanted is not None:
+            names = [*wanted, *(blob for blob in chosen.blobs if blob not in wanted)]
         return tuple(self._field(column) for column in names)
 
     def _field(self, name: str) -> Field:
         if name not in self._columns.blobs:
-            return Field(name, "column", _value_type(self._table.schema.field(name).type))
+            return Field(name, "column", self._table.schema.field(name).type)
         paths = self._table.column(name).unique().to_pylist()
         images = all(is_image_name(path) for path in paths if path)
         return Field(name, "image" if images else "blob")
@@ -193,11 +200,13 @@ class TableImages(Sharded):
         if self._columns.label is None:
             return [], None
         column = self._table.column(self._columns.label)
-        found = [value for value in column.unique().to_pylist() if value is not None]
-        if all(isinstance(value, str) for value in found):
-            names = sorted(found)
+        kind, found = column.type, None
+        if _is_text(kind) or pa.types.is_integer(kind):
+            found = [value for value in column.unique().to_pylist() if value is not None]
+        if found is not None and _is_text(kind):
+            names = sorted(filter(None, found))
             return names, {value: label for label, value in enumerate(names)}
-        if not all(type(value) is int and 0 <= value < _MOST_CLASSES for value in found):
+        if found is None or not all(0 <= label < _MOST_CLASSES for label in found):
             raise UsageError(
                 f"{name}: its column {self._columns.label} has labels that are neither names nor "
                 f"whole numbers from 0 to {_MOST_CLASSES - 1:,}",
@@ -216,7 +225,6 @@ class TableRows(NamedTuple):
         columns: Columns by role.
         fields: Further fields.
         ranks: The label of each class name; None if labels are numbers.
-        options: Options of the driver of a URL.
     """
 
     table: pa.Table
@@ -225,23 +233,23 @@ class TableRows(NamedTuple):
     columns: Columns
     fields: tuple[Field, ...]
     ranks: dict[str, int] | None
-    options: Mapping[str, Any] | None
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
-        files = _Files(self.tree, self.options)
+        files = _Files(self.tree)
+        number = self.first
         for batch in self.table.to_batches(1024):
             names, columns = batch.schema.names, map(python_values, batch.columns)
             for row in zip(*columns, strict=True):
-                yield self._record(dict(zip(names, row, strict=True)), files)
+                yield self._record(number, dict(zip(names, row, strict=True)), files)
+                number += 1
 
-    def _record(self, row: Mapping[str, Any], files: _Files) -> Record:
+    def _record(self, number: int, row: Mapping[str, Any], files: _Files) -> Record:
         path = row[self.columns.path]
-        key = row[self.columns.key] if self.columns.key else _without_suffix(path)
-        where, size, state, problem = files.find(path)
-        if self.columns.key and key is None:
-            problem = problem or f"its {self.columns.key} is null"
-        key, unsafe = storable(str(key if key is not None else path))
+        where, size, state, missing = files.find(path)
+        problem = row[self.columns.problem] if self.columns.problem else None
+        problem = problem or missing
+        key, unsafe = self._key(number, row, files)
         label, unlabelled = self._label(row)
         fields: list[Any] = []
         for field in self.fields:
@@ -254,39 +262,46 @@ class TableRows(NamedTuple):
         problem = problem or unsafe or unlabelled
         return Record(key, label, where, 0, size, state, problem=problem, fields=tuple(fields))
 
+    def _key(self, number: int, row: Mapping[str, Any], files: _Files) -> tuple[str, str | None]:
+        """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
+        name = self.columns.key
+        key = key_of(files.relative(row[self.columns.path])) if name is None else row[name]
+        instead = f"_row-{number}"
+        if key is None or key == "":
+            return instead, f"its {name or self.columns.path} is null or empty"
+        key = str(key)
+        if not is_inside(key) or not PurePosixPath(key).parts:
+            return instead, f"its key {key!r} is not a relative path without '..'"
+        return storable(key)
+
     def _label(self, row: Mapping[str, Any]) -> tuple[int, str | None]:
         if self.columns.label is None:
             return 0, None
         value = row[self.columns.label]
-        if value is None:
-            return 0, f"its {self.columns.label} is null"
+        if value is None or value == "":
+            return 0, f"its {self.columns.label} is null or empty"
         return (value if self.ranks is None else self.ranks[value]), None
 
 
 class _Files:
     """Files below a root: their places, sizes and states."""
 
-    def __init__(self, tree: Tree, options: Mapping[str, Any] | None) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._listed = None
-        if not isinstance(tree, LocalTree):
-            self._listed = list_entries(tree.root, options)
+        self._listed = tree.listed() if isinstance(tree, RemoteTree) else None
 
     def find(self, path: str | None) -> tuple[str, int, int, str | None]:
         """Return a file's path or URL, its size and state, and its problem or None."""
-        name = (path or "").removeprefix("./")
-        root = self._tree.root
-        if name.startswith(root + "/"):
-            name = name[len(root) + 1 :]
+        name, root = self.relative(path), self._tree.root
         if not name:
             return root, 0, 0, "has no path: it is null or empty"
         if not is_inside(name):
             return name, 0, 0, f"has the path {name}, which is not inside {self._tree}"
         if self._listed is not None:
-            url, entry = join_url(root, name), self._listed.get(name)
+            entry = self._listed.get(name)
             if entry is None:
-                return url, 0, 0, "cannot be opened: it does not exist"
-            return url, entry.size, entry.state, None
+                return join_url(root, name), 0, 0, "cannot be opened: it does not exist"
+            return entry.location, entry.size, entry.mtime_ns, None
         where = os.path.join(root, name)
         try:
             stat = os.stat(where)
@@ -294,11 +309,22 @@ class _Files:
             return where, 0, 0, f"cannot be opened: {error.strerror}"
         return where, stat.st_size, stat.st_mtime_ns, None
 
+    def relative(self, path: str | None) -> str:
+        """Return a path below the root; one that is not there, and an empty one, as it is."""
+        return (path or "").removeprefix("./").removeprefix(self._tree.root + "/")
+
 
 def read_table(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    texts: Sequence[str] = (),
 ) -> pa.Table:
     """Read a table of one of `SUFFIXES`; empty strings of CSV in columns of text are text.
+
+    Args:
+        path: The file, or its URL.
+        storage_options: Options of the driver of a URL.
+        texts: Columns of CSV that are text, even if they look like numbers.
 
     Raises:
         RemoteError: The URL cannot be reached.
@@ -314,9 +340,16 @@ def read_table(
             if suffix == ".parquet":
                 return pq.read_table(file)
             if suffix in (".jsonl", ".ndjson"):
-                return pa.json.read_json(file)
-            options = pa.csv.ParseOptions(delimiter="\t" if suffix == ".tsv" else ",")
-            return pa.csv.read_csv(file, parse_options=options)
+                return pa.json.read_json(file, pa.json.ReadOptions(block_size=_JSON_BLOCK))
+            return pa.csv.read_csv(
+                file,
+                parse_options=pa.csv.ParseOptions(
+                    delimiter="\t" if suffix == ".tsv" else ",", newlines_in_values=True
+                ),
+                convert_options=pa.csv.ConvertOptions(
+                    column_types=dict.fromkeys(texts, pa.string())
+                ),
+            )
     except FastdataError:
         raise
     except PARQUET_ERRORS as error:
@@ -330,15 +363,42 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
     return place.rpartition("/")[0]
 
 
-def _without_suffix(path: str | None) -> str | None:
-    if not path:
-        return None
-    folder, slash, name = path.removeprefix("./").rpartition("/")
+def key_of(path: str) -> str:
+    """Return a path without its extension."""
+    folder, slash, name = path.rpartition("/")
     return folder + slash + (name.rpartition(".")[0] or name)
 
 
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is stored with: without dictionaries and extensions."""
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+def _is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is that of text; a column without values has the type null."""
+    return kind in (pa.string(), pa.large_string(), pa.null())
+
+
+def _plain(name: str, table: pa.Table) -> pa.Table:
+    """Return a table without dictionaries and extension types, whose text is UTF-8."""
+    try:
+        table.validate(full=True)
+        for place, field in enumerate(table.schema):
+            kind = field.type
+            _decode_names(kind)
+            if isinstance(kind, pa.BaseExtensionType):
+                kind = kind.storage_type
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            if kind != field.type:
+                table = table.set_column(place, field.name, table.column(place).cast(kind))
+    except PARQUET_ERRORS as error:
+        raise SourceError(f"{name}: cannot be read: {error}", "Check the file.") from None
+    return table
+
+
+def _decode_names(kind: pa.DataType) -> None:
+    """Decode the names of a type's fields, which Arrow does not validate.
+
+    Raises:
+        ValueError: One is not UTF-8.
+    """
+    for place in range(kind.num_fields):
+        field = kind.field(place)
+        str(field.name)
+        _decode_names(field.type)

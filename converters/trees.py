@@ -195,7 +195,7 @@ class LocalTree:
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
         """Yield the images of one class folder; hold one folder's entries in memory."""
-        for folder in sorted(_walk(str(self.location / name), ())):
+        for folder in sorted(walk(str(self.location / name))):
             for entry in scan(folder):
                 if _is_folder(entry):
                     continue
@@ -272,17 +272,21 @@ class RemoteTree:
 
     def files(self, extension: str) -> dict[str, RemotePath]:
         """Return the files of an extension at any depth."""
-        found = {
-            listed_name(self.root, name): RemotePath(
-                join_url(self.root, name), entry.size, entry.state, self._options
-            )
-            for name, entry in list_entries(self.root, self._options).items()
-        }
+        found = self.listed()
         return {
             name: found[name]
             for name in sorted(found, key=lambda name: name.split("/"))
             if name.endswith(extension)
             and not any(part.startswith(_NO_DATA) for part in name.split("/"))
+        }
+
+    def listed(self) -> dict[str, RemotePath]:
+        """Return all files at any depth, by their paths below the folder."""
+        return {
+            listed_name(self.root, name): RemotePath(
+                join_url(self.root, name), entry.size, entry.state, self._options
+            )
+            for name, entry in list_entries(self.root, self._options).items()
         }
 
 
@@ -349,7 +353,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
+def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
     """Yield a folder and all below it, following links; ``above`` guards against loops."""
     stat = os.stat(folder)
     here = (stat.st_dev, stat.st_ino)
@@ -361,7 +365,7 @@ def _walk(folder: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
     yield folder
     for entry in scan(folder):
         if _is_folder(entry):
-            yield from _walk(entry.path, (*above, here))
+            yield from walk(entry.path, (*above, here))
 
 
 def is_utf8(name: str) -> bool:

@@ -37,7 +37,7 @@ from fastdata.storage.fields import Field
 from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import KEEP, instead
+from fastdata.storage.look import instead
 
 #: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
 _MOST_CLASSES = 1 << 22
@@ -336,7 +336,7 @@ class TarListing(NamedTuple):
         if image is None and EXTENSIONS["raw"] in parts:
             image, pixels = self._pixels(members.pop(EXTENSIONS["raw"]), read)
         if image is None:
-            raise _missing(self.file, stem, parts, "image", KEEP)
+            raise _missing(self.file, stem, parts, "image", "Each sample needs one.")
         about = self._json(parts["json"], read) if "json" in parts else {}
         if about and _OWN_KEYS.issuperset(about):
             del members["json"]

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import hostile
 import pyarrow.parquet as pq
+from annotated import write_coco, write_masked, write_table, write_voc, write_yolo
 from click.testing import CliRunner
 from containers import pack_tree
 from jpegs import encode, picture
@@ -143,6 +144,15 @@ def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]
     for split in ("train", "val"):
         reads = partial(convert, "imagenet", ("--split", split))
         targets[f"convert imagenet {split}"] = archives, reads
+    for kind, write, options in (
+        ("coco", write_coco, ()),
+        ("voc", write_voc, ("--split", "train")),
+        ("yolo", write_yolo, ("--split", "train")),
+        ("masks", write_masked, ("--images", "images/training", "--masks", "annotations/training")),
+    ):
+        targets[f"convert {kind}"] = write(root / kind), partial(convert, kind, options)
+    table = partial(convert, "table", ("--file-columns", "mask"), file="table.jsonl")
+    targets["convert table"] = write_table(root / "table"), table
     return targets
 
 
@@ -180,9 +190,10 @@ def read_dataset(case: Path, out: Path) -> None:
     run("info", case)
 
 
-def convert(kind: str, options: Sequence[str], case: Path, out: Path) -> None:
-    """Pack a source."""
-    run("convert", kind, "--root", case, "--out", out, "--to", "shards", "--workers", 1, *options)
+def convert(kind: str, options: Sequence[str], case: Path, out: Path, file: str = "") -> None:
+    """Pack a source: a folder, or a file in it."""
+    root = ("--root", case / file)
+    run("convert", kind, *root, "--out", out, "--to", "shards", "--workers", 1, *options)
 
 
 def run(*arguments: object) -> None:

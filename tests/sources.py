@@ -8,13 +8,15 @@ import io
 import json
 import random
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from fastdata.converters import Record, Source, pack
+from fastdata.converters.records import further_fields
 from PIL import Image
 
 from fastdata import ImageDataset
@@ -28,12 +30,19 @@ class Expected:
 
     Attributes:
         classes: Class names in the order of the labels.
-        samples: Key, class name and blob of each sample, in order.
+        samples: Key, class name and blob of each sample, in order; "" without classes.
+        fields: Values of each further field, in order; the bytes, or None, of blobs.
     """
 
-    def __init__(self, classes: Sequence[str], samples: Sequence[tuple[str, str, bytes]]) -> None:
+    def __init__(
+        self,
+        classes: Sequence[str],
+        samples: Sequence[tuple[str, str, bytes]],
+        fields: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
         self.classes = list(classes)
         self.samples = list(samples)
+        self.fields = dict(fields or {})
 
 
 class SourceConformance:
@@ -50,8 +59,8 @@ class SourceConformance:
 
     def test_order_depends_on_the_source_alone(self, sources: list[Source]) -> None:
         first, second = sources
-        records = list(first.records())
-        assert records == list(first.records()) == list(second.records())
+        listed = [list(map(plain, one.records())) for one in (first, first, second)]
+        assert listed[0] == listed[1] == listed[2]
         assert first.classes == second.classes
 
     def test_keys_are_unique_relative_paths(self, sources: list[Source]) -> None:
@@ -63,7 +72,8 @@ class SourceConformance:
     def test_labels_are_within_classes(self, sources: list[Source]) -> None:
         classes = sources[0].classes
         assert len(set(classes)) == len(classes)
-        assert all(0 <= record.label < len(classes) for record in sources[0].records())
+        most = max(1, len(classes))  # a source without classes has the label 0 alone
+        assert all(0 <= record.label < most for record in sources[0].records())
 
     def test_extents_hold_the_right_bytes(self, sources: list[Source], expected: Expected) -> None:
         found = []
@@ -73,7 +83,7 @@ class SourceConformance:
             if record.pixels is not None:
                 height, width, _ = record.pixels
                 assert len(data) == height * width * 3
-            found.append((record.key, sources[0].classes[record.label], data))
+            found.append((record.key, class_of(sources[0].classes, record.label), data))
         assert sources[0].classes == expected.classes
         assert found == expected.samples
 
@@ -91,10 +101,30 @@ class SourceConformance:
         assert contents(tmp_path / "a") == contents(tmp_path / "b")
         dataset = ImageDataset(tmp_path / "a")
         found = [
-            (dataset.row(i).key, dataset.classes[dataset.row(i).label], dataset.read([i])[0])
-            for i in range(len(dataset))
+            (dataset.row(i).key, class_of(dataset.classes, dataset.row(i).label), data)
+            for i, data in enumerate(dataset.read(range(len(dataset))))
         ]
         assert found == expected.samples
+
+    def test_fields_of_records(self, sources: list[Source], expected: Expected) -> None:
+        fields = [field.name for field in further_fields(sources[0])]
+        assert fields == list(expected.fields)
+        values = [plain(record).fields for record in sources[0].records()]
+        for at, name in enumerate(fields):
+            found = [row[at] for row in values]
+            found = [bytes_of(one) if isinstance(one, Record) else one for one in found]
+            assert found == list(expected.fields[name]), name
+
+
+def plain(record: Record) -> Record:
+    """A record with lists in the place of arrays, which are compared as a whole."""
+    values = (v.tolist() if isinstance(v, np.ndarray) else v for v in record.fields)
+    return record._replace(fields=tuple(values))
+
+
+def class_of(classes: Sequence[str], label: int) -> str:
+    """The name of a class; "" where there are no classes."""
+    return classes[label] if classes else ""
 
 
 def contents(dataset: Path) -> dict[str, str]:

@@ -144,7 +144,8 @@ import gzip, os, tempfile
 from pathlib import Path
 from PIL import Image
 from fastdata.cli import main
-from fastdata.cli.convert import ImageFolder, pack
+from fastdata.cli.convert import ImageFolder
+from fastdata.cli.packing import pack
 from fastdata.cli.verify import verify
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name) / "tree" / "a"

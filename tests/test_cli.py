@@ -16,6 +16,12 @@ from typing import Any
 
 import click
 import pytest
+from annotated import (
+    write_coco,
+    write_masked,
+    write_voc,
+    write_yolo,
+)
 from click.testing import CliRunner
 from fastdata.benchmarks import measure
 from object_stores import make_bucket
@@ -94,7 +100,7 @@ def tidy(words: list[str], folder: Path) -> None:
     """Removes what an example wrote, so that the next may write it with other options."""
     if words[0] == "convert":
         # What an example names as its own output, the next line may read.
-        kept = {"imagenet", "imagenet-train-lmdb", "pairs", "celeba", "ade", *words}
+        kept = {"imagenet", "imagenet-train-lmdb", "pairs", "celeba", "ade", *_ANNOTATED, *words}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
@@ -127,6 +133,7 @@ def fill(folder: Path) -> None:
     sent = run("convert", "imagenet", "--split", "train", *to_bucket, cwd=folder)
     assert sent.returncode == 0, sent.stderr
     make_tables(folder)
+    make_annotated(folder)
     pairs = run("convert", "table", "--root", "captions.csv", "--out", "pairs", cwd=folder)
     assert pairs.returncode == 0, pairs.stderr
 
@@ -148,6 +155,22 @@ def make_tables(folder: Path) -> None:
         "captions.csv": captions, "celeba/list.csv": attributes, "ade.jsonl": masks,
     }.items():  # fmt: skip
         (folder / name).write_text("\n".join(lines) + "\n")
+
+
+#: Folders of annotated images in the workplace.
+_ANNOTATED = ("coco", "mine", "VOCdevkit", "coco8", "ade20k")
+
+
+def make_annotated(folder: Path) -> None:
+    """Make the annotated images that the examples name."""
+    write_coco(folder / "coco")
+    write_coco(folder / "mine", "images")
+    (folder / "mine/annotations/instances_images.json").rename(folder / "mine/labels.json")
+    write_voc(folder / "VOCdevkit/VOC2012")
+    write_masked(folder / "ade20k")
+    yaml = write_yolo(folder / "coco8") / "data.yaml"
+    yaml.write_text(yaml.read_text("utf-8").replace("images/val", "images/train"), "utf-8")
+    shutil.copy(yaml, folder / "coco8.yaml")
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)

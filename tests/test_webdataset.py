@@ -108,6 +108,14 @@ class TestLabelsInJson(SourceConformance):
         return Expected(
             ["a", "b", "c"],
             [(str(n), "abc"[2 - n], encoded(picture(n), "PNG")) for n in range(3)],
+            {
+                "json": [
+                    json.dumps({"label": 2 - n, "class": "abc"[2 - n], "caption": "é"})
+                    for n in range(3)
+                ],
+                "seg.png": [encoded(picture(9), "PNG")] * 3,
+                "txt": ["a caption"] * 3,
+            },
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from fastdata.cli.locations import Folder, json_option, storage_options
+from fastdata.cli.locations import Folder, Location, json_option, storage_options
 from fastdata.converters.encode import ENCODINGS
 from fastdata.converters.options import EXECUTORS
 from fastdata.converters.shuffling import ORDERS
@@ -142,3 +142,34 @@ def shared(function: Function) -> Function:
     for option in reversed(_SHARED):
         function = option(function)
     return function
+
+
+def fields_option(what: str) -> Callable[[Function], Function]:
+    """Return the option that names further fields."""
+
+    def names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+        return None if value is None else [name for name in value.split(",") if name]
+
+    return click.option(
+        "--fields",
+        metavar="NAME,NAME",
+        callback=names,
+        help=f"{what} to pack beside image and label; '' for none. [default: all]",
+    )
+
+
+def root_option(
+    default: str | None = None, help_text: str = "Folder, file or URL of the images."
+) -> Callable[[Function], Function]:
+    """Return the option that names the source."""
+    # Not default=None: click 8.3 and later take that for a value, and --root as given.
+    given: dict[str, Any] = {"required": True}
+    if default is not None:
+        given = {"default": default, "show_default": True}
+    return click.option(
+        "--root",
+        type=Location(),
+        **given,
+        metavar="PATH|URL",
+        help=help_text,
+    )

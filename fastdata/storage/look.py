@@ -13,11 +13,13 @@ from typing import NamedTuple
 from fastdata.errors import SourceError
 from fastdata.storage.encodings import is_image_name
 
-#: For data that have more than one class an image.
-KEEP = (
-    "fastdata packs one image and one class a sample: for captions, boxes, masks or several "
-    "labels keep your present loader."
+#: For images without classes and annotations.
+_LIST = (
+    "Move each image to <root>/<class>/, or list the images in a table, with any columns: "
+    "fastdata convert table --help"
 )
+#: Suffixes of tables that ``fastdata convert table`` reads.
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 #: Entries of a folder that are looked at.
 _MOST = 1000
 #: Folders in it that are looked into.
@@ -39,7 +41,8 @@ class Look(NamedTuple):
     Attributes:
         what: A noun, for a sentence that begins with the path.
         hint: What to write, or to do.
-        source: The kind of ``fastdata convert`` that reads it; "" where none does.
+        source: The kind of ``fastdata convert`` that reads it as an image and a class a sample; ""
+            for images with annotations or other columns, and where none does.
     """
 
     what: str
@@ -67,9 +70,10 @@ def look(place: str | os.PathLike[str]) -> Look:
             '"images.parquet"), then fastdata convert parquet --root images.parquet',
         )
     if coupled := _coupled(path, folders):
-        return Look(f"a folder of {coupled}", KEEP)
+        return coupled
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
-        return Look(f"a folder of images whose captions or other columns are in {noted[0]}", KEEP)
+        what = f"a folder of images whose captions or other columns are in {noted[0]}"
+        return Look(what, table_hint(path / noted[0]))
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r".*\.parquet"),
@@ -83,16 +87,13 @@ def look(place: str | os.PathLike[str]) -> Look:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
     if any(map(is_image_name, files)) and not folders and not is_file:
-        beside = f" beside {tables[0]}" if tables else ""
-        return Look(
-            f"a flat folder of images{beside}, with no class folders",
-            f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
-        )
+        if tables:
+            what = f"a flat folder of images beside {tables[0]}, with no class folders"
+            return Look(what, table_hint(path / tables[0]))
+        return Look("a flat folder of images, with no class folders", _LIST)
     if tables and (len(folders) < 2 or is_file):
-        return Look(
-            "a table" if is_file else f"a table, {tables[0]}",
-            f"Move each image to <root>/<class>/, or pack Parquet of images and labels. {KEEP}",
-        )
+        what = "a table" if is_file else f"a table, {tables[0]}"
+        return Look(what, table_hint(path if is_file else path / tables[0]))
     return _source("imagefolder", "a folder of folders" if folders else _UNKNOWN, named)
 
 
@@ -132,11 +133,19 @@ def _splits(path: Path, splits: list[str], named: str) -> Look:
     inner = look(first) if below or files else Look("", "")
     if inner.source:
         return Look(what, f"Pack each by itself: {inner.hint}", inner.source)
-    return Look(f"{what}, each {inner.what or 'empty'}", inner.hint or KEEP)
+    return Look(f"{what}, each {inner.what or 'empty'}", inner.hint or _LIST)
 
 
-def _coupled(path: Path, folders: Collection[str]) -> str | None:
-    """Describe the targets beside a class: COCO's, YOLO's, VOC's layouts, or masks."""
+def table_hint(table: Path) -> str:
+    """Return the command that packs the images that a table lists."""
+    named = shlex.quote(str(table))
+    if table.suffix.lower() in _TABLES:
+        return f"fastdata convert table --root {named}"
+    return f"fastdata convert coco --root {shlex.quote(str(table.parent))} --annotations {named}"
+
+
+def _coupled(path: Path, folders: Collection[str]) -> Look | None:
+    """Return the kind of annotations beside images: COCO's, YOLO's, VOC's layouts, or masks."""
     lower = {name.lower(): name for name in folders}
     targets = sorted(_TARGETS & set(lower))
     rest = set(lower) - _TARGETS
@@ -146,12 +155,21 @@ def _coupled(path: Path, folders: Collection[str]) -> str | None:
     if not (rest & _IMAGES or splits <= _SPLITS | _IMAGES | {"unlabeled"}):
         return None
     own = _names(path / lower[targets[0]])[1]
-    kind = (
-        "annotations"
-        if any(name.endswith((".json", ".xml", ".txt")) for name in own)
-        else "targets"
+    named = f"--root {shlex.quote(str(path))}"
+    texts = any(name.endswith((".json", ".xml", ".txt")) for name in own)
+    what = (
+        f"a folder of images with {'annotations' if texts else 'targets'} in {lower[targets[0]]}/"
     )
-    return f"images with {kind} in {lower[targets[0]]}/"
+    if any(name.endswith(".json") for name in own):
+        return Look(what, f"fastdata convert coco {named}")
+    if "jpegimages" in rest:
+        return Look(what, f"fastdata convert voc {named}")
+    if any(name.endswith((".yaml", ".yml")) for name in _names(path)[1]) or "labels" in targets:
+        return Look(what, f"fastdata convert yolo {named}")
+    images = lower[min(rest & _IMAGES or rest)]
+    return Look(
+        what, f"fastdata convert masks {named} --images {images} --masks {lower[targets[0]]}"
+    )
 
 
 def _names(path: Path) -> tuple[set[str], set[str]]:

@@ -1,0 +1,91 @@
+"""Source of images beside masks: two folders with files of the same names."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from fastdata.converters.annotations import AnnotatedImages, Folder, Rows, Table
+from fastdata.converters.table import key_of
+
+from fastdata.errors import SourceError
+
+
+class MaskedImages(AnnotatedImages):
+    """Source of images and their masks, by path; ``mask`` is an image field.
+
+    The mask of ``<images>/a/b.jpg`` is ``<masks>/a/b.png``, with any suffix of images. An image
+    without a mask, and a mask without an image, are bad samples.
+
+    Args:
+        root: The folder of both, or its URL.
+        images: The folder of images in it.
+        masks: The folder of masks in it.
+        image_ending: End of the names of images, before the suffix, such as ``_leftImg8bit``;
+            others are left out.
+        mask_ending: The same of masks.
+        fields: ``mask`` or nothing; None for ``mask``.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: A folder has no images, or two have the same name.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        images: str = "images",
+        masks: str = "masks",
+        *,
+        image_ending: str = "",
+        mask_ending: str = "",
+        fields: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        folder = Folder(root, storage_options)
+        table = mask_table(folder, images, masks, image_ending, mask_ending)
+        super().__init__(table, root, fields, storage_options=storage_options)
+
+
+def mask_table(
+    folder: Folder, images: str, masks: str, image_ending: str = "", mask_ending: str = ""
+) -> Table:
+    """Return the images of a folder, and their masks; see `MaskedImages`.
+
+    Raises:
+        SourceError: A folder has no images, or two have the same name.
+    """
+    images, masks = posixpath.normpath(images), posixpath.normpath(masks)
+    found = _by_name(folder, images, image_ending)
+    beside = _by_name(folder, masks, mask_ending)
+    rows = Rows({"mask": pa.string()})
+    for name in sorted({*found, *beside}):
+        if name not in found:
+            rows.add_bad(f"{beside[name]}: has no image in {images}/", None, name)
+        elif name not in beside:
+            rows.add_bad(f"its mask {masks}/{name}{mask_ending}.png is missing", found[name], name)
+        else:
+            rows.add(found[name], {"mask": beside[name]}, name)
+    return Table(rows.table(), {"kind": "masks", "images": images, "masks": masks}, ("mask",))
+
+
+def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
+    """Return the images in a folder by their paths in it, without ending and suffix."""
+    paths = [path for path in folder.images(below) if key_of(path).endswith(ending)]
+    if not paths:
+        raise SourceError(
+            f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
+            "Name the folders in --root with --images and --masks.",
+        )
+    names = [key_of(path)[len(below) + 1 :].removesuffix(ending) for path in paths]
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise SourceError(
+            f"{folder}/{below}: two images have the name {name}", "Rename one, or move it away."
+        )
+    return dict(zip(names, paths, strict=True))

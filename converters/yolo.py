@@ -1,0 +1,304 @@
+"""Source of images with YOLO's labels: a text file for each image, a line for each object."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from fastdata.converters.annotations import (
+    BOXES,
+    POLYGONS,
+    AnnotatedImages,
+    Folder,
+    Rows,
+    Table,
+    number_of,
+    read_file,
+    shown_name,
+)
+from fastdata.converters.plain_yaml import parse_yaml
+from fastdata.converters.table import key_of
+
+from fastdata.errors import SourceError
+from fastdata.storage.paths import is_inside
+
+_SPLITS = ("train", "val", "test")
+_WANTED = (*_SPLITS, "path", "names", "nc", "kpt_shape")
+#: Share of an image's side that coordinates may lie outside, as in ultralytics.
+_TOLERANCE = 0.01
+_MOST_CLASSES = 1 << 20
+#: Most keypoints of an object.
+_MOST_KEYPOINTS = 10_000
+
+
+class YoloImages(AnnotatedImages):
+    """Source of the images of a split of YOLO's data.yaml, by path.
+
+    Objects are lists in the order of the lines: ``labels``, ``boxes`` (centre, width and height,
+    as shares of the image's sides), ``polygons`` (x, y, x, y, …, likewise; an empty list for a
+    box) and, with ``kpt_shape``, ``keypoints``. A polygon's box is the smallest around it. An image
+    whose file of labels is missing or empty has empty lists. A damaged line makes its image a bad
+    sample.
+
+    Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
+    image. ``data.yaml`` is read as a subset of YAML (`fastdata.converters.plain_yaml`).
+
+    Args:
+        root: The dataset's folder, or its URL.
+        split: ``train``, ``val`` or ``test``.
+        data: The data.yaml, or its URL; None for the only .yaml file in the folder.
+        fields: Columns to take; None for all.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: A URL cannot be reached.
+        SourceError: The file cannot be read, or has no such split.
+        UsageError: There is no such column.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        split: str = "train",
+        *,
+        data: str | os.PathLike[str] | None = None,
+        fields: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        folder = Folder(root, storage_options)
+        table = yolo_table(folder, describe(folder, data, storage_options), split)
+        inputs = [] if data is None else [data]
+        super().__init__(table, root, fields, inputs, storage_options)
+
+
+class Description(NamedTuple):
+    """Content of a data.yaml.
+
+    Attributes:
+        name: The file, for messages.
+        path: The folder of the splits, relative to the root.
+        splits: Folders of images, or text files that list images, of each split.
+        classes: Class names, by label.
+        keypoints: Number of keypoints of each object, and numbers of each; None without any.
+    """
+
+    name: str
+    path: str
+    splits: Mapping[str, Sequence[str]]
+    classes: Sequence[str]
+    keypoints: tuple[int, int] | None
+
+
+def describe(
+    folder: Folder,
+    data: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Description:
+    """Read a data.yaml; see `YoloImages`.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: It is missing, or cannot be read.
+    """
+    if data is None:
+        names = [name for name in folder.top() if name.endswith((".yaml", ".yml"))]
+        if "data.yaml" in names:
+            names = ["data.yaml"]
+        if len(names) != 1:
+            there = ", ".join(names) or "none"
+            raise SourceError(
+                f"{folder}: has no data.yaml, nor one other .yaml file (there is: {there})",
+                "Name the file with the splits and class names with --data.",
+            )
+        name, text = f"{folder}/{names[0]}", folder.read(names[0])
+    else:
+        name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
+    try:
+        return _described(name, parse_yaml(text.decode(), _WANTED))
+    except ValueError as error:
+        raise SourceError(f"{name}: cannot be read: {error}", "Correct the file.") from None
+
+
+def _described(name: str, found: Mapping[str, Any]) -> Description:
+    """Return what a data.yaml says.
+
+    Raises:
+        ValueError: It contradicts itself, or lacks its classes.
+    """
+    names, count = found.get("names"), found.get("nc")
+    if isinstance(names, dict):
+        labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
+        if sorted(labels) != list(range(len(names))):
+            raise ValueError("names: the labels are not 0, 1, 2, …")
+        names = [labels[label] for label in range(len(names))]
+    if names is None and count is not None:
+        names = [f"class_{label}" for label in range(_whole("nc", count, _MOST_CLASSES))]
+    if not isinstance(names, list):
+        raise ValueError("names: the class names are missing")
+    if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
+        raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
+    shape = found.get("kpt_shape")
+    keypoints = None
+    if shape is not None:
+        if not isinstance(shape, list) or len(shape) != 2:
+            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
+        keypoints = (
+            _whole("kpt_shape", shape[0], _MOST_KEYPOINTS), _whole("kpt_shape", shape[1], 3)
+        )  # fmt: skip
+        if keypoints[0] < 1 or keypoints[1] < 2:
+            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
+    path = found.get("path") or ""
+    splits = {one: found[one] for one in _SPLITS if found.get(one)}
+    places = {one: [value] if isinstance(value, str) else value for one, value in splits.items()}
+    for one, value in {"path": [path], **places}.items():
+        if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
+            raise ValueError(f"{one}: it is neither a path nor a list of paths")
+    return Description(name, path, places, names, keypoints)
+
+
+def yolo_table(folder: Folder, described: Description, split: str) -> Table:
+    """Return the images of a split, and their labels; see `YoloImages`.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: There is no such split, or its images are missing.
+    """
+    if split not in described.splits:
+        raise SourceError(
+            f"{described.name}: has no split {split}",
+            f"Name one with --split: {', '.join(described.splits) or 'it has none'}.",
+        )
+    images: list[str] = []
+    alone: list[str] = []
+    for entry in described.splits[split]:
+        place = _place(folder, described, split, entry)
+        if folder.has(place):
+            images += _listed(folder, place)
+            continue
+        found = folder.images(place)
+        images += found
+        labels = posixpath.dirname(labels_of(f"{place}/any.jpg"))
+        if labels != place:
+            alone += set(folder.names(labels)).difference(map(labels_of, found))
+    columns = {"labels": pa.list_(pa.int32()), "boxes": BOXES, "polygons": POLYGONS}
+    if described.keypoints:
+        columns["keypoints"] = pa.list_(
+            pa.list_(pa.float32(), described.keypoints[0] * described.keypoints[1])
+        )
+    rows = Rows(columns)
+    images = sorted(dict.fromkeys(images))
+    files = [labels_of(name) for name in images]
+    for image, file, data in zip(images, files, folder.read_all(files, b""), strict=True):
+        values = data if isinstance(data, str) else _objects_of(data, described)
+        if isinstance(values, str):
+            rows.add_bad(f"{file}: {values}", image)
+        else:
+            rows.add(image, values)
+    for name in sorted(set(alone).difference(files)):
+        if name.endswith(".txt") and posixpath.basename(name) != "classes.txt":
+            rows.add_bad(f"{name}: has no image", None, key_of(name))
+    about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
+    if described.keypoints:
+        about["kpt_shape"] = list(described.keypoints)
+    return Table(rows.table(), about)
+
+
+def labels_of(image: str) -> str:
+    """Return the path of an image's file of labels."""
+    before, found, after = f"/{image}".rpartition("/images/")
+    path = f"{before}/labels/{after}" if found else f"/{image}"
+    return key_of(path)[1:] + ".txt"
+
+
+def _place(folder: Folder, described: Description, split: str, entry: str) -> str:
+    """Return the path of a folder of images, or of a list, below the root.
+
+    Exports often name folders from another one: ``../train/images``.
+
+    Raises:
+        SourceError: There is none.
+    """
+    rest = entry
+    while rest.startswith("../"):
+        rest = rest[3:]
+    for one in (posixpath.join(described.path, entry), entry, rest):
+        path = posixpath.normpath(one.removeprefix(f"{folder.tree.root}/"))
+        path = "" if path == "." else path
+        if (not path or is_inside(path)) and (folder.has(path) or folder.has_folder(path)):
+            return path
+    raise SourceError(
+        f"{described.name}: the images of {split} are in {entry}, which is not in {folder}",
+        "Give the dataset's folder with --root, and the .yaml file with --data.",
+    )
+
+
+def _listed(folder: Folder, place: str) -> Iterator[str]:
+    """Yield the images that a text file lists, relative to its folder."""
+    try:
+        lines = folder.read(place).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{folder}/{place}: {error}", "Write it in UTF-8.") from None
+    for line in filter(None, map(str.strip, lines)):
+        path = line.removeprefix(f"{folder.tree.root}/")
+        yield posixpath.normpath(posixpath.join(posixpath.dirname(place), path))
+
+
+def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
+    """Return the columns of a file of labels; its problem if it has one."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        return str(error)
+    objects = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            objects.append(_object(line.split(), described))
+        except ValueError as error:
+            return f"line {number}: {error}"
+    names = ("labels", "boxes", "polygons", "keypoints")
+    return {name: [one[place] for one in objects] for place, name in enumerate(names)}
+
+
+def _object(words: list[str], described: Description) -> tuple[int, Any, Any, Any]:
+    """Return label, box, polygons and keypoints of a line.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        label, *values = map(number_of, words)
+    except ValueError:
+        raise ValueError("it has something other than finite numbers") from None
+    if not 0 <= label < len(described.classes) or label != int(label):
+        raise ValueError(f"its class is {words[0]}, and there are {len(described.classes)}")
+    if described.keypoints:
+        count, size = described.keypoints
+        if len(values) != 4 + count * size:
+            raise ValueError(f"it has {len(words)} numbers, not {5 + count * size}")
+        points = values[4:]
+        shares = values[:4] + [x for at in range(0, len(points), size) for x in points[at : at + 2]]
+    elif len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0):
+        shares, points = values, []
+    else:
+        raise ValueError(
+            f"it has {len(words)} numbers; a box has 5, a polygon 7 or any higher odd number"
+        )
+    if min(shares) < -_TOLERANCE or max(shares) > 1 + _TOLERANCE:
+        raise ValueError("it has coordinates outside of the image, or not normalised")
+    if described.keypoints or len(values) == 4:
+        return int(label), values[:4], [], points
+    left, right = min(values[::2]), max(values[::2])
+    top, bottom = min(values[1::2]), max(values[1::2])
+    box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+    return int(label), box, [values], []
+
+
+def _whole(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > most:
+        raise ValueError(f"{name}: {text} is not a whole number up to {most:,}")
+    return int(text)

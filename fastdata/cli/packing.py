@@ -1,0 +1,189 @@
+"""Packing for ``fastdata convert``: progress, splits, and the summary."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastdata.cli.locations import named, print_json, require_url, say
+from fastdata.cli.progress import ProgressReport
+from fastdata.converters.encode import Encoding
+from fastdata.converters.listing import describe_left_out
+from fastdata.converters.packing import Packed, pack
+from fastdata.converters.records import Source
+from fastdata.converters.shuffling import SHUFFLED, default_order
+from fastdata.errors import BadSamplesError, UsageError
+from fastdata.executors import keep_freed_memory
+from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.storage.files import human_bytes
+from fastdata.text import human_count
+
+
+def source_name(root: Path | str) -> str:
+    """Return the name of a source's folder or file, for the dataset's."""
+    return name_of(root) if isinstance(root, str) else os.path.basename(os.path.realpath(root))
+
+
+def pack_all(
+    name: str,
+    root: Path | str,
+    sources: Mapping[str, Callable[[], Source]],
+    options: dict[str, Any],
+) -> None:
+    """Pack each split; after bad images in one, go on with the next."""
+    out, local = options.pop("out"), options.pop("local")
+    if len(sources) > 1 and out is not None and "{split}" not in out:
+        raise UsageError(
+            f"--out {redact(out)} names one dataset, but there are the splits "
+            f"{' and '.join(sources)}",
+            "Choose one by --split, or put {split} into --out.",
+        )
+    if out is not None and not out.strip():
+        raise UsageError("--out is empty", "Name a folder or a URL, or leave --out out.")
+    keep_freed_memory()
+    orders = {
+        split: options["order"] or default_order(options["container"], {"split": split})
+        for split in sources
+    }
+    failure: BadSamplesError | None = None
+    for split, open_source in sources.items():
+        default = "-".join(filter(None, (name, split, options["container"])))
+        to = (default if out is None else out).replace("{split}", split)
+        place: Path | str = to if is_url(to) else Path(to)
+        require_url(options["storage_options"], place, root)
+        # One folder a dataset.
+        folder = local / split if local is not None and len(sources) > 1 else local
+        # The seed applies to the shuffled splits.
+        ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
+        seed = None if ignored else options["seed"]
+        try:
+            _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
+        except BadSamplesError as error:
+            if failure is not None:
+                say(f"error: {failure.what}", err=True)
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _pack_one(
+    out: Path | str,
+    open_source: Callable[[], Source],
+    *,
+    container: str,
+    encoding: str,
+    max_side: int | None,
+    quality: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    encoded = Encoding(encoding, max_side, quality)
+    begun = time.monotonic()
+    with ProgressReport(f"packing {named(out)}") as progress:
+        packed = pack(
+            open_source(),
+            out,
+            container=container,
+            encoding=encoded,
+            progress=progress,
+            **options,
+        )
+    seconds = time.monotonic() - begun
+    if as_json:
+        print_json(_facts(packed, seconds))
+    else:
+        say(_summary(packed, seconds))
+        for line in _kinds(packed, encoded):
+            say(line)
+        if packed.left_out:
+            say(f"left out by suffix: {describe_left_out(packed.left_out)}")
+        say(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
+
+
+#: Share of progressive and arithmetic-coded images from which the summary suggests --encoding.
+_SUGGESTED_SHARE = 0.01
+
+
+def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
+    """Yield lines about the kinds of images, and about rewriting them."""
+    if packed.kinds:
+        kinds = (
+            f"{kind.images:,} {name} ({human_bytes(kind.size)})"
+            for name, kind in packed.kinds.items()
+        )
+        yield f"stored: {', '.join(kinds)}"
+    rewritable = {
+        word: packed.kinds[kind].images
+        for kind, word in (
+            ("jpeg-progressive", "progressive"),
+            ("jpeg-arithmetic", "arithmetic-coded"),
+        )
+        if kind in packed.kinds
+    }
+    count = sum(rewritable.values())
+    if encoding.kind == "baseline":
+        if packed.kinds:
+            stored, before = packed.manifest.blob_bytes, packed.source_bytes
+            grown = (
+                f"{human_bytes(before)} became {human_bytes(stored)} ({stored / before - 1:+.1%})"
+                if before
+                else f"{human_bytes(stored)} stored"
+            )
+            yield (
+                f"--encoding baseline: {grown}. Pixels are unchanged; the original bytes of "
+                "rewritten files are only in the source"
+            )
+        if count:
+            yield (
+                f"{count:,} {' and '.join(rewritable)} JPEGs are unchanged: they cannot be "
+                "rewritten without loss"
+            )
+    elif (
+        count
+        and count >= packed.manifest.samples * _SUGGESTED_SHARE
+        and encoding.kind == "original"
+        and packed.manifest.container != "folder"
+    ):
+        yield (
+            f"{count / packed.manifest.samples:.0%} of the images are {' or '.join(rewritable)} "
+            "JPEGs. --encoding baseline rewrites them without loss: the same pixels, decoded "
+            "several times faster, some percent larger"
+        )
+
+
+def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
+    """Return the summary as JSON values."""
+    manifest = packed.manifest
+    return {
+        "path": packed.path,
+        "container": manifest.container,
+        "samples": manifest.samples,
+        "classes": len(manifest.classes),
+        "skipped": manifest.skipped,
+        "blob_bytes": manifest.blob_bytes,
+        "order": manifest.order,
+        "seed": manifest.seed,
+        "resumed": packed.resumed,
+        "left_out": dict(packed.left_out),
+        "seconds": seconds,
+    }
+
+
+def _summary(packed: Packed, seconds: float) -> str:
+    manifest = packed.manifest
+    what = (
+        f"{packed.path}: {human_count(manifest.samples, 'sample')} of "
+        f"{human_count(len(manifest.classes), 'class', 'classes')}, "
+        f"{human_bytes(manifest.blob_bytes)} in {manifest.container}"
+    )
+    if manifest.seed is not None:
+        what += f", shuffled by seed {manifest.seed}"
+    if manifest.skipped:
+        what += f", {human_count(manifest.skipped, 'bad one')} skipped"
+    done = manifest.samples - packed.resumed
+    if not done:
+        return f"{what}; already packed"
+    return f"{what}; packed {done:,} in {seconds:.1f} s, {done / seconds:,.0f} images/s"

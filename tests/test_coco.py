@@ -1,0 +1,348 @@
+"""COCO's annotations: masks as pycocotools makes them, and damage of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotated import (
+    CATEGORIES,
+    COUNTS,
+    NAMES,
+    bad_of,
+    object_of,
+    open_coco,
+    packed_fields,
+    packed_without_bad,
+    write_coco,
+    write_images,
+    write_json,
+)
+from fastdata.converters.coco import CocoImages, decode_counts
+from sources import convert, plain, require_said
+
+from fastdata import ImageDataset
+from fastdata.errors import SourceError, UsageError
+
+IMAGES = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
+SIZE = (36, 48)  # of the images, rows and columns
+
+
+def write(root: Path, *annotations: Any, name: str = "x.json", **more: Any) -> Path:
+    write_images(root / "images", ["a.jpg", "b.jpg"])
+    about = {"images": IMAGES, "categories": CATEGORIES, "annotations": list(annotations)}
+    return write_json(root / name, {**about, **more})
+
+
+def opened(root: Path, *files: Path) -> CocoImages:
+    return CocoImages(root / "images", files)
+
+
+def rows(root: Path, *files: Path) -> dict[str, dict[str, Any]]:
+    """Values of the fields of each image, by key."""
+    source = opened(root, *files)
+    names = [field.name for field in source.fields]
+    return {
+        record.key: dict(zip(names, plain(record).fields, strict=True))
+        for record in source.records()
+        if record.problem is None
+    }
+
+
+# pycocotools converts arrays as NumPy 1 did.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_masks_are_those_of_pycocotools(tmp_path: Path) -> None:
+    masks = pytest.importorskip("pycocotools.mask")
+    coco = open_coco(write_coco(tmp_path) / "annotations/instances_val2017.json")
+    source = CocoImages(tmp_path / "val2017", [tmp_path / "annotations/instances_val2017.json"])
+    packed_without_bad(source, tmp_path / "out")
+    found = dict(packed_fields(tmp_path / "out"))
+    for image in coco.imgs.values():
+        image["height"], image["width"] = SIZE
+    count = 0
+    for ids, polygons, runs in zip(
+        found["annotation_ids"], found["polygons"], found["rle"], strict=True
+    ):
+        for number, parts, rle in zip(ids, polygons, runs, strict=True):
+            if rle is not None:
+                values = np.arange(len(rle["counts"])) % 2
+                mask = np.repeat(values, rle["counts"]).reshape(rle["size"][::-1]).T
+            elif parts:
+                mask = masks.decode(masks.merge(masks.frPyObjects(parts, *SIZE)))
+            else:
+                continue
+            assert (mask == coco.annToMask(coco.anns[number])).all()
+            count += 1
+    assert count == 4
+
+
+def test_compressed_run_lengths() -> None:
+    masks = pytest.importorskip("pycocotools.mask")
+    generator = np.random.default_rng(0)
+    for number in range(100):
+        height, width = generator.integers(1, 400, 2)
+        noise = generator.random((height, width)) < generator.random() ** 3
+        mask = np.repeat(noise, 1 + number % 7, 0)[:height] if number % 3 else noise * 0
+        runs = masks.encode(np.asfortranarray(mask.astype(np.uint8)))
+        counts = decode_counts(runs["counts"].decode())
+        flat = np.repeat(np.arange(len(counts)) % 2, counts)
+        assert (flat == mask.T.reshape(-1)).all()
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_compressed_run_lengths_in_a_file(tmp_path: Path) -> None:
+    masks = pytest.importorskip("pycocotools.mask")
+    runs = masks.frPyObjects({"size": SIZE, "counts": COUNTS}, *SIZE)
+    text = {"size": SIZE, "counts": runs["counts"].decode()}
+    path = write(tmp_path, object_of(1, 1, 7, segmentation=text))
+    assert rows(tmp_path, path)["a"]["rle"] == [{"size": list(SIZE), "counts": COUNTS}]
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"bbox": None}, "its bbox is None"),
+        ({"bbox": [1, 2, 3]}, "its bbox is [1, 2, 3], not four finite numbers"),
+        ({"bbox": [1, 2, 3, "4"]}, "its bbox"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "its bbox is [1, 2, 3, nan]"),
+        ({"bbox": [1, 2, 3, float("inf")]}, "its bbox"),
+        ({"bbox": [1, 2, 3, 1e39]}, "its bbox"),
+        ({"bbox": [1, 2, 3, HUGE]}, "its bbox"),
+        ({"bbox": [1, 2, 3, True]}, "its bbox"),
+        ({"bbox": {"x": 1}}, "its bbox"),
+        ({"category_id": 55}, "its category 55 is not listed"),
+        ({"category_id": [7]}, "its category [7] is not listed"),
+        ({"category_id": None}, "its category None"),
+        ({"category_id": True}, "its category True"),
+        ({"id": None}, "its id is not a whole number"),
+        ({"id": "x"}, "its id is not a whole number"),
+        ({"id": 1 << 64}, "its id is not a whole number"),
+        ({"area": "12"}, "its area is '12'"),
+        ({"area": float("nan")}, "its area is nan"),
+        ({"area": HUGE}, "its area is 1000"),
+        ({"iscrowd": 2}, "its iscrowd is 2"),
+        ({"iscrowd": None}, "its iscrowd is None"),
+        ({"segmentation": "polygon"}, "neither polygons nor RLE"),
+        ({"segmentation": [[1, 2, 3]]}, "not pairs of finite numbers"),
+        ({"segmentation": [[1, 2, 3, None]]}, "not pairs of finite numbers"),
+        ({"segmentation": [1, 2, 3, 4]}, "not pairs of finite numbers"),
+        ({"segmentation": [[1, float("nan")]]}, "not pairs of finite numbers"),
+        ({"segmentation": {"counts": [1]}}, "neither polygons nor RLE"),
+        ({"segmentation": {"size": [2, -2], "counts": [1]}}, "neither polygons nor RLE"),
+        ({"segmentation": {"size": [2, 2], "counts": [1, 2]}}, "its RLE has 3 pixels"),
+        ({"segmentation": {"size": [2, 2], "counts": [1, 2.5]}}, "its RLE has counts"),
+        ({"segmentation": {"size": [2, 2], "counts": [5, -1]}}, "its RLE has counts"),
+        ({"segmentation": {"size": [2, 2], "counts": "é"}}, "not in COCO's compressed form"),
+        ({"segmentation": {"size": [2, 2], "counts": "o" * 99}}, "not in COCO's compressed form"),
+        ({"segmentation": {"size": [2, 2], "counts": "4o"}}, "ends within a count"),
+        ({"segmentation": {"size": [2**31 - 1] * 2, "counts": "4"}}, "its RLE has 4 pixels"),
+        ({"keypoints": [1, 2]}, "its keypoints are [1, 2]"),
+        ({"keypoints": [1, 2, None]}, "its keypoints are"),
+        ({"keypoints": [0] * 60_000}, "its keypoints are"),
+        ({"keypoints": [1, 2, 2], "num_keypoints": -1}, "its num_keypoints is -1"),
+        ({"num_keypoints": "many"}, "its num_keypoints is 'many'"),
+    ],
+)
+def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    path = write(tmp_path, object_of(4, 1, 7), {**object_of(5, 1, 7), **change}, object_of(6, 2, 7))
+    source = opened(tmp_path, path)
+    [(key, problem)] = bad_of(source).items()
+    assert key == "a" and reason in problem and f"{path}: annotations[1]" in problem
+
+
+@pytest.mark.parametrize(
+    ("annotation", "key", "reason"),
+    [
+        (
+            object_of(5, 33, 7),
+            "x.json/annotations/1",
+            "the image 33 of annotations[1] is not listed",
+        ),
+        (object_of(5, None, 7), "x.json/annotations/1", "the image None of annotations[1]"),
+        ({**object_of(5, 1, 7), "image_id": [1]}, "x.json/annotations/1", "the image [1]"),
+        ({**object_of(5, 1, 7), "image_id": 1.0}, "x.json/annotations/1", "the image 1.0"),
+        (None, "x.json/annotations/1", "annotations[1] is not an object"),
+        ([], "x.json/annotations/1", "annotations[1] is not an object"),
+        (object_of(4, 1, 7), "a", "another annotation of the image has the same id"),
+        ({"id": 1, "image_id": 1, "caption": 5}, "a", "its caption is 5"),
+        ({"id": 1, "image_id": 1, "caption": "\ud800"}, "a", "its caption is '\\ud800'"),
+    ],
+)
+def test_damaged_annotations(tmp_path: Path, annotation: Any, key: str, reason: str) -> None:
+    path = write(tmp_path, object_of(4, 1, 7), annotation)
+    found = bad_of(opened(tmp_path, path))
+    assert list(found) == [key] and reason in found[key]
+
+
+def test_annotations_of_unknown_images_are_one_bad_sample_an_image(tmp_path: Path) -> None:
+    path = write(tmp_path, *(object_of(n, 30 + n % 2, 7) for n in range(20)))
+    result = convert(
+        "coco", "--root", tmp_path / "images", "--annotations", path, "--out", tmp_path / "out"
+    )
+    require_said(result, 1, "2 of 4 images cannot be packed")
+    found = bad_of(opened(tmp_path, path))
+    assert list(found) == ["x.json/annotations/0", "x.json/annotations/1"]
+    assert "annotations[8] and 5 more" in found["x.json/annotations/0"]
+    lines = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
+    assert {one["key"]: one["reason"] for one in map(json.loads, lines)} == found
+
+
+@pytest.mark.parametrize(
+    ("image", "key", "reason"),
+    [
+        (7, "x.json/images/2", "images[2] is not an object: 7"),
+        ({"file_name": "c.jpg"}, "x.json/images/2", "images[2]: its id is None"),
+        ({"id": "3", "file_name": "c.jpg"}, "x.json/images/2", "its id is '3'"),
+        ({"id": 3}, "x.json/images/2", "its file_name is None"),
+        ({"id": 3, "file_name": ""}, "x.json/images/2", "its file_name is ''"),
+        ({"id": 3, "file_name": "\ud800.jpg"}, "x.json/images/2", "its file_name is"),
+        ({"id": 3, "file_name": "c.jpg"}, "c", "cannot be opened: No such file"),
+        ({"id": 3, "file_name": "../c.jpg"}, "../c", "has the path ../c.jpg, which is not inside"),
+        ({"id": 3, "file_name": "/etc/passwd"}, "/etc/passwd", "has the path /etc/passwd"),
+        ({"id": 1, "file_name": "b.jpg"}, "a", "the image 1 has the file_name a.jpg, and b.jpg"),
+    ],
+)
+def test_damaged_images(tmp_path: Path, image: Any, key: str, reason: str) -> None:
+    path = write(tmp_path, object_of(4, 1, 7), images=[*IMAGES, image])
+    found = bad_of(opened(tmp_path, path))
+    if key.startswith((".", "/")):
+        key = "_row-2"
+    assert list(found) == [key] and reason in found[key]
+
+
+def annotated(**more: Any) -> bytes:
+    return json.dumps({"images": IMAGES, "annotations": [], **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (annotated()[:-9], "it is not JSON"),
+        (b"", "it is not JSON"),
+        (b"\xff\xfe\xfd", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b'{"images": [], "images": []}', "twice"),
+        (b"[]", "it has no list of images"),
+        (b'{"images": {}}', "it has no list of images"),
+        (annotated(annotations={}), "annotations is not a list"),
+        (annotated(annotations=None), "annotations is not a list"),
+        (annotated(categories="all"), "categories is not a list"),
+        (annotated(categories=[7]), "a category has no id and name: 7"),
+        (annotated(categories=[{"id": 1}]), "a category has no id and name"),
+        (annotated(categories=[{"id": "1", "name": "x"}]), "a category has no id and name"),
+        (annotated(categories=[{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]), "'y', but 'x'"),
+        (annotated(categories=[{"id": 1, "name": "x", "keypoints": 3}]), "list of names"),
+        (annotated(categories=[{"id": 1, "name": "x", "skeleton": [[1]]}]), "list of pairs"),
+        (annotated(annotations=[{"image_id": 1, "segments_info": []}]), "panoptic"),
+        (b'{"images": [{"id": ' + b"1" * 5000 + b"}]}", "it is not JSON"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    (tmp_path / "images").mkdir()
+    with pytest.raises(SourceError, match=r"x\.json: .*" + reason):
+        opened(tmp_path, path)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"x\.json: cannot be read: No such file"):
+        opened(tmp_path, tmp_path / "x.json")
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(SourceError, match=r"x\.json: cannot be read: Is a directory"):
+        opened(tmp_path, tmp_path / "x.json")
+    with pytest.raises(UsageError, match="no file of annotations"):
+        opened(tmp_path)
+
+
+def test_no_annotations_at_all(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert rows(tmp_path, path)["b"] == {
+        "image_id": 2, "labels": [], "boxes": [], "areas": [], "iscrowd": [], "polygons": [],
+        "rle": [], "category_ids": [], "annotation_ids": [], "keypoints": [], "num_keypoints": [],
+    }  # fmt: skip
+    packed = packed_without_bad(opened(tmp_path, path), tmp_path / "out")
+    about = packed.manifest.source
+    assert about["classes"] == ["person", "chât", "dog"]
+    assert about["categories"] == sorted(CATEGORIES, key=lambda one: one["id"])
+    assert dict(packed_fields(tmp_path / "out"))["boxes"] == [[], []]
+    images = write_json(tmp_path / "images.json", {"images": IMAGES, "categories": CATEGORIES})
+    assert rows(tmp_path, images)["b"] == {"image_id": 2}  # as of the test set
+    captions = write_json(tmp_path / "captions.json", {"images": IMAGES, "annotations": []})
+    assert rows(tmp_path, captions)["b"] == {"image_id": 2, "captions": []}
+
+
+def test_optional_keys(tmp_path: Path) -> None:
+    bare = {"id": 4, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}
+    point = {**bare, "id": 5, "keypoints": [1, 2, 2, 3, 4, 0, 5, 6, 1]}
+    found = rows(tmp_path, write(tmp_path, bare, point))["a"]
+    assert found["areas"] == [12, 12] and found["iscrowd"] == [False, False]
+    assert found["polygons"] == [[], []] and found["rle"] == [None, None]
+    assert found["keypoints"] == [[0] * 9, [1, 2, 2, 3, 4, 0, 5, 6, 1]]
+    assert found["num_keypoints"] == [0, 2]
+
+
+def test_large_integers(tmp_path: Path) -> None:
+    large = [2**25 + 1, 10**30, -(10**30), 3]
+    change = {"bbox": large, "area": 10**30, "segmentation": [large], "keypoints": large[:3]}
+    found = rows(tmp_path, write(tmp_path, object_of(4, 1, 1, **change)))["a"]
+    assert found["boxes"] == [np.float32(large).tolist()]
+    assert found["polygons"] == [[[float(value) for value in large]]]
+    assert found["areas"] == [1e30] and found["keypoints"] == [
+        [*map(np.float32, large[:3]), 0, 0, 0]
+    ]
+
+
+def merged(root: Path, first: Any, second: Any) -> Callable[[], dict[str, str]]:
+    files = [write(root, first, name="1.json"), write(root, second, name="2.json")]
+    return lambda: bad_of(opened(root, *files))
+
+
+def test_files_of_the_same_images(tmp_path: Path) -> None:
+    one = object_of(4, 1, 7)
+    assert merged(tmp_path, one, one)() == {}
+    assert "the same id" in merged(tmp_path, one, {**one, "category_id": 90})()["a"]
+    caption = {"id": 4, "image_id": 1, "caption": "x"}
+    assert merged(tmp_path, one, caption)() == {}  # ids of another kind
+    assert merged(tmp_path, caption, caption)() == {}
+    assert "the same id" in merged(tmp_path, caption, {**caption, "caption": "y"})()["a"]
+    assert "the same id" in bad_of(opened(tmp_path, write(tmp_path, caption, caption)))["a"]
+    more = [*IMAGES, {"id": 3, "file_name": "c.jpg"}]
+    write_images(tmp_path / "images", ["c.jpg"])
+    files = [write(tmp_path, one), write(tmp_path, name="more.json", images=more[::-1])]
+    assert list(rows(tmp_path, *files)) == ["a", "b", "c"]
+    renamed = write(tmp_path, name="named.json", categories=[{"id": 7, "name": "cat"}])
+    with pytest.raises(SourceError, match=r"named\.json: the category 7 is 'cat', but 'chât'"):
+        opened(tmp_path, files[0], renamed)
+
+
+def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_coco(tmp_path / "coco")
+    write_coco(tmp_path / "coco", "train2017")
+    (tmp_path / "coco/annotations/image_info_test2017.json").write_text("{}")
+    require_said(convert("coco", "--root", "coco", "--to", "shards"), 0)
+    for split in ("train2017", "val2017"):
+        dataset = ImageDataset(tmp_path / f"coco-{split}-shards")
+        assert len(dataset) == len(NAMES)
+        assert [field.name for field in dataset.source.fields][-1] == "captions"
+    require_said(convert("coco", "--root", "coco", "--split", "x"), 1, "train2017, val2017")
+    given = ("--root", "coco/val2017", "--annotations", "coco/annotations/captions_val2017.json")
+    require_said(convert("coco", *given, "--fields", "captions", "--out", "captions"), 0)
+    assert [name for name, _ in packed_fields(tmp_path / "captions")] == ["image", "captions"]
+    require_said(convert("coco", *given, "--fields", "boxes"), 2, "no further column boxes")
+    require_said(convert("coco", *given, "--split", "x"), 2, "--split x has no effect")
+    exported = tmp_path / "exported/valid"
+    write_images(exported, ["a.jpg", "b.jpg"])
+    about = {"images": IMAGES, "categories": CATEGORIES, "annotations": [object_of(1, 1, 7)]}
+    write_json(exported / "_annotations.coco.json", about)
+    require_said(convert("coco", "--root", "exported", "--out", "exported-{split}"), 0)
+    assert dict(packed_fields(tmp_path / "exported-valid"))["labels"] == [[1], []]
+    require_said(convert("coco", "--root", "coco/val2017"), 1, "has no split with annotations")

@@ -1,0 +1,330 @@
+"""Images that a table lists: types, nulls, keys, labels, paths, and damage of every kind."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
+from fastdata.converters import TableImages
+from sources import convert, require_said
+
+from fastdata import ImageDataset
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.storage.packed import PackedSource
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Folder of the images a.jpg, b.jpg and c.jpg."""
+    write_images(tmp_path / "in", ["a.jpg", "b.jpg", "c.jpg"])
+    return tmp_path / "in"
+
+
+def opened(root: Path, columns: Mapping[str, Sequence[Any]], **options: Any) -> TableImages:
+    """A table in memory of these columns, and the three paths."""
+    paths = {} if "path" in columns else {"path": ["a.jpg", "b.jpg", "c.jpg"]}
+    return TableImages(pa.table({**paths, **columns}), root, **options)
+
+
+def written(root: Path, name: str, rows: list[dict[str, Any]]) -> Path:
+    """A file of rows, as others write it."""
+    path = root / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif name.endswith(("jsonl", "ndjson")):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            delimiter = "\t" if name.endswith(".tsv") else ","
+            writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.JSONL", "t.ndjson", "t.parquet"])
+def test_formats(root: Path, name: str, tmp_path: Path) -> None:
+    captions = ['two\nlines, "quoted"', "NA", "漢字\té"]
+    rows = [
+        {"file_name": f"{key}.jpg", "txt": text, "n": number, "x": number / 4}
+        for number, (key, text) in enumerate(zip("cab", captions, strict=True))
+    ]
+    if name.endswith("JSONL"):
+        path = written(root, "t.jsonl", rows).rename(root / name)
+    else:
+        path = written(root, name, rows)
+    source = TableImages(path)
+    assert [record.key for record in source.records()] == ["c", "a", "b"]
+    packed_without_bad(source, tmp_path / "out", order="source")
+    found = dict(packed_fields(tmp_path / "out"))
+    assert found["txt"] == captions
+    assert found["n"] == [0, 1, 2] and found["x"] == [0, 0.25, 0.5]
+    assert PackedSource(tmp_path / "out").classes == []
+
+
+def test_types(root: Path, tmp_path: Path) -> None:
+    """Each type as it is, but without dictionaries and extensions."""
+    when = datetime.datetime(2024, 5, 17, 12, 30, 1, 123456)
+    values: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "i8": (pa.int8(), [-128, None, 127]),
+        "u64": (pa.uint64(), [0, 2**64 - 1, None]),
+        "f16": (pa.float16(), [0.5, None, -2.0]),
+        "f32": (pa.float32(), [0.25, float("inf"), None]),
+        "flag": (pa.bool_(), [True, None, False]),
+        "text": (pa.large_string(), ["", None, "漢"]),
+        "raw": (pa.binary(), [b"\x00\xff", b"", None]),
+        "day": (pa.date32(), [when.date(), None, when.date()]),
+        "when": (pa.timestamp("us"), [when, None, when]),
+        "vector": (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]]),
+        "ragged": (pa.list_(pa.list_(pa.int16())), [[[1], []], [], None]),
+        "struct": (pa.struct([("a", pa.int8()), ("b", pa.string())]), [{"a": 1, "b": None}] * 3),
+        "nothing": (pa.null(), [None] * 3),
+        "empty": (pa.list_(pa.string()), [[], [], []]),
+    }
+    columns: dict[str, Any] = {name: pa.array(v, kind) for name, (kind, v) in values.items()}
+    columns["word"] = pa.chunked_array([pa.array(one).dictionary_encode() for one in ("xy", "z")])
+    columns["uuid"] = pa.ExtensionArray.from_storage(
+        pa.uuid() if hasattr(pa, "uuid") else pa.bool8(), pa.array([b"0" * 16] * 3, pa.binary(16))
+    )
+    source = opened(root, columns)
+    packed_without_bad(source, tmp_path / "out", order="source")
+    found = dict(packed_fields(tmp_path / "out"))
+    types = {field.name: field.type for field in PackedSource(tmp_path / "out").fields}
+    for name, (kind, expected) in values.items():
+        assert found[name] == expected and types[name] == kind, name
+    assert found["word"] == list("xyz") and types["word"] == pa.string()
+    assert found["uuid"] == [b"0" * 16] * 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (["b", "a", "b"], ["a", "b"], [1, 0, 1]),
+        ([2, 0, 2], ["0", "1", "2"], [2, 0, 2]),
+        (pa.array(["b", "a", "b"]).dictionary_encode(), ["a", "b"], [1, 0, 1]),
+        (pa.array([1, 0, 1], pa.uint8()), ["0", "1"], [1, 0, 1]),
+    ],
+)
+def test_labels(root: Path, labels: Any, classes: list[str], expected: list[int]) -> None:
+    source = opened(root, {"label": labels})
+    assert source.classes == classes and source.fields == ()
+    assert [record.label for record in source.records()] == expected
+
+
+@pytest.mark.parametrize("labels", [["b", None, "a"], ["b", "", "a"], [1, None, 0]])
+def test_labels_that_are_missing(root: Path, labels: list[Any], tmp_path: Path) -> None:
+    source = opened(root, {"label": labels})
+    assert bad_of(source) == {"b": "its label is null or empty"}
+    assert len(source.classes) == 2
+    packed_without_bad(source, tmp_path / "out", order="source")
+    assert ImageDataset(tmp_path / "out").targets == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "labels", [[0.0, 1.0, 2.5], [-1, 0, 1], [True, False, True], [[1], [2], [3]], [1 << 30, 0, 1]]
+)
+def test_labels_that_are_none(root: Path, labels: list[Any]) -> None:
+    with pytest.raises(UsageError, match="its column label has labels that are neither names"):
+        opened(root, {"label": labels})
+    assert [f.name for f in opened(root, {"x": labels}).fields] == ["x"]
+
+
+def test_no_labels(root: Path, tmp_path: Path) -> None:
+    packed_without_bad(opened(root, {"class": ["x", "y", "z"]}), tmp_path / "out")
+    assert [name for name, _ in packed_fields(tmp_path / "out")] == ["image", "class"]
+    assert ImageDataset(tmp_path / "out").classes == []
+
+
+def test_keys(root: Path) -> None:
+    table = written(root, "t.csv", [{"path": "a.jpg", "key": "007"}, {"path": "b.jpg", "key": "7"}])
+    assert [record.key for record in TableImages(table).records()] == ["007", "7"]
+    source = opened(root, {"n": [7, 8, None], "key": ["x/1", "", None]})
+    assert [record.key for record in source.records()] == ["x/1", "_row-1", "_row-2"]
+    assert bad_of(source)["_row-2"] == "its key is null or empty"
+    source = opened(root, {"n": [7, 8, None]}, key="n")
+    assert [record.key for record in source.records()] == ["7", "8", "_row-2"]
+    bad = bad_of(opened(root, {"key": ["../x", "/y", "."]}))
+    assert bad["_row-0"] == "its key '../x' is not a relative path without '..'"
+    assert list(bad) == ["_row-0", "_row-1", "_row-2"]
+
+
+def test_keys_twice(root: Path, tmp_path: Path) -> None:
+    table = written(root, "t.csv", [{"path": "a.jpg", "txt": text} for text in "xy"])
+    result = convert("table", "--root", table, "--out", tmp_path / "out")
+    require_said(result, 1, "two images have the key a", "--key-column")
+    rows = [{"path": "a.jpg", "txt": text, "id": f"0{text}"} for text in "12"]
+    table = written(root, "ids.csv", rows)
+    given = ("--root", table, "--key-column", "id", "--to", "shards", "--out", tmp_path / "out")
+    require_said(convert("table", *given), 0)
+    dataset = ImageDataset(tmp_path / "out")
+    assert sorted(dataset.row(row).key for row in range(2)) == ["01", "02"]
+
+
+def test_paths(root: Path, tmp_path: Path) -> None:
+    (root / "deep").mkdir()
+    os.mkfifo(root / "deep/pipe.jpg")
+    (root / "out.jpg").symlink_to(root / "a.jpg")
+    (tmp_path / "secret.jpg").write_bytes((root / "a.jpg").read_bytes())
+    reasons = {
+        "./a.jpg": None,
+        f"{root}/b.jpg": None,
+        "out.jpg": None,
+        "none.jpg": "cannot be opened: No such file or directory",
+        "../secret.jpg": "has the path ../secret.jpg, which is not inside",
+        f"{tmp_path}/secret.jpg": "which is not inside",
+        "deep/../../secret.jpg": "which is not inside",
+        "https://example.com/x.jpg": "cannot be opened",
+        "": "has no path: it is null or empty",
+        None: "has no path: it is null or empty",
+        "nul\0.jpg": "which is not inside",
+        "x" * 300: "cannot be opened: File name too long",
+        "a.jpg/b.jpg": "cannot be opened: Not a directory",
+    }
+    source = opened(root, {"path": list(reasons), "n": list(range(len(reasons)))})
+    for record, reason in zip(source.records(), reasons.values(), strict=True):
+        assert (record.problem is None) == (reason is None), record
+        assert reason is None or reason in str(record.problem)
+    unread = opened(root, {"path": ["a.jpg", "deep", "deep/pipe.jpg"]})
+    assert packed_without_bad(unread, tmp_path / "unread").manifest.skipped == 2
+    packed = packed_without_bad(source, tmp_path / "out", order="source")
+    assert packed.manifest.samples == 3
+    assert dict(packed_fields(tmp_path / "out"))["n"] == [0, 1, 2]
+
+
+def test_further_files(root: Path, tmp_path: Path) -> None:
+    mask = write_mask(root / "m/a.png")
+    (root / "a.txt").write_text("hello", "utf-8")
+    columns = {
+        "mask": ["m/a.png", None, "m/none.png"],
+        "file": ["a.txt", "a.txt", None],
+        "n": [1, 2, 3],
+    }
+    source = opened(root, columns, path="path", files=["mask", "file"])
+    assert [(f.name, f.kind) for f in source.fields] == [
+        ("mask", "image"), ("file", "blob"), ("n", "column"),
+    ]  # fmt: skip
+    assert "its mask cannot be opened" in bad_of(source)["c"]
+    packed_without_bad(source, tmp_path / "out", order="source")
+    found = dict(packed_fields(tmp_path / "out"))
+    assert found["mask"] == [mask, None] and found["file"] == [b"hello"] * 2
+    again = opened(root, columns, path="path", files=["mask", "file"], fields=["n"])
+    assert [field.name for field in again.fields] == ["n", "mask", "file"]
+    escaping = opened(root, {"mask": ["../x.png", "/etc/passwd", ""]}, files=["mask"])
+    reasons = list(bad_of(escaping).values())
+    assert len(reasons) == 3 and all(reason.startswith("its mask has ") for reason in reasons)
+
+
+def test_rows_that_are_bad_by_themselves(root: Path) -> None:
+    columns = {
+        "path": ["a.jpg", None, "none.jpg"],
+        "why": [None, "torn", "late"],
+        "key": list("xyz"),
+    }
+    source = opened(root, columns, problem="why")
+    assert bad_of(source) == {"y": "torn", "z": "late"} and source.fields == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "reason"),
+    [
+        ({"path": [1, 2]}, {}, "its column path is int64, not paths"),
+        ({"path": ["a"], "n": [1]}, {"label": "x"}, "has no column x (it has: path, n)"),
+        ({"path": ["a"], "n": [1]}, {"fields": ["x"]}, "has no further column x (it has: n)"),
+        ({"path": ["a"], "n": [1]}, {"files": ["n"]}, "its column n is int64, not paths"),
+        ({"x": ["a"], "n": [1]}, {}, "no column has a usual name of paths"),
+    ],
+)
+def test_columns_that_are_not_there(
+    root: Path, columns: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(FastdataError) as caught:
+        TableImages(pa.table(columns), root, **options)
+    assert reason in str(caught.value)
+
+
+def test_tables_of_no_use(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a table in memory has no folder"):
+        TableImages(pa.table({"path": ["a"]}))
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array([1])], ["path", "path"])
+    with pytest.raises(SourceError, match="two columns have the same name"):
+        TableImages(twice, root)
+    with pytest.raises(SourceError, match="nothing: "):
+        TableImages(pa.table({"path": ["a"]}), root / "nothing")
+    for name, data in {"t.csv": b"path,n\n", "t.parquet": None}.items():
+        path = root / name
+        if data is None:
+            pq.write_table(pa.table({"path": pa.array([], pa.string())}), path)
+        else:
+            path.write_bytes(data)
+        result = convert("table", "--root", path, "--out", tmp_path / "out")
+        require_said(result, 1, "no images found")
+    result = convert("table", "--root", written(root, "n.csv", [{"path": "a.jpg", "1 x": 1}]))
+    require_said(result, 2, "'1 x' cannot be a field's name", "leave it out")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("t.csv", b""),
+        ("t.csv", b"path,n\na.jpg,1\nb.jpg\n"),
+        ("t.csv", b"path,n\n\xff\xfe.jpg,1\n"),
+        ("t.tsv", b'path\tn\n"a.jpg\t1\n'),
+        ("t.jsonl", b""),
+        ("t.jsonl", b'{"path": "a.jpg"}\n{"path": '),
+        ("t.jsonl", b'{"path": "a.jpg"}\n{"path": 1}\n'),
+        ("t.jsonl", b'{"path": "a.jpg", "path": "b.jpg"}\n'),
+        ("t.jsonl", b"[1]\n"),
+        ("t.jsonl", b'{"path": "\xff"}\n'),
+        ("t.jsonl", b'{"path": "a.jpg", "\xe2": 1}\n'),
+        ("t.jsonl", b'{"path": "a.jpg", "x": {"\xe2": 1}}\n'),
+        ("t.jsonl", b'{"path": "a.jpg", "x": ["\xe2"]}\n'),
+        ("t.jsonl", b"[" * 100_000),
+        ("t.parquet", b"PAR1"),
+        ("t.parquet", b"PAR1" + b"\xff" * 100 + b"PAR1"),
+        ("t.parquet", b""),
+    ],
+)
+def test_damaged_tables(root: Path, name: str, data: bytes) -> None:
+    (root / name).write_bytes(data)
+    with pytest.raises(FastdataError) as caught:
+        list(TableImages(root / name).records())
+    assert str(root / name) in str(caught.value)
+
+
+def test_files_that_are_no_tables(root: Path) -> None:
+    with pytest.raises(SourceError, match=r"a\.jpg: not a table"):
+        TableImages(root / "a.jpg")
+    with pytest.raises(SourceError, match=r"x\.csv: cannot be read: .*No such file"):
+        TableImages(root / "x.csv")
+    (root / "y.csv").mkdir()
+    with pytest.raises(SourceError, match=r"y\.csv: cannot be read: .*Is a directory"):
+        TableImages(root / "y.csv")
+
+
+def test_long_lines_of_json(root: Path) -> None:
+    rows = [{"path": f"{key}.jpg", "x": [0.5] * 400_000} for key in "ab"]
+    source = TableImages(written(root, "t.jsonl", rows))
+    assert [len(record.fields[0]) for record in source.records()] == [400_000] * 2
+
+
+def test_command(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    write_mask(root / "m.png")
+    rows = [{"img_name": f"{key}.jpg", "kind": key, "m": "m.png", "n": 1} for key in "abc"]
+    table = written(tmp_path / "lists", "t.csv", rows)
+    given = ("--images", root, "--path-column", "img_name", "--label-column", "kind")
+    more = ("--file-columns", "m", "--fields", "", "--out", tmp_path / "out")
+    require_said(convert("table", "--root", table, *given, *more), 0)
+    dataset = ImageDataset(tmp_path / "out")
+    assert dataset.classes == ["a", "b", "c"]
+    assert [name for name, _ in packed_fields(tmp_path / "out")] == ["image", "m"]
+    require_said(convert("table", "--root", table), 1, "--path-column")

@@ -1,0 +1,180 @@
+"""Pascal VOC's annotations: splits, classes, masks, and damage of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from annotated import (
+    CORNERS,
+    bad_of,
+    packed_fields,
+    packed_without_bad,
+    voc_xml,
+    write_images,
+    write_mask,
+    write_voc,
+)
+from fastdata.converters import VocImages
+from fastdata.converters.voc import parse_xml
+from sources import convert, plain, require_said
+
+from fastdata.errors import SourceError
+
+BOX = dict(zip(CORNERS, ("4", "1", "5", "2"), strict=True))
+
+
+@pytest.fixture
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside the source."""
+    return tmp_path_factory.mktemp("out") / "out"
+
+
+def write(root: Path, text: str | bytes) -> Path:
+    """Two images; the annotation of the first is given."""
+    write_images(root / "JPEGImages", ["a.jpg", "b.jpg"])
+    (root / "Annotations").mkdir(exist_ok=True)
+    data = text.encode() if isinstance(text, str) else text
+    (root / "Annotations/a.xml").write_bytes(data)
+    (root / "Annotations/b.xml").write_text(voc_xml({"name": "cat", **BOX}), "utf-8")
+    return root
+
+
+def rows(source: VocImages) -> dict[str, dict[str, Any]]:
+    names = [field.name for field in source.fields]
+    return {
+        record.key: dict(zip(names, plain(record).fields, strict=True))
+        for record in source.records()
+        if record.problem is None
+    }
+
+
+def test_all_images_by_name(tmp_path: Path) -> None:
+    root = write_voc(tmp_path)
+    found = rows(VocImages(root))
+    assert list(found) == sorted(path.stem for path in (root / "JPEGImages").iterdir())
+    assert found["2008_000001"]["segmentation_class"] is None  # not all images have masks
+    assert found["2007_000027"]["names"] == []
+
+
+@pytest.mark.parametrize("split", ["Segmentation/train", "Segmentation/lone"])
+def test_lists_for_segmentation_need_masks(tmp_path: Path, split: str) -> None:
+    root = write_voc(tmp_path)
+    (root / "ImageSets/Segmentation/lone.txt").write_text("2007_000032\n2008_000001\n", "utf-8")
+    name = "2007_000032" if split.endswith("lone") else "2007_000027"
+    (root / f"SegmentationObject/{name}.png").unlink()
+    source = VocImages(root, split)
+    bad = bad_of(source)
+    assert f"SegmentationObject/{name}.png" not in rows(source)
+    assert "its segmentation_object cannot be opened" in bad[name]
+    assert len(bad) == (2 if split.endswith("lone") else 1)
+
+
+def test_lists(tmp_path: Path, out: Path) -> None:
+    root = write_voc(tmp_path)
+    (root / "ImageSets/Main/cat_train.txt").write_text("2008_000001  1\n2007_000027 -1\n", "utf-8")
+    assert list(rows(VocImages(root, "cat_train"))) == ["2008_000001", "2007_000027"]
+    with pytest.raises(SourceError, match=r"has no list ImageSets/Main/test\.txt"):
+        VocImages(root, "test")
+    result = convert("voc", "--root", root, "--split", "test", "--out", out)
+    require_said(result, 1, "has no list ImageSets/Main/test.txt", "There are: ")
+    (root / "ImageSets/Main/test.txt").write_text("2008_000001\n\nnone\n", "utf-8")
+    [(key, problem)] = bad_of(VocImages(root, "test")).items()
+    assert (key, problem) == ("none", "its annotation Annotations/none.xml does not exist")
+    (root / "ImageSets/Main/test.txt").write_text("2008_000001\n2008_000001\n", "utf-8")
+    with pytest.raises(SourceError, match="lists 2008_000001 twice"):
+        VocImages(root, "test")
+    (root / "ImageSets/Main/test.txt").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(SourceError, match=r"test\.txt"):
+        VocImages(root, "test")
+
+
+def test_annotations_masks_and_images_alone(tmp_path: Path) -> None:
+    root = write(tmp_path, voc_xml())
+    (root / "Annotations/b.xml").unlink()
+    (root / "Annotations/c.xml").write_text(voc_xml(), "utf-8")
+    write_mask(root / "SegmentationClass/d.png")
+    found = bad_of(VocImages(root))
+    assert sorted(found) == ["b", "c", "d"]
+    assert "Annotations/b.xml does not exist" in found["b"]
+    assert "cannot be opened" in found["c"]
+
+
+def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
+    root = write(tmp_path, voc_xml({"name": "zèbre", **BOX}, {"name": "<b>&", **BOX}))
+    (root / "ImageSets/Main").mkdir(parents=True)
+    (root / "ImageSets/Main/one.txt").write_text("a\n", "utf-8")
+    source = VocImages(root, "one")
+    # Classes are those of all images: else labels of two splits would differ.
+    assert source.about["classes"] == ["<b>&", "cat", "zèbre"]
+    assert rows(source)["a"]["labels"] == [2, 0]
+    found = bad_of(VocImages(root, classes=["cat"]))
+    assert found == {"a": "Annotations/a.xml: 'zèbre' is not among the classes"}
+    given = ("--root", root, "--classes", "dog,cat,zèbre,<b>&", "--fields", "labels")
+    require_said(convert("voc", *given, "--out", out), 0)
+    assert dict(packed_fields(out))["labels"] == [[2, 3], [1]]
+
+
+def test_no_folder_of_annotations(tmp_path: Path, out: Path) -> None:
+    write_images(tmp_path / "JPEGImages", ["a.jpg"])
+    mask = write_mask(tmp_path / "SegmentationClass/a.png")
+    packed_without_bad(VocImages(tmp_path), out)
+    assert dict(packed_fields(out))["segmentation_class"] == [mask]
+    with pytest.raises(SourceError, match="has no images in JPEGImages/"):
+        VocImages(tmp_path / "SegmentationClass")
+
+
+BOMB = b"""<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><annotation>&b;</annotation>"""
+
+
+def changed(**more: str) -> str:
+    return voc_xml({"name": "cat", **BOX}, {"name": "dog", **BOX, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no element found"),
+        (voc_xml()[:-5], "unclosed token"),
+        ("<annotations/>", "its root is <annotations>, not <annotation>"),
+        (b"<annotation>\xff</annotation>", "not well-formed"),
+        (b"\x00\x01", "not well-formed"),
+        (b'<?xml version="1.0" encoding="none"?><annotation/>', "unknown encoding"),
+        (BOMB, "it declares the entity a"),
+        (b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', "the entity x"),
+        (b"<annotation>&x;</annotation>", "undefined entity"),
+        (changed(xmin="nan"), "object 1 (dog): its xmin is 'nan', not a finite number"),
+        (changed(xmin="inf"), "its xmin is 'inf'"),
+        (changed(ymax="1e39"), "its ymax is '1e39'"),
+        (changed(ymax="1_000"), "its ymax is '1_000'"),
+        (changed(ymax="٣"), "its ymax is '٣'"),
+        (changed(ymin="left"), "its ymin is 'left'"),
+        (changed(ymin=""), "its ymin is ''"),
+        (changed(difficult="perhaps"), "its difficult is 'perhaps', neither 0 nor 1"),
+        (changed(truncated="2"), "its truncated is '2'"),
+        (changed(name=" "), "object 1 has no name"),
+        ("<annotation><object><name>x</name></object></annotation>", "(x) has no bndbox"),
+        (voc_xml({"name": "x", "xmin": "1"}), "its ymin is None"),
+        ("<annotation>" + "<a>" * 200_000, "no element found"),
+    ],
+)
+def test_damaged_annotations(tmp_path: Path, text: str | bytes, reason: str) -> None:
+    source = VocImages(write(tmp_path, text), classes=["cat", "dog"])
+    [(key, problem)] = bad_of(source).items()
+    assert key == "a" and reason in problem and "Annotations/a.xml" in problem
+
+
+def test_xml_is_that_of_elementtree() -> None:
+    for text in (voc_xml({"name": "a&b", **BOX}), "<é><!-- x --><![CDATA[<]]>y<z q='1'/>t</é>"):
+        for data in (text.encode(), f"\ufeff{text}".encode("utf-16-le")):
+            parsed = ElementTree.tostring(parse_xml(data), "unicode")
+            assert parsed == ElementTree.tostring(ElementTree.fromstring(data), "unicode")
+
+
+def test_a_file_that_is_no_file(tmp_path: Path) -> None:
+    root = write(tmp_path, "")
+    (root / "Annotations/a.xml").unlink()
+    (root / "Annotations/a.xml").mkdir()
+    assert "cannot be read: Is a directory" in bad_of(VocImages(root))["a"]

@@ -1,0 +1,343 @@
+"""YOLO's labels and data.yaml, and images beside masks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotated import (
+    bad_of,
+    packed_fields,
+    packed_without_bad,
+    write_images,
+    write_mask,
+    write_masked,
+    write_yolo,
+)
+from fastdata.converters import MaskedImages, YoloImages
+from fastdata.converters.plain_yaml import parse_yaml
+from fastdata.converters.yolo import labels_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sources import convert, plain, require_said
+
+from fastdata.errors import SourceError, UsageError
+
+WANTED = ("path", "train", "val", "test", "names", "nc", "kpt_shape")
+
+
+@pytest.fixture
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside the source."""
+    return tmp_path_factory.mktemp("out") / "out"
+
+
+def write(root: Path, labels: str | bytes | None, text: str = "names: [cat, dog]\n") -> Path:
+    """Two images; the labels of the first are given."""
+    write_images(root / "images", ["a.jpg", "b.jpg"])
+    (root / "labels").mkdir(exist_ok=True)
+    (root / "labels/b.txt").write_text("1 0.5 0.5 1 1\n", "utf-8")
+    if labels is not None:
+        data = labels.encode() if isinstance(labels, str) else labels
+        (root / "labels/a.txt").write_bytes(data)
+    (root / "data.yaml").write_text(f"train: images\n{text}", "utf-8")
+    return root
+
+
+def rows(source: YoloImages) -> dict[str, dict[str, Any]]:
+    names = [field.name for field in source.fields]
+    return {
+        record.key: dict(zip(names, plain(record).fields, strict=True))
+        for record in source.records()
+        if record.problem is None
+    }
+
+
+GOOD = "0 0.5 0.5 0.5 0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (GOOD + "0 0.5 0.5 0.5\n", "line 2: it has 4 numbers; a box has 5"),
+        (GOOD + "\n0 0.5 0.5 0.5 0.5 0.9\n", "line 3: it has 6 numbers"),
+        ("0 0.5 0.5 0.5 0.5 0.5 0.5 0.5\n", "line 1: it has 8 numbers"),
+        ("0\n", "line 1: it has 1 numbers"),
+        ("0 0.5 0.5 0.5 nan\n", "line 1: it has something other than finite numbers"),
+        ("0 0.5 0.5 0.5 inf\n", "other than finite numbers"),
+        ("0 0.5 0.5 0.5 1e400\n", "other than finite numbers"),
+        ("0 0.5 0.5 0.5 1_0\n", "other than finite numbers"),
+        ("0 0.5,0.5 0.5 0.5 0.5\n", "other than finite numbers"),
+        ("cat 0.5 0.5 0.5 0.5\n", "other than finite numbers"),
+        ("2 0.5 0.5 0.5 0.5\n", "its class is 2, and there are 2"),
+        ("-1 0.5 0.5 0.5 0.5\n", "its class is -1"),
+        ("0.5 0.5 0.5 0.5 0.5\n", "its class is 0.5"),
+        ("0 320 0.5 0.5 0.5\n", "outside of the image, or not normalised"),
+        ("0 -0.5 0.5 0.5 0.5\n", "outside of the image"),
+        ("0 0.5 0.5 0.5 0.5 0.5 1.5\n", "outside of the image"),
+        (b"\xff\xfe0 0.5\n", "can't decode"),
+        (b"0 0.5 0.5 0.5\x00 0.5\n", "other than finite numbers"),
+    ],
+)
+def test_damaged_lines(tmp_path: Path, labels: str | bytes, reason: str) -> None:
+    source = YoloImages(write(tmp_path, labels))
+    [(key, problem)] = bad_of(source).items()
+    assert key == "images/a" and reason in problem and problem.startswith("labels/a.txt: ")
+
+
+@pytest.mark.parametrize("labels", [None, "", " \n\n", "\ufeff"[:0]])
+def test_no_objects(tmp_path: Path, labels: str | None) -> None:
+    found = rows(YoloImages(write(tmp_path, labels)))
+    assert found["images/a"] == {"labels": [], "boxes": [], "polygons": []}
+
+
+def test_numbers(tmp_path: Path) -> None:
+    labels = "1.0 +0.5 5e-1 .5 0\r\n0 -0.005 1.005 0 0\n0 0 0 1 0 1 1 0 1"
+    found = rows(YoloImages(write(tmp_path, labels)))["images/a"]
+    assert found["labels"] == [1, 0, 0]
+    assert found["boxes"][0] == [0.5, 0.5, 0.5, 0]
+    assert found["boxes"][2] == [0.5, 0.5, 1, 1]  # of an oriented box
+    assert found["polygons"] == [[], [], [[0, 0, 1, 0, 1, 1, 0, 1]]]
+
+
+def test_keypoints(tmp_path: Path) -> None:
+    text = "names: {0: person}\nkpt_shape: [2, 3]\n"
+    labels = "0 .5 .5 1 1 .25 .5 2 0 0 0\n"
+    root = write(tmp_path, labels, text)
+    (root / "labels/b.txt").write_text("0 .5 .5 1 1 .25 .5 2\n", "utf-8")
+    source = YoloImages(root)
+    assert rows(source)["images/a"]["keypoints"] == [[0.25, 0.5, 2, 0, 0, 0]]
+    assert "it has 8 numbers, not 11" in bad_of(source)["images/b"]
+    assert source.about["kpt_shape"] == [2, 3]
+
+
+def test_labels_without_an_image(tmp_path: Path) -> None:
+    root = write(tmp_path, GOOD)
+    (root / "labels/c.txt").write_text(GOOD, "utf-8")
+    (root / "labels/classes.txt").write_text("cat\ndog\n", "utf-8")
+    (root / "labels/train.cache").write_bytes(b"")
+    assert bad_of(YoloImages(root)) == {"labels/c": "labels/c.txt: has no image"}
+
+
+def test_places_of_labels() -> None:
+    """As ultralytics's img2label_paths: the last /images/, and the last dot."""
+    for image, labels in {
+        "images/a.jpg": "labels/a.txt",
+        "images/images/a.b.jpg": "images/labels/a.b.txt",
+        "x/images/y/a.jpg": "x/labels/y/a.txt",
+        "my_images/a.jpg": "my_images/a.txt",
+        "a.jpg": "a.txt",
+    }.items():
+        root = f"/data/set/{image}"
+        old, new = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
+        theirs = new.join(root.rsplit(old, 1)).rsplit(".", 1)[0] + ".txt"
+        assert labels_of(image) == labels == theirs.removeprefix("/data/set/")
+
+
+@pytest.mark.parametrize(
+    ("train", "path"),
+    [
+        ("images", ""),
+        ("./images/", "path: .\n"),
+        ("../images", ""),
+        ("images", "path: ../datasets/x\n"),
+        ("images", "path: {root}\n"),
+        ("{root}/images", ""),
+        ("[images, images]", ""),
+        ("\n  - images", ""),
+        ("\n- list.txt", ""),
+        ("set/list.txt", ""),
+        ("images", "path: set/..\n"),
+    ],
+)
+def test_places_of_images(tmp_path: Path, train: str, path: str) -> None:
+    root = write(tmp_path, GOOD)
+    (root / "set").mkdir()
+    (root / "list.txt").write_text(f"./images/a.jpg\n\n{root}/images/b.jpg\n", "utf-8")
+    (root / "set/list.txt").write_text("../images/b.jpg\n../images/a.jpg\n", "utf-8")
+    text = f"train: {train}\n{path}names: [cat, dog]\n".replace("{root}", str(root))
+    (root / "data.yaml").write_text(text, "utf-8")
+    assert list(rows(YoloImages(root))) == ["images/a", "images/b"]
+
+
+def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
+    root = write(tmp_path, GOOD, "val: list.txt\nnames: [cat, dog]")
+    (root / "list.txt").write_text("images/a.jpg\nimages/none.jpg\n../x.jpg\n/x/y.jpg\n", "utf-8")
+    found = bad_of(YoloImages(root, "val"))
+    assert sorted(found) == ["_row-0", "_row-1", "images/none"]
+    assert "has the path ../x.jpg, which is not inside" in found["_row-0"]
+    assert packed_without_bad(YoloImages(root, "val"), out).manifest.samples == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "names: the class names are missing"),
+        ("nc: 3\nnames: [a, b]\n", "nc: it is 3, but there are 2 names"),
+        ("nc: many\n", "nc: many is not a whole number"),
+        ("nc: 99999999999\n", "not a whole number up to"),
+        ("names: {1: a, 2: b}\n", "the labels are not 0, 1, 2"),
+        ("names: {a: b}\n", "names: a is not a whole number"),
+        ("names: cat\n", "the class names are missing"),
+        ("names: [a, b\n", "its brackets do not match"),
+        ("names: [a, [b]]\n", "brackets in brackets"),
+        ("names: &x [a]\n", "neither plain nor quoted"),
+        ("names: !!python/object/apply:os.system [id]\n", "neither plain nor quoted"),
+        ("names: |\n  a\n", "several lines"),
+        ("names:\n  0: a\n    b: c\n", "several levels"),
+        ("names: [a]\nnames: [b]\n", "the key names twice"),
+        ("names: [a]\nkpt_shape: 17\n", "kpt_shape: it is not [number, 2 or 3]"),
+        ("names: [a]\nkpt_shape: [17, 4]\n", "kpt_shape: 4 is not"),
+        ("names: [a]\nval: {a: b}\n", "val: it is neither a path nor a list"),
+        ("just text\n", "it is not 'key: value'"),
+        ("\t- a\n", "several lines"),
+    ],
+)
+def test_damaged_descriptions(tmp_path: Path, text: str, reason: str) -> None:
+    root = write(tmp_path, GOOD, text)
+    with pytest.raises(SourceError, match=r"data\.yaml: cannot be read: ") as caught:
+        YoloImages(root)
+    assert reason in str(caught.value)
+
+
+def test_missing_descriptions(tmp_path: Path) -> None:
+    root = write(tmp_path, GOOD)
+    with pytest.raises(SourceError, match="has no split val"):
+        YoloImages(root, "val")
+    (root / "data.yaml").write_bytes(b"\xff")
+    with pytest.raises(SourceError, match=r"data\.yaml: cannot be read"):
+        YoloImages(root)
+    (root / "data.yaml").write_text("train: none\nnames: [a]\n", "utf-8")
+    with pytest.raises(SourceError, match=r"the images of train are in none, which is not in"):
+        YoloImages(root)
+    (root / "data.yaml").rename(root / "one.yaml")
+    with pytest.raises(SourceError, match="in none"):
+        YoloImages(root)
+    (root / "two.yaml").touch()
+    with pytest.raises(SourceError, match=r"there is: one\.yaml, two\.yaml"):
+        YoloImages(root)
+    with pytest.raises(UsageError, match="no further column masks"):
+        YoloImages(write_yolo(tmp_path / "yolo"), fields=["masks"])
+
+
+def test_command(tmp_path: Path, out: Path) -> None:
+    root = write_yolo(tmp_path / "set")
+    given = ("yolo", "--root", root, "--out", out / "{split}")
+    require_said(convert(*given), 1, "the images of val are in images/val, which is not in")
+    write_images(root / "images/val", ["a.jpg"])
+    require_said(convert(*given, "--fields", "boxes", "--force"), 0)
+    assert [name for name, _ in packed_fields(out / "train")] == ["image", "boxes"]
+    assert dict(packed_fields(out / "val"))["boxes"] == [[]]
+    (root / "data.yaml").rename(tmp_path / "other.yaml")
+    data = ("--data", tmp_path / "other.yaml", "--split", "val", "--out", out / "again")
+    require_said(convert("yolo", "--root", root, *data), 0)
+
+
+SCALAR = st.text("ab é漢'\"#:,-&[]{}\\1 ", max_size=8).filter(lambda text: text == text.strip())
+
+
+@settings(max_examples=60)
+@given(st.lists(SCALAR, max_size=5), st.booleans(), st.booleans(), st.booleans())
+def test_yaml_as_pyyaml(names: list[str], mapping: bool, flow: bool, escaped: bool) -> None:
+    """What PyYAML writes is read as PyYAML reads it, or refused."""
+    yaml = pytest.importorskip("yaml")
+    value: Any = dict(enumerate(names)) if mapping else names
+    data = {"path": "../x y", "download": "a: b\n\n  c #", "names": value, "nc": len(names)}
+    text = yaml.safe_dump(
+        data, default_flow_style=flow or None, allow_unicode=escaped, sort_keys=False, width=10**6
+    )
+    theirs = yaml.safe_load(text)
+    try:
+        found = parse_yaml(text, WANTED)
+    except ValueError:
+        assert flow or any(set(name) & set("[]{}") for name in names)
+        return
+    assert set(found) == {"path", "names", "nc"}
+    assert found["path"] == theirs["path"] and found["nc"] == str(theirs["nc"])
+    if not names:
+        assert not found["names"] or found["names"] in ("[]", "{}")
+    elif mapping:
+        assert found["names"] == {str(n): str(one) for n, one in theirs["names"].items()}
+    else:
+        assert found["names"] == [str(one) for one in theirs["names"]]
+
+
+ULTRALYTICS = """\
+# Ultralytics 🚀
+---
+path: coco8 # dataset root dir
+train: images/train # 4 images
+val: images/val
+test: # optional
+
+# Classes
+names:
+  0: person
+  1: 'traffic "light"'
+  2: "dog's # caf\\xE9"
+  3: it's  # a comment
+
+kpt_shape: [17, 3]
+flip_idx:
+  [0, 2, 1,
+   4]
+roboflow:
+  workspace: a
+  deep:
+    - x: 1
+
+download: |
+  from ultralytics.utils import ASSETS_URL
+  names: [none]
+
+    if x: y
+"""
+
+
+def test_yaml_as_ultralytics_writes_it() -> None:
+    yaml = pytest.importorskip("yaml")
+    theirs, found = yaml.safe_load(ULTRALYTICS), parse_yaml(ULTRALYTICS, WANTED)
+    assert found.pop("test") in (None, "") and theirs["test"] is None
+    assert found["names"] == {str(key): name for key, name in theirs["names"].items()}
+    assert found["kpt_shape"] == ["17", "3"]
+    assert {key: theirs[key] for key in ("path", "train", "val")}.items() <= found.items()
+
+
+def test_images_and_masks_alone(tmp_path: Path) -> None:
+    root = write_masked(tmp_path)
+    (root / "annotations/training/a.b.png").rename(root / "annotations/training/z.png")
+    source = MaskedImages(root, "images/training", "annotations/training/")
+    found = bad_of(source)
+    assert found["a.b"] == "its mask annotations/training/a.b.png is missing"
+    assert found["z"] == "annotations/training/z.png: has no image in images/training/"
+    assert len(found) == 2
+
+
+def test_endings_of_names(tmp_path: Path, out: Path) -> None:
+    write_images(tmp_path / "leftImg8bit", ["x/a_leftImg8bit.jpg", "x/b_leftImg8bit.jpg"])
+    for number, name in enumerate(["a_gtFine_ids", "a_gtFine_color", "b_gtFine_ids"]):
+        write_mask(tmp_path / f"gtFine/x/{name}.png", number)
+    given = ("--images", "leftImg8bit", "--image-ending", "_leftImg8bit", "--masks", "gtFine")
+    endings = ("--mask-ending", "_gtFine_ids", "--out", out)
+    require_said(convert("masks", "--root", tmp_path, *given, *endings), 0)
+    masks = [(tmp_path / f"gtFine/x/{name}_gtFine_ids.png").read_bytes() for name in "ab"]
+    assert dict(packed_fields(out))["mask"] == masks
+    result = convert("masks", "--root", tmp_path, *given, "--mask-ending", "_x", "--out", "x")
+    require_said(result, 1, "gtFine: has no images that end in _x", "--masks")
+
+
+def test_masks_that_are_no_masks(tmp_path: Path, out: Path) -> None:
+    root = write_masked(tmp_path)
+    (root / "annotations/training/a.b.png").write_bytes(b"no image")
+    (root / "annotations/training/c/d/0001.png").write_bytes(b"")
+    source = MaskedImages(root, "images/training", "annotations/training")
+    packed = packed_without_bad(source, out)
+    assert packed.manifest.skipped == 2
+    assert "its mask" in (out / "_bad-samples.jsonl").read_text("utf-8")
+    (root / "images/training/a.b.png").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"two images have the name a\.b"):
+        MaskedImages(root, "images/training", "annotations/training")
+    with pytest.raises(SourceError, match="none: has no images"):
+        MaskedImages(root, "none", "annotations/training")
