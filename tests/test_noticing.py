@@ -114,7 +114,7 @@ def test_images_of_a_dataset_of_ones_own_are_one_warning(name: str) -> None:
     root = repr(str(tree()))
     assert f"ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)" in words
     assert f"fastdata convert imagefolder --root {root}" in words
-    assert "one image and one class a sample" in words
+    assert "become fields of the packed dataset" in words
 
 
 def test_what_is_advised_runs_natively() -> None:
@@ -293,7 +293,7 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(
     assert done.returncode == 0, done.stderr
     import fastdata
 
-    code = words[words.index("fastdata.ImageDataset(") : words.index(". fastdata reads one")]
+    code = words[words.index("fastdata.ImageDataset(") : words.index(". Captions")]
     code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
     packed = eval(code, {"fastdata": fastdata})
     assert packed.classes == ["cat", "dog"]
@@ -312,7 +312,7 @@ from fastdata.transforms import Resize
 from test_noticing import Globbed
 data = images(Resize((4, 4)))
 assert len(list(torch.utils.data.DataLoader(data, 5, num_workers=1, shuffle=True))) == 11
-for dataset, options in ((data, {"collate_fn": len}), (Globbed(), {})):
+for dataset, options in ((data, {"worker_init_fn": print}), (Globbed(), {})):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         list(torch.utils.data.DataLoader(dataset, 4, **options))

@@ -88,9 +88,9 @@ class DataLoader(Resumable[T], Generic[T]):
             process may use (affinity, cgroup), divided among the ranks on this machine.
         collate_fn: As torch's. On the native path it is called in the caller's thread with the
             samples that torch would give it, whose tensors are views of the batch's memory. With
-            ``device``, ``fields`` or ``on_error="zero"``, and where the transform returns PIL
-            images, torch's loader calls it. `fastdata.fast_collate` makes uint8 batches; timm's
-            ``fast_collate`` and ``FastCollateMixup`` are known, with images of bytes.
+            ``device``, and where the transform returns PIL images, torch's loader calls it.
+            `fastdata.fast_collate` makes uint8 batches; timm's ``fast_collate`` and
+            ``FastCollateMixup`` are known, with images of bytes.
         pin_memory: As torch's: page-locked memory where there is a GPU.
         drop_last: As torch's. Over several ranks: whether samples that do not fill a batch on
             every rank are dropped; else some are repeated, and every rank has as many batches.

@@ -23,7 +23,10 @@ _MOST_PARTS = 64
 #: Smaller arrays need not be images.
 _LEAST_SIDE = 8
 
-_ONE_CLASS = "fastdata reads one image and one class a sample: for other data keep this loader."
+_FIELDS = (
+    "Captions, boxes, masks and other values of a sample become fields of the packed dataset. For "
+    "samples without an image keep this loader."
+)
 _FOLDER = "fastdata.ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)"
 _ANY = (
     f"If the images are in class folders, write {_FOLDER}, "
@@ -66,7 +69,7 @@ def remedy(dataset: Any, wraps: bool = False) -> str:
     known = (
         words for name in names for start, words in _REMEDIES.items() if name.startswith(start)
     )
-    return f"{next(known, _INSIDE if wraps else _ANY).format(root=_root(dataset))} {_ONE_CLASS}"
+    return f"{next(known, _INSIDE if wraps else _ANY).format(root=_root(dataset))} {_FIELDS}"
 
 
 def _root(dataset: Any) -> str:
