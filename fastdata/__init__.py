@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fastdata.dataset import ImageDataset
     from fastdata.device.loader import DeviceLoader
+    from fastdata.device.ragged import Ragged
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
     from fastdata.maintenance.verify import verify
@@ -32,6 +33,7 @@ __all__ = [
     "DeviceLoader",
     "ImageDataset",
     "QuasiRandom",
+    "Ragged",
     "__version__",
     "fast_collate",
     "stage",
@@ -46,6 +48,7 @@ _MODULES = {
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",
     "QuasiRandom": "fastdata.plan.order",
+    "Ragged": "fastdata.device.ragged",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",
     "unstage": "fastdata.staging.stage",

@@ -14,7 +14,13 @@ import pyarrow as pa
 from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
-from fastdata.batches.samples import BESIDES, NativeSamples, row_number, value_of
+from fastdata.batches.samples import (
+    BESIDES,
+    NativeSamples,
+    require_names,
+    row_number,
+    value_of,
+)
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -206,8 +212,7 @@ class ImageDataset(NativeSamples):
         if given is None:
             given = [name for name in ("image", "label") if name in known]
         listed = ", ".join([*known, *BESIDES])
-        if isinstance(given, str) or not given or len(set(given)) < len(list(given)):
-            raise UsageError(f"fields={given!r}", f"Give a tuple of names, each once: {listed}.")
+        require_names(given, f"Give a tuple of names, each once: {listed}.")
         for name in given:
             if name not in known and name not in BESIDES:
                 raise UsageError(
@@ -220,6 +225,11 @@ class ImageDataset(NativeSamples):
                     f"{self.path}: transform has {name!r}, which is no field of images here",
                     "Name the field in fields=, or leave its transform out.",
                 )
+        if self.target_transform is not None and "label" not in known:
+            raise UsageError(
+                f"{self.path}: target_transform is for labels, and the dataset has none",
+                "Leave it out; batch_transform= or collate_fn= of the loader see other fields.",
+            )
         return tuple(given)
 
     def _open_source(self) -> Source:
@@ -241,10 +251,10 @@ class ImageDataset(NativeSamples):
         Raises:
             UsageError: The transform would undo it, or the folder's own loader knows no style.
         """
-        color, transform = self.style.color, self.transform
-        if isinstance(transform, Schedule):
-            transform = transform.current
-        ours = None if color == "rgb" else _first_of_ours(transform)
+        color, ours = self.style.color, None
+        if color != "rgb":
+            transforms = (self.transform, *self.further_transforms.values())
+            ours = next(filter(None, map(_first_of_ours, transforms)), None)
         if ours is not None:
             raise UsageError(
                 f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
@@ -527,6 +537,8 @@ class ImageDataset(NativeSamples):
 
 def _first_of_ours(transform: Any) -> Step | None:
     """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
+    if isinstance(transform, Schedule):
+        transform = transform.current
     if isinstance(transform, Step):
         return transform
     return next(filter(None, map(_first_of_ours, composed(transform) or ())), None)

@@ -29,9 +29,8 @@ from jpegs import encode, picture
 from PIL import Image
 from torch.utils.data import Subset
 
-from fastdata import DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import FastdataError
-from fastdata.loading.ragged import Ragged
 from fastdata.transforms import CenterCrop
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]

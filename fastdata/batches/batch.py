@@ -79,6 +79,7 @@ class Batch:
         failed: Errors of samples, by their slot in the batch.
         error: Error of the batch as a whole: the index cannot be read.
         further: Batches of further fields, by name.
+        lacking: Slots of samples that lack a further image, by field.
     """
 
     planned: Planned
@@ -94,6 +95,7 @@ class Batch:
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     further: dict[str, Any] = field(default_factory=dict)
+    lacking: dict[str, list[int]] = field(default_factory=dict)
 
 
 class OneOfBatch(Alone):

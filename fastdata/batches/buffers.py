@@ -48,6 +48,14 @@ class BufferPool:
         self.pinned = pinned
         # By view: blocks of one view have one size.
         self._free: defaultdict[int, list[_Block]] = defaultdict(list)
+        self._others: dict[str, BufferPool] = {}
+
+    def of(self, field: str) -> BufferPool:
+        """Return the pool of a further field of images, which lives as long as this one."""
+        found = self._others.get(field)
+        if found is None:
+            found = self._others[field] = BufferPool(self._keep, self.pinned)
+        return found
 
     def batch(
         self,
@@ -109,11 +117,15 @@ class BufferPool:
     def clear(self) -> None:
         """Drop all free blocks."""
         self._free.clear()
+        for other in self._others.values():
+            other.clear()
 
     def close(self) -> None:
         """Drop all free blocks, and keep none that return later."""
         self._keep = 0
-        self.clear()
+        self._free.clear()
+        for other in self._others.values():
+            other.close()
 
     def give_back(self, block: _Block, view: int) -> None:
         """Take back an unused block of a view; callable in any thread."""

@@ -1,26 +1,31 @@
-"""Further blobs and images of a batch, which are read and decoded beside its first image."""
+"""Further fields of a batch, which are read and decoded beside its first image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fastdata import _native
-from fastdata.batches.helpers import await_done
-from fastdata.errors import FastdataError
-from fastdata.storage.field_source import FieldSource
-from fastdata.storage.fields import BLOBS, IMAGE, LABEL, Field
-from fastdata.storage.source import Source
+from fastdata.batches.helpers import InlineExecutor, await_done, helper_threads, result_of
+from fastdata.errors import FastdataError, OutageError
+from fastdata.remote.ranges import attach_fetched
+from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
+from fastdata.storage.field_source import FieldSource, MissingError
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL
+from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
     from fastdata.batches.batch import Batch, View
     from fastdata.batches.pipeline import Pipeline
     from fastdata.decode.engine import Engine
     from fastdata.plan.schedule import Planned
+    from fastdata.remote.prefetch import Fetch, FieldFetches, RemotePass
 
 
 @dataclass
@@ -29,19 +34,30 @@ class BlobBatch:
 
     Attributes:
         planned: The samples.
+        extents: Where they lie.
+        fetch: Fetch of them from a remote dataset, until it is done.
         read: Job that reads them.
         lengths: int64, shape (N,), in bytes; 0 where a sample has none.
         values: The bytes of each sample, or None; empty until the batch is finished.
+        failed: Errors of samples, by their slot in the batch.
         error: Error of the batch as a whole.
         views: Always empty: nothing is decoded.
     """
 
     planned: Planned
+    extents: _native.Extents | None = None
+    fetch: Fetch | None = None
     read: _native.ReadJob | None = None
     lengths: Any = ()
     values: list[bytes | None] = field(default_factory=list)
+    failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     views: tuple[View, ...] = ()
+
+    def patch(self, other: BlobBatch, to: list[int], good: list[int]) -> None:
+        """Take the values at places ``good`` of another batch for the slots ``to``."""
+        for slot, at in zip(to, good, strict=True):
+            self.values[slot] = other.values[at]
 
 
 class BlobPipeline:
@@ -53,58 +69,187 @@ class BlobPipeline:
         check: Whether to compare checksums.
     """
 
-    def __init__(self, source: FieldSource, engine: Engine | None, check: bool) -> None:
-        self._source, self._engine, self._check = source, engine, check
+    def __init__(
+        self,
+        source: FieldSource,
+        engine: Engine | None,
+        check: bool,
+        remote: FieldFetches | None = None,
+    ) -> None:
+        self._source, self._engine, self._remote = source, engine, remote
+        # Fetching has checked remote blobs.
+        self._check = check and remote is None
 
     def begin(self, planned: Planned, key: int) -> BlobBatch:
         """Begin to read a batch's blobs."""
         batch = BlobBatch(planned)
         try:
-            extents = self._source.gather(planned.indices).blobs["image"].extents
+            batch.extents = self._source.gather(planned.indices).blobs["image"].extents
         except FastdataError as error:
             batch.error = error
             return batch
-        batch.lengths = np.asarray(extents.lengths)
-        if self._engine is None:
-            batch.read = _native.ReadJob(extents, check=self._check)
-            batch.read.run()
+        batch.lengths = np.asarray(batch.extents.lengths)
+        if self._remote is None:
+            self._read(batch)
         else:
-            batch.read = self._engine.read(extents, check=self._check)
+            batch.fetch = self._remote.fetch(batch.extents, planned.draws)
         return batch
 
+    def _read(self, batch: BlobBatch) -> None:
+        assert batch.extents is not None
+        if self._engine is None:
+            batch.read = _native.ReadJob(batch.extents, check=self._check)
+            batch.read.run()
+        else:
+            batch.read = self._engine.read(batch.extents, check=self._check)
+
+    def _take_fetched(self, batch: BlobBatch) -> None:
+        fetch, batch.fetch = batch.fetch, None
+        assert fetch is not None
+        assert batch.extents is not None
+        batch.failed |= attach_fetched(
+            fetch.take(), batch.extents, self._source, batch.planned.indices
+        )
+        self._read(batch)
+
     def advance(self, batch: BlobBatch) -> None:
-        """Do nothing: reading has one stage."""
+        """Begin the next stage of a batch, if the one before is done."""
+        if batch.fetch is not None and batch.fetch.done():
+            self._take_fetched(batch)
 
     def ready(self, batch: BlobBatch) -> bool:
         """Return whether `finish` would return at once."""
-        return batch.read is None or batch.read.done()
+        return batch.fetch is None and (batch.read is None or batch.read.done())
 
     def finish(self, batch: BlobBatch, deadline: float | None = None) -> dict[int, FastdataError]:
         """Wait for a batch; see `Pipeline.finish`."""
         if batch.error is not None:
             raise batch.error
+        if batch.fetch is not None:
+            await_done(batch.fetch, deadline)
+            self._take_fetched(batch)
         read, batch.read = batch.read, None
         if read is None:
-            return {}
+            return batch.failed
         await_done(read, deadline)
-        failed: dict[int, FastdataError] = {}
         for slot, code, detail, _ in read.failures():
             row = int(batch.planned.indices[slot])
-            failed[slot] = self._source.problem(row, detail, code)
+            batch.failed.setdefault(slot, self._source.problem(row, detail, code))
         for data, length in zip(read.take(), batch.lengths, strict=True):
             batch.values.append(None if data is None or not length else data.tobytes())
-        return failed
+        for error in batch.failed.values():
+            if isinstance(error, OutageError):  # the samples may be intact
+                raise error
+        return batch.failed
+
+    def image(self, batch: BlobBatch) -> list[bytes | None]:
+        """Return the bytes of a finished batch's blobs."""
+        return batch.values
+
+    samples = image
 
     def cancel(self, batch: BlobBatch) -> None:
         """Cancel a batch."""
-        if batch.read is not None:
-            batch.read.cancel()
+        for part in (batch.fetch, batch.read):
+            if part is not None:
+                part.cancel()
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
 
 
-FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline"
+@dataclass
+class ColumnBatch:
+    """Values of one column of a batch.
+
+    Attributes:
+        planned: The samples.
+        found: The values, and the errors of samples by their slot, once they are read.
+        values: The values; None until the batch is finished.
+        views: Always empty: nothing is decoded.
+    """
+
+    planned: Planned
+    found: Future[tuple[Column, dict[int, FastdataError]]]
+    values: Column | None = None
+    views: tuple[View, ...] = ()
+
+    def patch(self, other: ColumnBatch, to: list[int], good: list[int]) -> None:
+        """Take the values at places ``good`` of another batch for the slots ``to``."""
+        assert self.values is not None
+        assert other.values is not None
+        order = np.arange(len(self.values))
+        order[to] = len(order) + np.array(good, np.int64)
+        self.values = join_columns([self.values, other.values], order)
+
+
+class ColumnPipeline:
+    """Pipeline that reads a column.
+
+    A remote column is read by a thread of its own, while batches before it are used.
+
+    Args:
+        source: Source of the column.
+        name: The column.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source, self._field = source, source.field(name)
+        local = source.capabilities.local
+        self._thread: Executor = InlineExecutor() if local else helper_threads(1)
+
+    def begin(self, planned: Planned, key: int) -> ColumnBatch:
+        """Begin to read a batch's values."""
+        return ColumnBatch(planned, self._thread.submit(self._read, planned.indices))
+
+    def _read(self, rows: Rows) -> tuple[Column, dict[int, FastdataError]]:
+        """Return the values, with zeros or nulls for rows that cannot be read, and their errors."""
+        column = partial(self._source.column, self._field.name)
+        try:
+            return column(rows), {}
+        except OutageError:  # the values may be intact
+            raise
+        except FastdataError:
+            failed: dict[int, FastdataError] = {}
+        for slot in range(len(rows)):
+            try:
+                column(rows[slot : slot + 1])
+            except FastdataError as error:
+                failed[slot] = error
+        good = np.setdiff1d(np.arange(len(rows)), list(failed))
+        return with_gaps(column(rows[good]), good, len(rows)), failed
+
+    def advance(self, batch: ColumnBatch) -> None:
+        """Do nothing: reading has one stage."""
+
+    def ready(self, batch: ColumnBatch) -> bool:
+        """Return whether `finish` would return at once."""
+        return batch.found.done()
+
+    def finish(self, batch: ColumnBatch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """Wait for a batch; see `Pipeline.finish`."""
+        batch.values, failed = result_of(batch.found, deadline)
+        return failed
+
+    def image(self, batch: ColumnBatch) -> Column | None:
+        """Return the values of a finished batch."""
+        return batch.values
+
+    def samples(self, batch: ColumnBatch) -> list[Any]:
+        """Return the value of each sample of a finished batch."""
+        assert batch.values is not None
+        return values_of(batch.values, self._field)
+
+    def cancel(self, batch: ColumnBatch) -> None:
+        """Cancel a batch."""
+        batch.found.cancel()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline"
 
 
 class Pipelines:
@@ -116,10 +261,14 @@ class Pipelines:
     Args:
         first: That of the image.
         further: The others, by field.
+        single: Whether samples are wanted one by one. A further image that a sample lacks is then
+            None; a batch of images has no place for that, so there it is an error of its sample.
     """
 
-    def __init__(self, first: Pipeline, further: Mapping[str, FurtherPipeline]) -> None:
-        self._first, self._further = first, further
+    def __init__(
+        self, first: Pipeline, further: Mapping[str, FurtherPipeline], single: bool = False
+    ) -> None:
+        self._first, self._further, self._single = first, further, single
 
     def begin(self, planned: Planned, key: int) -> Batch:
         """See `Pipeline.begin`."""
@@ -142,27 +291,28 @@ class Pipelines:
         """See `Pipeline.finish`."""
         failed = self._first.finish(batch, deadline)
         for name, one in self._further.items():
-            failed = one.finish(batch.further[name], deadline) | failed
+            of_field = one.finish(batch.further[name], deadline)
+            if self._single:
+                lacks = [slot for slot, error in of_field.items() if type(error) is MissingError]
+                batch.lacking[name] = lacks
+                of_field = {slot: of_field[slot] for slot in of_field.keys() - lacks}
+            failed = of_field | failed
         return dict(sorted(failed.items()))
 
     def image(self, batch: Batch, field: str = "image") -> Any:
-        """Return a finished batch's images of a field, or the bytes of its blobs."""
+        """Return a field of a finished batch: images, a list of bytes, or a column."""
         if field == "image":
             return self._first.image(batch)
-        one = self._further[field]
-        return (
-            batch.further[field].values
-            if isinstance(one, BlobPipeline)
-            else one.image(batch.further[field])
-        )
+        return self._further[field].image(batch.further[field])
 
     def samples(self, batch: Batch, field: str = "image") -> list[Any]:
-        """Return the image of each sample of a finished batch, or the bytes of its blob."""
+        """Return a field of each sample of a finished batch."""
         if field == "image":
             return self._first.samples(batch)
-        one = self._further[field]
-        part = batch.further[field]
-        return part.values if isinstance(one, BlobPipeline) else one.samples(part)
+        found: list[Any] = self._further[field].samples(batch.further[field])
+        for slot in batch.lacking.get(field, ()):
+            found[slot] = None
+        return found
 
     def cancel(self, batch: Batch) -> None:
         """See `Pipeline.cancel`."""
@@ -180,11 +330,12 @@ class Pipelines:
 def further_pipelines(
     source: Source,
     fields: Sequence[str],
-    decoder: Callable[[Source, str], Pipeline],
+    decoder: Callable[[Source, str, FieldFetches | None], Pipeline],
     engine: Engine | None,
     check: bool,
+    remote: RemotePass | None,
 ) -> dict[str, FurtherPipeline]:
-    """Return the pipelines of further images and blobs.
+    """Return the pipelines of further fields.
 
     Args:
         source: The source of all fields.
@@ -192,21 +343,28 @@ def further_pipelines(
         decoder: Makes the pipeline of a field of images.
         engine: As of `BlobPipeline`.
         check: As of `BlobPipeline`.
+        remote: Fetches of a remote source; None for a local one.
     """
     found: dict[str, FurtherPipeline] = {}
     for one in source.fields:
-        if one.name not in fields or one == IMAGE or one.kind not in BLOBS:
+        if one.name not in fields or one in (IMAGE, LABEL):
+            continue
+        if one.kind not in BLOBS:
+            found[one.name] = ColumnPipeline(source, one.name)
             continue
         of_field = FieldSource(source, one.name)
-        blobs = one.kind == "blob"
-        found[one.name] = (
-            BlobPipeline(of_field, engine, check) if blobs else decoder(of_field, one.name)
-        )
+        fetches = None if remote is None else remote.of(one.name)
+        if one.kind == "blob":
+            found[one.name] = BlobPipeline(of_field, engine, check, fetches)
+        else:
+            found[one.name] = decoder(of_field, one.name, fetches)
     return found
 
 
-def columns_of(source: Source, fields: Sequence[str]) -> list[Field]:
-    """Return the columns among some fields, without the label."""
+def further_blobs(source: Source, fields: Sequence[str]) -> list[str]:
+    """Return the names of further images and blobs among some fields."""
     return [
-        one for one in source.fields if one.kind == "column" and one != LABEL and one.name in fields
+        one.name
+        for one in source.fields
+        if one.kind in BLOBS and one != IMAGE and one.name in fields
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fastdata.errors import called
 from fastdata.plan.schedule import Indices, Numbering
+from fastdata.storage.fields import Field, common_fields
 
 if TYPE_CHECKING:
     from fastdata.dataset import ImageDataset
@@ -51,6 +52,13 @@ class Images:
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
 
+    @property
+    def schema(self) -> Sequence[Field]:
+        """Fields of the source that `open` returns."""
+        if self.parts:
+            return common_fields([part.schema for part in self.parts])
+        return self.options.source.fields
+
     def numbering(self, source: Source) -> Numbering:
         """Return the mapping from this dataset's samples to those of its opened source."""
         n = len(source) if self.subset is None else len(self.subset)
@@ -91,6 +99,14 @@ class Images:
         """Whether labels are transformed."""
         own = self.target_transform is not None
         return own or any(part.transforms_targets for part in self.parts)
+
+    def row_in_part(self, index: int) -> int:
+        """Return a sample's number in its own dataset; ``index`` as in the source."""
+        for part in self.parts:
+            if index < part.opened:
+                return part.row_in_part(index)
+            index -= part.opened
+        return index
 
     def target(self, index: int, label: int) -> Any:
         """Return a label after its dataset's ``target_transform``; ``index`` as in the source."""

@@ -28,15 +28,16 @@ from fastdata.errors import (
 )
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
-from fastdata.remote.ranges import WRONG_BYTES, Fetches, Parts
+from fastdata.remote.ranges import Fetches, attach_fetched
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
-    from fastdata.remote.prefetch import RemotePass
+    from fastdata.remote.prefetch import FieldFetches
     from fastdata.storage.index import ExtentTable
 
 #: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
@@ -109,7 +110,7 @@ class Pipeline:
         engine: Engine | None,
         helpers: Executor,
         counters: Counters,
-        remote: RemotePass | None = None,
+        remote: FieldFetches | None = None,
     ) -> None:
         self._remote = remote
         self._source = source
@@ -118,6 +119,7 @@ class Pipeline:
         self._engine = engine
         self._helpers = helpers
         self._counters = counters
+        self._fields = [one.name for one in IMAGE_AND_LABEL if one in source.fields]
         self._table = source.table if self.looks_up and source.capabilities.local else None
         programs = settings.recipe.programs
         self._geometries = [geometry.compiled(program.steps) for program in programs]
@@ -138,7 +140,7 @@ class Pipeline:
             if self._table is not None:
                 self._begin_rows(batch, self._table)
                 return batch
-            blobs, batch.columns = self._source.gather(planned.indices)
+            blobs, batch.columns = self._source.gather(planned.indices, self._fields)
         except FastdataError as error:
             batch.error = error
             return batch
@@ -335,19 +337,8 @@ class Pipeline:
     def _begin_fetched(self, batch: Batch) -> None:
         fetch, batch.fetch = batch.fetch, None
         assert fetch is not None
-        for slot, found in fetch.take().items():
-            if isinstance(found, bytes):
-                batch.gathered.extents.attach(slot, found)
-                continue
-            if isinstance(found, Parts):
-                batch.gathered.extents.attach_rows(slot, *found)
-                continue
-            index = int(batch.planned.indices[slot])
-            if found is None:
-                batch.failed[slot] = self._source.problem(index, WRONG_BYTES, "changed")
-            else:
-                what = f"sample {index} ({self._source.key(index)}): {found.what}"
-                batch.failed[slot] = type(found)(what, found.hint)
+        extents, indices = batch.gathered.extents, batch.planned.indices
+        batch.failed |= attach_fetched(fetch.take(), extents, self._source, indices)
         self._begin(batch)
 
     def _decode(self, batch: Batch) -> None:

@@ -6,7 +6,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,22 +14,36 @@ from PIL import Image
 
 from fastdata.batches.batch import Batch, Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import BlobBatch, Pipelines, columns_of, further_pipelines
+from fastdata.batches.further import Pipelines, further_blobs, further_pipelines
 from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.schedule import Indices, Numbering, occurrences_within
+from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.schedule import Schedule
 
+if TYPE_CHECKING:
+    from fastdata.remote.prefetch import FieldFetches
+
 #: Names beside fields: a sample's name and its number.
 BESIDES = ("key", "index")
+
+
+def require_names(fields: Any, hint: str) -> None:
+    """Check that ``fields=`` is a sequence of names, each once.
+
+    Raises:
+        UsageError: It is not.
+    """
+    named = isinstance(fields, Sequence) and all(isinstance(name, str) for name in fields)
+    if not named or isinstance(fields, str) or not fields or len(set(fields)) < len(fields):
+        raise UsageError(f"fields={fields!r}", hint)
 
 
 def value_of(source: Source, name: str, row: int) -> Any:
@@ -87,10 +101,12 @@ class NativeSamples(ABC):
     @property
     def decoder(self) -> SampleDecoder | None:
         """Decoder with the current transforms; None if the core does not know even the crop."""
-        transform = getattr(self, "transform", None)
-        if isinstance(transform, Schedule):
-            transform = transform.current
-        transforms = transform, getattr(self, "target_transform", None)
+        further = getattr(self, "further_transforms", {})
+        transforms = [
+            one.current if isinstance(one, Schedule) else one
+            for one in (getattr(self, "transform", None), *further.values())
+        ]
+        transforms.append(getattr(self, "target_transform", None))
         if self._decoder is None or self._decoder[0] != transforms:
             self._decoder = transforms, _decoder_of(self.described())
         return self._decoder[1]
@@ -106,53 +122,41 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
             return None
         about = options.check, options.dct_scaling, options.limits
         settings[name] = Settings(recipe, *about, tells_fallback=False)
-    source = images.open(False)
-    return SampleDecoder(source, images.numbering(source), settings, images.target, images.fields)
+    return SampleDecoder(images, settings)
 
 
 class SampleDecoder:
     """Decoder of samples in the calling thread: decodes, crops, applies the rest of the transform.
 
     Args:
-        source: The samples.
-        numbering: Maps the dataset's numbers to the source's.
+        images: The samples.
         settings: Settings of decoding each field of images; recipes end with their tails.
-        target: Transforms a label: called with a sample's number in the source and its label.
-        fields: What a sample is a tuple of.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        numbering: Numbering,
-        settings: Mapping[str, Settings],
-        target: Callable[[int, int], Any],
-        fields: Sequence[str],
-    ) -> None:
-        self._numbering = numbering
+    def __init__(self, images: Images, settings: Mapping[str, Settings]) -> None:
+        self._images, self._fields = images, images.fields
         self._settings = settings
-        self._target = target
-        self._fields = fields
-        self._source = source
+        self._source = images.open(False)
+        self._numbering = images.numbering(self._source)
         self._made: tuple[int, Pipelines] | None = None
 
     @property
     def _pipeline(self) -> Pipelines:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
-            remote = self._source.start_pass(iter(()), self._numbering, set())
+            blobs = ("image", *further_blobs(self._source, self._fields))
+            remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
 
-            def decoder(source: Source, name: str, remote: Any = None) -> Pipeline:
+            def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
                 one = self._settings[name]
-                return Pipeline(source, one, pool, None, helpers, counters, remote)
+                return Pipeline(source, one, pool, None, helpers, counters, fetches)
 
-            first = decoder(self._source, "image", remote)
+            first = decoder(self._source, "image", None if remote is None else remote.of("image"))
             check = self._settings["image"].check
-            made = Pipelines(
-                first, further_pipelines(self._source, self._fields, decoder, None, check)
-            )
+            further = further_pipelines(self._source, self._fields, decoder, None, check, remote)
+            made = Pipelines(first, further, single=True)
             self._made = os.getpid(), made
         return self._made[1]
 
@@ -174,8 +178,8 @@ class SampleDecoder:
             return []
         seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         draws = numbers + occurrences_within(numbers) * n
-        batch, columns = self._decoded(draws, epoch_key(seed, 0))
-        return [self._sample(batch, columns, slot) for slot in range(len(numbers))]
+        batch, further = self._decoded(draws, epoch_key(seed, 0))
+        return [self._sample(batch, further, slot) for slot in range(len(numbers))]
 
     def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[tuple[Any, ...]]:
         """Return samples with the crops of the native path; the rest draws from its own keys.
@@ -188,39 +192,39 @@ class SampleDecoder:
         Raises:
             FastdataError: One of them cannot be read or decoded.
         """
-        batch, columns = self._decoded(draws, key)
+        batch, further = self._decoded(draws, key)
         found = []
         for slot, own in enumerate(batch.planned.call_keys(key)):
             seed(own)
-            found.append(self._sample(batch, columns, slot))
+            found.append(self._sample(batch, further, slot))
         return found
 
     def _decoded(self, draws: Indices, key: int) -> tuple[Batch, dict[str, list[Any]]]:
-        """Return a decoded batch, and its further columns."""
-        batch = self._pipeline.begin(self._numbering.plan(draws), key)
-        for error in self._pipeline.finish(batch).values():
+        """Return a decoded batch, and its further blobs and columns."""
+        pipeline = self._pipeline
+        batch = pipeline.begin(self._numbering.plan(draws), key)
+        for error in pipeline.finish(batch).values():
             raise error
-        columns = {
-            field.name: values_of(self._source.column(field.name, batch.planned.indices), field)
-            for field in columns_of(self._source, self._fields)
-        }
-        return batch, columns
+        further = batch.further.keys() - self._settings.keys()
+        return batch, {name: pipeline.samples(batch, name) for name in further}
 
-    def _sample(self, batch: Batch, columns: Mapping[str, list[Any]], slot: int) -> tuple[Any, ...]:
+    def _sample(self, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> tuple[Any, ...]:
         """Return one sample of a decoded batch, after the rest of the transforms."""
-        return tuple(self._value(name, batch, columns, slot) for name in self._fields)
+        return tuple(self._value(name, batch, further, slot) for name in self._fields)
 
-    def _value(self, name: str, batch: Batch, columns: Mapping[str, list[Any]], slot: int) -> Any:
+    def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         index = int(batch.planned.indices[slot])
         if name == "label":
-            return self._target(index, batch.columns["label"][slot].item())
-        if name in columns:
-            return columns[name][slot]
-        if name in BESIDES:
-            return value_of(self._source, name, index)
+            return self._images.target(index, batch.columns["label"][slot].item())
+        if name in further:
+            return further[name][slot]
+        if name == "index":
+            return self._images.row_in_part(index)
+        if name == "key":
+            return self._source.key(index)
+        if slot in batch.lacking.get(name, ()):
+            return None
         part = batch if name == "image" else batch.further[name]
-        if isinstance(part, BlobBatch):
-            return part.values[slot]
         recipe = self._settings[name].recipe
         views = [
             _pil_image(view.memory.array[slot])

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from fastdata.device.normalise import Normalisation, is_image, normalise
+from fastdata.device.ragged import Ragged
 from fastdata.errors import UsageError
 
 
@@ -34,6 +35,8 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """
     if isinstance(batch, torch.Tensor):
         return change(batch)
+    if isinstance(batch, Ragged):
+        return Ragged(change(batch.values), change(batch.offsets))
     if isinstance(batch, Mapping):
         values = {key: map_tensors(value, change) for key, value in batch.items()}
         try:

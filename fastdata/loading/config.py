@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, SupportsIndex
 
 import torch
@@ -14,7 +13,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.samples import BESIDES
+from fastdata.batches.samples import BESIDES, require_names
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
@@ -148,7 +147,7 @@ class LoaderConfig:
                 hint = "Give a Sampler; or a list of numbers, or as batch_sampler of such lists."
                 raise UsageError(f"{name}={value!r} cannot be iterated", hint)
         if self.fields is not None:
-            _check_fields(self.fields)
+            require_names(self.fields, "Give a tuple of names of fields, each once.")
         if self.device is not None and is_asynchronous(destination(self.device).device):
             object.__setattr__(self, "pin_memory", True)
         object.__setattr__(self, "ranks", find_ranks(self.shard))
@@ -196,11 +195,11 @@ class LoaderConfig:
                 raise choice.refusal(argument)
         if self.device is None:
             return choice
-        return _on_device(choice, self.device, self.fields is None or "image" in self.fields)
+        return _on_device(choice, self.device, self.fields)
 
     def _require_fields(self, images: Images) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
-        known = [*(field.name for field in images.options.source.fields), *BESIDES]
+        known = [*(field.name for field in images.schema), *BESIDES]
         for name in self.fields or ():
             if name not in known:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
@@ -241,15 +240,15 @@ class LoaderConfig:
         known = self.collate_fn in (None, default_collate) or fast
         if known and (reason := changed(collate, "default_collate")):
             return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")
-        own = not known and not self._collates_bytes(recipe)
+        own = not known and not self._collates_bytes(recipe, images)
         if own and (why := self._why_not_collated()):
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples, and {why}"
             return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
         if isinstance(recipe, Refusal):
-            if images.transform is None and self.batched and not fast:
+            if images.transform is None and self.batched and known and not fast:
                 raise UsageError(recipe.reason)
-            if images.transform is not None:
+            if images.transform is not None or own:
                 return Choice("torch", recipe.reason, images=images)
             why = "there is no transform, and " + (
                 "fast_collate takes images of one size"
@@ -269,20 +268,15 @@ class LoaderConfig:
                 first.hint,
                 images,
             )
-        for name, other in images.further.items():
-            if isinstance(other, Refusal) or other.unknown:
-                why = other.reason if isinstance(other, Refusal) else other.unknown[0].reason
-                return Choice(
-                    "workers",
-                    f"the core does not do the transform of {name} ({why})",
-                    images=images,
-                )
-        further = (one.programs for one in images.further.values() if isinstance(one, Recipe))
-        programs = chain(recipe.programs, *further)
-        outputs = [program.output for program in programs]
+        if choice := self._why_not_further(images, known):
+            return choice
+        recipes = (recipe, *_further(images))
+        outputs = [program.output for one in recipes for program in one.programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
             hint = "End it with a conversion to tensors, or give collate_fn=fast_collate."
+            if own:
+                return _workers(images, recipe, "the transform returns PIL images", hint)
             if self.batched:
                 raise UsageError(why, hint)
             return Choice("torch", why, hint, images)
@@ -297,10 +291,41 @@ class LoaderConfig:
             return _workers(images, recipe, why, "Leave it out.")
         if fast:
             recipe = _with_output(recipe, channels_last=True)
-        words = f"{images.what}: {recipe.describe()}"
+        words = f"{images.what}: {recipe.describe()}" + self._further_words(images)
         if own:
             words += "; the collate_fn is called with each batch's samples"
         return Choice("native", words, images=images, recipe=recipe)
+
+    def _why_not_further(self, images: Images, stacked: bool) -> Choice | None:
+        """Return the path of a dataset that has further images which the core cannot make.
+
+        Args:
+            images: The dataset.
+            stacked: Whether a batch has one tensor of all images of a field.
+        """
+        for name, other in images.further.items():
+            why = f"the core does not do the transform of {name}"
+            if isinstance(other, Refusal):
+                why, hint = f"{why}: {other.reason}", f"Give transform={{..., {name!r}: ...}}."
+                missing = images.options.further_transforms.get(name) is None
+                if other.impossible or (stacked and self.batched and missing):
+                    raise UsageError(why, hint)
+                return Choice("torch", why, hint, images)
+            if other.unknown:
+                first = other.unknown[0]
+                return Choice("workers", f"{why} ({first.reason})", first.hint, images)
+        return None
+
+    def _further_words(self, images: Images) -> str:
+        """Return the fields of a batch beside the first image and the label, in words."""
+        words = []
+        for name in self.fields or images.fields:
+            recipe = images.further.get(name)
+            if isinstance(recipe, Recipe):
+                words.append(f"{name} ({recipe.describe()})")
+            elif name not in ("image", "label", *BESIDES):
+                words.append(name)
+        return f"; fields: {', '.join(words)}" if words else ""
 
     def _why_not_collated(self) -> str:
         """Return why a ``collate_fn`` cannot be called with natively decoded samples, if so."""
@@ -310,20 +335,22 @@ class LoaderConfig:
             return "fields= names what batches have"
         return "on_error='zero' adds to batches" if self.on_error == "zero" else ""
 
-    @property
-    def own_collate(self) -> Callable[[list[Any]], Any] | None:
-        """The user's ``collate_fn``, if the native path calls it with samples."""
+    def own_collate(self, images: Images) -> Callable[[list[Any]], Any] | None:
+        """Return the user's ``collate_fn``, if the native path calls it with samples."""
         known = self.collate_fn in (None, default_collate, fast_collate)
-        return None if known or timm.collates_bytes(self.collate_fn) else self.collate_fn
+        known = known or self._collates_bytes(images.recipe, images)
+        return None if known else self.collate_fn
 
     @property
     def mixes_bytes(self) -> bool:
         """Whether the ``collate_fn`` mixes images, and is called with the samples of a batch."""
         return timm.mixes_bytes(self.collate_fn)
 
-    def _collates_bytes(self, recipe: Recipe | Refusal) -> bool:
-        """Return whether the ``collate_fn`` is timm's, and images are bytes as it expects."""
+    def _collates_bytes(self, recipe: Recipe | Refusal, images: Images) -> bool:
+        """Return whether the ``collate_fn`` is timm's, and samples are as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
+            return False
+        if images.fields != ("image", "label"):
             return False
         if self.mixes_bytes and self.fields is not None:
             return False
@@ -362,16 +389,6 @@ class LoaderConfig:
         return "\n".join(lines)
 
 
-def _check_fields(fields: Sequence[str]) -> None:
-    named = (
-        isinstance(fields, Sequence)
-        and not isinstance(fields, str)
-        and all(isinstance(name, str) for name in fields)
-    )
-    if not named or not fields or len(set(fields)) < len(fields):
-        raise UsageError(f"fields={fields!r}", "Give a tuple of names of fields, each once.")
-
-
 def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:
     """Choose torch's workers with native decoding, if the transform begins with known steps."""
     if isinstance(recipe, Refusal):
@@ -379,16 +396,24 @@ def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -
     return Choice("workers", reason, hint, images)
 
 
-def _on_device(choice: Choice, device: str | torch.device, images: bool) -> Choice:
+def _further(images: Images) -> list[Recipe]:
+    """Return the compiled transforms of further images."""
+    return [one for one in images.further.values() if isinstance(one, Recipe)]
+
+
+def _on_device(choice: Choice, device: str | torch.device, fields: Sequence[str] | None) -> Choice:
     """Return the choice with batches on a device, which normalises images there.
 
-    A batch of bytes crosses the bus in a quarter of a float32 batch's time.
+    A batch of bytes crosses the bus in a quarter of a float32 batch's time. With further images,
+    which may be bytes, the host normalises.
     """
-    if choice.recipe is None:
+    if choice.recipe is None or choice.images is None:
         return replace(choice, where=destination(device))
     formats = {program.output[:3] for program in choice.recipe.programs}
     recipe, where = _with_output(choice.recipe, channels_last=True), destination(device)
-    if len(formats) == 1 and images:
+    fields = fields or choice.images.fields
+    alone = "image" in fields and not any(name in fields for name in choice.images.further)
+    if len(formats) == 1 and alone:
         dtype, mean, std = formats.pop()
         # What is erased is so in the output's units, after it was normalised.
         if dtype != "uint8" and not any(program.erases for program in choice.recipe.programs):

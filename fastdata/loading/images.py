@@ -13,11 +13,12 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.batches.images import Images, NotKnown, overridden
-from fastdata.batches.samples import NativeSamples
+from fastdata.batches.samples import BESIDES, NativeSamples
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
 from fastdata.loading.noticing import remedy, unread
 from fastdata.plan.schedule import Indices
+from fastdata.storage.fields import common_fields
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
@@ -152,7 +153,8 @@ def _difference(one: Images, other: Images) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
     if one.recipe != other.recipe and one.transform is not other.transform:
         return "transforms"
-    if (one.fields, one.further) != (other.fields, other.further):
+    common = {field.name for field in common_fields([one.schema, other.schema])} | {*BESIDES}
+    if (one.fields, one.further) != (other.fields, other.further) or not common >= {*one.fields}:
         return "fields"
     names = ("check", "dct_scaling", "limits")
     return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)

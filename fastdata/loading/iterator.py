@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,21 +20,22 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.batches import helpers
 from fastdata.batches.batch import Batch
-from fastdata.batches.further import BlobBatch, Pipelines
+from fastdata.batches.further import Pipelines
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
+from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
+from fastdata.loading.delivered import delivered
 from fastdata.loading.progress import Progress
-from fastdata.loading.ragged import Ragged, delivered
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
-from fastdata.storage.columns import values_of
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
+    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
 
 
@@ -50,13 +51,12 @@ class NativeIterator(Iterator[Any]):
         key: Key of the epoch's random numbers.
         source: Source of the samples.
         config: The loader's arguments.
-        target: Function of a sample's number in the source and its label; None for no change.
+        images: The dataset.
         counters: Counters of the pass.
         progress: Progress to update.
         length: Number of batches; None if unknown.
         to_device: Moves tensors to where the images are; None to leave them.
         close: Called once, when the pass ends.
-        fields: What a batch is a list of, where the loader names no fields.
     """
 
     def __init__(
@@ -66,23 +66,26 @@ class NativeIterator(Iterator[Any]):
         key: int,
         source: Source,
         config: LoaderConfig,
-        target: Callable[[int, int], Any] | None,
+        images: Images,
         counters: Counters,
         progress: Progress,
         length: int | None,
         to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],
-        fields: Sequence[str],
     ) -> None:
         self._pipeline = pipeline
         self._schedule = schedule
         self._key = key
         self._source = source
         self._config = config
-        self._target = target
-        self._mixes = config.mixes_bytes
+        self._images = images
+        self._target = images.target if images.transforms_targets else None
+        self._own_collate = config.own_collate(images)
+        # A user who asks for torch's function gets what that makes of a sample's fields.
+        self._as_torch = config.collate_fn is default_collate and config.fields is None
+        self._mixes = config.mixes_bytes and self._own_collate is None
         self._counters = counters
-        self._fields = config.fields or fields
+        self._fields = config.fields or images.fields
         self._length = length
         self._to_device = to_device
         # Two threads that take batches from one iterator must not wait for the same one.
@@ -261,8 +264,8 @@ class NativeIterator(Iterator[Any]):
     def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
         """Return the batch for the user."""
         config = self._config
-        if config.own_collate is not None:
-            return self._collated(config.own_collate, batch)
+        if self._own_collate is not None:
+            return self._collated(self._own_collate, batch)
         found = {name: self._field(name, batch) for name in self._fields}
         if self._mixes:
             with seeded(self._progress.batch_key):
@@ -292,12 +295,10 @@ class NativeIterator(Iterator[Any]):
         if name == "image" or name in batch.further:
             return self._pipeline.samples(batch, *([name] if batch.further else []))
         if name == "index":
-            numbers: list[int] = batch.planned.numbers.tolist()
+            numbers: list[int] = self._numbers(batch).tolist()
             return numbers
         if name == "key":
             return [self._source.key(index) for index in indices.tolist()]
-        if name != "label":
-            return values_of(self._source.column(name, indices), self._source.field(name))
         labels: list[Any] = batch.columns[name].tolist()
         if self._target is None:
             return labels
@@ -314,19 +315,28 @@ class NativeIterator(Iterator[Any]):
             return self._pipeline.image(batch)
         if name in batch.further:
             assert isinstance(self._pipeline, Pipelines)
-            return self._pipeline.image(batch, name)
+            field = self._source.field(name)
+            if self._as_torch and field.kind != "image":
+                return self._moved(_by_torch(self._values(name, batch)))
+            if field.kind != "column":
+                return self._pipeline.image(batch, name)
+            return self._moved(delivered(self._pipeline.image(batch, name), field))
         if name == "index":
-            return self._moved(torch.from_numpy(batch.planned.numbers.copy()))
+            return self._moved(torch.from_numpy(self._numbers(batch)))
         if name == "key":
-            return self._values(name, batch)
-        if name != "label":
-            column = self._source.column(name, batch.planned.indices)
-            return self._moved(delivered(column, self._source.field(name)))
+            keys = self._values(name, batch)
+            return _by_torch(keys) if self._as_torch else keys
         if self._target is None:
             return self._moved(torch.from_numpy(batch.columns[name]))
-        # In tuples, as torch collates them: strings then come as a tuple, too.
-        labels = [(label,) for label in self._values(name, batch)]
-        return self._moved(default_collate(labels)[0])
+        return self._moved(_by_torch(self._values(name, batch)))
+
+    def _numbers(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Return the samples' numbers: as the dataset's own field, those in their own dataset."""
+        if self._config.fields is not None:
+            numbers: npt.NDArray[np.int64] = batch.planned.numbers.copy()
+            return numbers
+        indices = batch.planned.indices.tolist()
+        return np.array([self._images.row_in_part(index) for index in indices], np.int64)
 
     def _drawing_targets(self) -> AbstractContextManager[None]:
         """Return the context for the batch's ``target_transform``: with a seed, its own draws."""
@@ -338,9 +348,7 @@ class NativeIterator(Iterator[Any]):
         """Move tensors to where the images are; return other values unchanged."""
         if self._to_device is None:
             return values
-        if isinstance(values, Ragged):
-            return Ragged(self._to_device(values.values), self._to_device(values.offsets))
-        return self._to_device(values) if torch.is_tensor(values) else values
+        return map_tensors(values, self._to_device)
 
     def _finish(self) -> None:
         """End the epoch; warn of bad samples."""
@@ -387,11 +395,15 @@ class NativeIterator(Iterator[Any]):
         self.close()
 
 
+def _by_torch(values: list[Any]) -> Any:
+    """Return values as torch collates those of tuples: strings then come as a tuple, too."""
+    return default_collate([(value,) for value in values])[0]
+
+
 def _patch(batch: Any, patch: Any, to: list[int], good: list[int]) -> None:
     """Copy samples of a batch to slots of another one, with their further fields."""
-    if isinstance(batch, BlobBatch):
-        for slot, at in zip(to, good, strict=True):
-            batch.values[slot] = patch.values[at]
+    if not isinstance(batch, Batch):
+        batch.patch(patch, to, good)
         return
     for view, new in zip(batch.views, patch.views, strict=True):
         view.memory.array[to] = new.memory.array[good]

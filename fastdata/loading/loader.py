@@ -69,7 +69,7 @@ class DataLoader(Resumable[T], Generic[T]):
       dict of lists;
     - labels: int64, shape (N,);
     - numbers, and lists of K numbers: tensors of their own dtype, shape (N,) or (N, K);
-    - lists of different lengths, of numbers or of K numbers each: a ``Ragged``;
+    - lists of different lengths, of numbers or of K numbers each: a `fastdata.Ragged`;
     - strings, other values, and columns with nulls: a list of N Python objects;
     - blobs: a list of N ``bytes``, None where a sample has none.
 
@@ -450,8 +450,13 @@ class DataLoader(Resumable[T], Generic[T]):
     @property
     def _schedules(self) -> list[Schedule]:
         """Schedules of the dataset's transforms."""
-        transforms = (getattr(one, "transform", None) for one in leaves(self.dataset))
-        return [transform for transform in transforms if isinstance(transform, Schedule)]
+        found = []
+        for one in leaves(self.dataset):
+            further = getattr(one, "further_transforms", {}).values()
+            for transform in (getattr(one, "transform", None), *further):
+                if isinstance(transform, Schedule):
+                    found.append(transform)
+        return found
 
     def _warn_unsharded(self) -> None:
         if (

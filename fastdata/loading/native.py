@@ -12,7 +12,7 @@ import torch
 
 from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, further_pipelines
+from fastdata.batches.further import Pipelines, further_blobs, further_pipelines
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
@@ -23,13 +23,13 @@ from fastdata.errors import warn
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.schedule import Indices, Numbering, Schedule
-from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
 
 if TYPE_CHECKING:
     from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
+    from fastdata.remote.prefetch import FieldFetches, RemotePass
 
 
 class NativePath:
@@ -54,6 +54,7 @@ class NativePath:
         options = images.options
         self._settings = Settings(recipe, options.check, options.dct_scaling, options.limits)
         self._config = config
+        self._fields = config.fields or images.fields
         self._source: Source | None = None
         self._engine: Engine | None = None
         self._pool: BufferPool | None = None
@@ -109,7 +110,8 @@ class NativePath:
         numbering = self._numbering
         bad = self._bad if skipping else set()
         fetches = partial(plan_fetches, self._settings, numbering, key) if self.in_part else None
-        remote = self.source.start_pass(batches, numbering, bad, fetches)
+        blobs = ("image", *further_blobs(self.source, self._fields))
+        remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
         if remote is not None:
             batches = remote
         schedule = Schedule(batches, numbering, key, bad, sampler=sampler)
@@ -142,13 +144,12 @@ class NativePath:
             key,
             self.source,
             config,
-            self._images.target if self._images.transforms_targets else None,
+            self._images,
             self.counters,
             progress,
             length,
             self._to_device(pool),
             close,
-            self._images.fields,
         )
 
     def _pipelines(
@@ -160,18 +161,20 @@ class NativePath:
         remote: RemotePass | None,
     ) -> Pipeline | Pipelines:
         """Return the pipeline that decodes a pass, with those of further images and blobs."""
-        first = self._pipeline(pool, engine, helpers, counters, remote)
+        fetches = None if remote is None else remote.of("image")
+        first = self._pipeline(pool, engine, helpers, counters, fetches)
 
-        def decoder(source: Source, name: str) -> Pipeline:
+        def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
             recipe = self._images.further[name]
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe)
-            own = BufferPool(self._config.prefetch + 2, pool.pinned)
-            return Pipeline(source, settings, own, engine, helpers, counters)
+            own = pool.of(name)
+            return Pipeline(source, settings, own, engine, helpers, counters, fetches)
 
-        fields = self._config.fields or self._images.fields
-        further = further_pipelines(self.source, fields, decoder, engine, self._settings.check)
-        return Pipelines(first, further) if further else first
+        check = self._settings.check
+        further = further_pipelines(self.source, self._fields, decoder, engine, check, remote)
+        single = self._config.own_collate(self._images) is not None
+        return Pipelines(first, further, single) if further else first
 
     def _pipeline(
         self,
@@ -179,10 +182,10 @@ class NativePath:
         engine: Engine | None,
         helpers: Executor,
         counters: Counters,
-        remote: RemotePass | None,
+        fetches: FieldFetches | None,
     ) -> Pipeline:
-        """Return the pipeline that decodes a pass."""
-        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, remote)
+        """Return the pipeline that decodes a pass's images."""
+        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, fetches)
 
     def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Return the function that moves tensors to where images are; None for plain memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Request, Wanted
+from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Wanted, merge
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
@@ -160,19 +160,25 @@ class RemoteSource(IndexedSource):
             RemoteError: The server cannot be reached.
             CorruptionError: The blob's checksum is wrong at every try.
         """
-        ref = self._ref(record, number)
-        start, stop = record.offset, record.offset + record.length
-        if not 0 <= start <= stop <= ref.size:
-            problem = f"the index puts it beyond the end of {redact(ref.url)}"
-            raise self.corrupt(record, number, problem)
+        return self.read_several([record], number)[0]
+
+    def read_several(self, records: Sequence[Row], number: int) -> list[bytes]:
+        """See `IndexedSource.read_several`: all at once, neighbours by one request."""
+        wanted = []
+        for place, record in enumerate(records):
+            ref = self._ref(record, number)
+            start, stop = record.offset, record.offset + record.length
+            if not 0 <= start <= stop <= ref.size:
+                problem = f"the index puts it beyond the end of {redact(ref.url)}"
+                raise self.corrupt(record, number, problem)
+            wanted.append(Wanted(place, ref, start, stop, record.crc32c))
         reader, cache = self._here()
-        got: list[bytes] = []
-        one = Wanted(number, ref, start, stop, record.crc32c)
-        request = Request(ref, start, stop, [one])
-        reader.run(reader.read_checked(request, lambda _, data: got.append(data), cache))
-        if not got:
-            raise self.corrupt(record, number, WRONG_BYTES)
-        return got[0]
+        requests = merge(wanted, self.options.merge_gap, self.options.max_request)
+        got: dict[int, bytes] = reader.run(reader.read_all(requests, cache))
+        for place, record in enumerate(records):
+            if place not in got:
+                raise self.corrupt(record, number, WRONG_BYTES)
+        return [got[place] for place in range(len(records))]
 
     def start_pass(
         self,
@@ -180,11 +186,12 @@ class RemoteSource(IndexedSource):
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
+        fields: Sequence[str] = ("image",),
     ) -> RemotePass:
         """See `Source.start_pass`."""
         from fastdata.remote.prefetch import RemotePass  # needs asyncio
 
-        return RemotePass(self, batches, number, bad, plan_fetches)
+        return RemotePass(self, batches, number, bad, plan_fetches, fields)
 
     @property
     def reader(self) -> RangeReader:
@@ -220,6 +227,7 @@ class RemoteSource(IndexedSource):
         numbers: npt.NDArray[np.int64],
         draws: npt.NDArray[np.int64] | None = None,
         fetches: Fetches | None = None,
+        field: str = "image",
     ) -> dict[int, list[Wanted]]:
         """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
 
@@ -240,7 +248,8 @@ class RemoteSource(IndexedSource):
                 continue
             ref = self.ref(extents, slot, file, offset + length)
             if not fetches or slot not in fetches:
-                found[slot] = [Wanted(number, ref, offset, offset + length, crc)]
+                key = number if field == "image" else (number, field)
+                found[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
                 continue
             assert draws is not None
             draw = int(draws[slot])

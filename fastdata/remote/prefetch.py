@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Set
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -114,6 +114,7 @@ class RemotePass:
         number: Maps draws to sample numbers of the dataset.
         bad: Numbers of samples that batches skip; grows.
         plan_fetches: Returns the rows of images that crops need; None to fetch whole samples.
+        fields: The fields of images and blobs to fetch; neighbours share requests.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class RemotePass:
         number: Callable[[Indices], Indices],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
+        fields: Sequence[str] = ("image",),
     ) -> None:
         self._source = source
+        self._fields = fields
         self._reader = source.reader
         self._reader.patience.begin()
         self._cache = source.local_cache
@@ -211,20 +214,29 @@ class RemotePass:
         if self._bad:
             good = [number not in self._bad for number in self._number(draws).tolist()]
             draws = draws[good]
+        numbers = self._number(draws)
         try:
-            extents = self._source.table.gather(self._number(draws))
+            extents = {name: self._source.table_of(name).gather(numbers) for name in self._fields}
         except FastdataError:
             return  # the batch itself will raise it
-        wanted = self._wanted(extents, draws)
+        wanted = [self._wanted(of_field, draws, name) for name, of_field in extents.items()]
         with self._lock:
-            for ranges in wanted.values():
-                for one in ranges:
+            for slot in range(len(draws)):
+                for one in chain.from_iterable(of_field.get(slot, ()) for of_field in wanted):
                     self._announce(one)
 
-    def _wanted(self, extents: _native.Extents, draws: Indices) -> dict[int, list[Wanted]]:
-        """Return the ranges that draws need, by slot."""
-        fetches = None if self._plan_fetches is None else self._plan_fetches(extents, draws)
-        return self._source.wanted(extents, self._number(draws), draws, fetches)
+    def _wanted(
+        self, extents: _native.Extents, draws: Indices, field: str
+    ) -> dict[int, list[Wanted]]:
+        """Return the ranges of a field that draws need, by slot."""
+        fetches = None
+        if self._plan_fetches is not None and field == "image":
+            fetches = self._plan_fetches(extents, draws)
+        return self._source.wanted(extents, self._number(draws), draws, fetches, field)
+
+    def of(self, field: str) -> FieldFetches:
+        """Return the fetches of one field."""
+        return FieldFetches(self, field)
 
     def _announce(self, one: Wanted) -> _Held:
         """Note that a batch will need a range; the caller holds the lock."""
@@ -263,9 +275,9 @@ class RemotePass:
                 if not self._pieces[piece]:
                     del self._pieces[piece]
 
-    def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
-        """Request a batch's bytes."""
-        wanted = self._wanted(extents, draws)
+    def fetch(self, extents: _native.Extents, draws: Indices, field: str = "image") -> Fetch:
+        """Request the bytes of one field of a batch."""
+        wanted = self._wanted(extents, draws, field)
         self._needed += sum(one.size for ranges in wanted.values() for one in ranges)
         with self._lock:
             held = {
@@ -432,3 +444,19 @@ class RemotePass:
                         fetch.finish()
                 held.waiting = []
         self._pump()
+
+
+class FieldFetches:
+    """Fetches of one field of a pass.
+
+    Args:
+        remote: The pass.
+        field: The field.
+    """
+
+    def __init__(self, remote: RemotePass, field: str) -> None:
+        self._remote, self._field = remote, field
+
+    def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
+        """Request a batch's bytes."""
+        return self._remote.fetch(extents, draws, self._field)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fastdata.storage.checksum import crc32c
+
+if TYPE_CHECKING:
+    from fastdata import _native
+    from fastdata.errors import FastdataError
+    from fastdata.storage.source import Source
 
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
@@ -165,3 +170,29 @@ def plan(
     ]
     firsts.sort(key=lambda pair: pair[0])
     return [request for first, request in firsts if first <= soon]
+
+
+def attach_fetched(
+    fetched: Mapping[int, Any], extents: _native.Extents, source: Source, rows: Any
+) -> dict[int, FastdataError]:
+    """Attach fetched bytes to their extents; return the errors of the others, by slot.
+
+    Args:
+        fetched: The outcome of each slot: bytes, parts, an error, or None for wrong bytes.
+        extents: The extents.
+        source: Source of the rows.
+        rows: The row of each slot, int64.
+    """
+    failed: dict[int, FastdataError] = {}
+    for slot, found in fetched.items():
+        row = int(rows[slot])
+        if isinstance(found, bytes):
+            extents.attach(slot, found)
+        elif isinstance(found, Parts):
+            extents.attach_rows(slot, *found)
+        elif found is None:
+            failed[slot] = source.problem(row, WRONG_BYTES, "changed")
+        else:
+            what = f"sample {row} ({source.key(row)}): {found.what}"
+            failed[slot] = type(found)(what, found.hint)
+    return failed

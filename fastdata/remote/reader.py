@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,22 @@ class RangeReader:
             else:
                 await asyncio.sleep(wait_before(number))
         return wrong
+
+    async def read_all(
+        self, requests: Sequence[Request], cache: PieceCache | None = None
+    ) -> dict[Any, bytes]:
+        """Read requests at once; return the bytes of each right member by its key; runs on `loop`.
+
+        Raises:
+            RemoteError: A request failed for good.
+        """
+        got: dict[Any, bytes] = {}
+
+        def found(one: Any, data: bytes) -> None:
+            got[one.key] = data
+
+        await asyncio.gather(*(self.read_checked(one, found, cache) for one in requests))
+        return got
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on `loop`, and return its result."""

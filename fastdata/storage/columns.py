@@ -130,6 +130,8 @@ class ColumnReader:
             DatasetError: A piece cannot be read.
         """
         whole = self._whole
+        if rows is not None and not len(rows):
+            return pa.array([], self._stored.field.type)
         if rows is None:
             every = range(len(self._index))
             return pa.concat_arrays(self._pieces(every)) if whole is None else whole
@@ -143,8 +145,6 @@ class ColumnReader:
             piece.take(_indices(part))
             for piece, part in zip(self._pieces(numbers.tolist()), parts, strict=True)
         ]
-        if not found:
-            return pa.nulls(0, self._stored.field.type)
         if len(found) == 1:
             # A stable sort of equal numbers keeps their order.
             return found[0]
@@ -225,7 +225,18 @@ def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None 
         joined = np.concatenate(columns)
         return joined if order is None else joined[order]
     whole = pa.concat_arrays([as_arrow(column) for column in columns])
-    return whole if order is None else as_column(whole.take(_indices(order)))
+    return whole if order is None else whole.take(_indices(order))
+
+
+def with_gaps(column: Column, places: npt.NDArray[np.int64], count: int) -> Column:
+    """Return a column of so many rows, with these values at some places; else zeros or nulls."""
+    if isinstance(column, np.ndarray):
+        found = np.zeros((count, *column.shape[1:]), column.dtype)
+        found[places] = column
+        return found
+    order = np.full(count, -1, np.int64)
+    order[places] = np.arange(len(places))
+    return column.take(pa.array(order, mask=order < 0))
 
 
 def _again(values: pa.Array, width: int) -> pa.Array:
@@ -246,7 +257,8 @@ def is_ragged(kind: pa.DataType) -> bool:
 def values_of(column: Column, field: Field) -> list[Any]:
     """Return the value of each row: a NumPy scalar or array, else a Python object."""
     if isinstance(column, np.ndarray):
-        return list(column)
+        # Arrow's memory may not be written to; a user may change an array in place.
+        return list(column if column.flags.writeable else column.copy())
     if not field.nullable and is_ragged(column.type):
         lists = (column.slice(at, 1).flatten() for at in range(len(column)))
         return [np.array(as_column(one)) for one in lists]

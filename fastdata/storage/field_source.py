@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastdata import _native
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.source import Blob, Capabilities, Gathered, Rows, Source
 
 if TYPE_CHECKING:
     from fastdata.storage.columns import Column
     from fastdata.storage.index import ExtentTable
 
-#: Blobs that are fetched at once from a URL.
-_FETCHED_AT_ONCE = 32
+
+class MissingError(SampleError):
+    """A sample lacks a further image."""
 
 
 class FieldSource(Source):
@@ -32,8 +31,7 @@ class FieldSource(Source):
         self._source, self._field = source, field
         self.location, self.hints = source.location, source.hints
         about = source.capabilities
-        # `gather` fetches blobs from a URL.
-        self.capabilities = Capabilities(True, about.shuffled, about.seek_points)
+        self.capabilities = Capabilities(about.local, about.shuffled, about.seek_points)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -59,11 +57,12 @@ class FieldSource(Source):
         """See `Source.encoded`.
 
         Raises:
-            SampleError: The row has no such blob.
+            MissingError: The row has no such blob.
         """
         blob = self._source.encoded(row, self._field, data)
         if not blob.data:
-            raise self._source.problem(row, f"it has no {self._field}")
+            error = self._source.problem(row, f"it has no {self._field}")
+            raise MissingError(error.what, error.hint) if type(error) is SampleError else error
         return blob
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
@@ -73,7 +72,7 @@ class FieldSource(Source):
     @cached_property
     def table(self) -> ExtentTable | None:
         """See `Source.table`."""
-        return self._source.table_of(self._field) if self._source.capabilities.local else None
+        return self._source.table_of(self._field)
 
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
@@ -81,14 +80,4 @@ class FieldSource(Source):
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
-        found = self._source.gather(rows, [self._field]).blobs[self._field]
-        if not self._source.capabilities.local:
-            read = partial(self._read_one, found.extents)
-            with ThreadPoolExecutor(_FETCHED_AT_ONCE, "fastdata-fetch") as pool:
-                for _ in pool.map(read, range(len(rows)), rows.tolist()):
-                    pass
-        return Gathered({"image": found}, {})
-
-    def _read_one(self, extents: _native.Extents, slot: int, row: int) -> None:
-        with suppress(FastdataError):  # reading it again says why
-            extents.attach(slot, self._source.encoded(row, self._field).data)
+        return Gathered({"image": self._source.gather(rows, [self._field]).blobs[self._field]}, {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -117,6 +117,16 @@ class StoredField:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
         return cls(Field(name, kind, field.type, nullable), index, file, rows)
+
+
+def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
+    """Return the fields that all schemas have, with one kind and one type."""
+    found = []
+    for field in schemas[0]:
+        several = [one for fields in schemas for one in fields if one[:3] == field[:3]]
+        if len(several) == len(schemas):
+            found.append(field._replace(nullable=any(one.nullable for one in several)))
+    return tuple(found)
 
 
 #: Fields of a dataset whose manifest lists none.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import FastdataError
 from fastdata.storage.columns import Column, join_columns
+from fastdata.storage.fields import common_fields
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
     Blob,
@@ -27,13 +28,13 @@ class JoinedSource(Source):
     """Source of several sources' rows, one after the other, with their own errors and keys.
 
     Args:
-        parts: The sources; all are local and have the same fields.
+        parts: The sources; all are local. Its fields are those that all of them have.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self._parts = parts
         self._starts = np.cumsum([0, *map(len, parts)])
-        self.fields = parts[0].fields
+        self.fields = common_fields([part.fields for part in parts])
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]

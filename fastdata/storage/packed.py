@@ -178,14 +178,14 @@ class IndexedSource(Source):
         assert stored.file is not None
         number = self.manifest.number_of(stored.file)
         size = self.manifest.files[number].size
-        found = []
+        records = []
         for piece in pieces:
             if piece.file != number or not 0 <= piece.offset <= size - piece.length:
                 raise self.index_of(field).corrupt("puts a piece outside of its file")
             # Its own width is the rows that it holds.
             about = piece._replace(key=f"field {field}, {human_count(piece.width, 'row')}")
-            found.append(self.read(about, 0))
-        return found
+            records.append(about)
+        return self.read_several(records, 0)
 
     @cached_property
     def image_size(self) -> tuple[int, int] | None:
@@ -293,6 +293,10 @@ class IndexedSource(Source):
             DatasetError: It cannot be read.
             CorruptionError: It has changed.
         """
+
+    def read_several(self, records: Sequence[Row], number: int) -> list[bytes]:
+        """Read several blobs of a row, or pieces of a column; see `read`."""
+        return [self.read(record, number) for record in records]
 
     def _own_path(self, record: Row, number: int) -> str | None:
         """Return the path of a row's own file below the root; None for one of the manifest's files.

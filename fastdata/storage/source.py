@@ -299,6 +299,7 @@ class Source(ABC):
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
+        fields: Sequence[str] = ("image",),
     ) -> Any:
         """Start to prefetch the rows of one pass; return None if the source is local.
 
@@ -307,6 +308,7 @@ class Source(ABC):
             number: Maps draws to rows.
             bad: Rows that no batch will have; may grow.
             plan_fetches: Returns the parts of large images that crops need; None for whole images.
+            fields: The fields of images and blobs to prefetch.
 
         Returns:
             A `fastdata.remote.prefetch.RemotePass`.

@@ -1,15 +1,13 @@
-"""Columns of a batch: tensors, lists, and ragged tensors."""
+"""Lists of different lengths in one tensor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from fastdata.storage.columns import Column, as_column, is_ragged
-from fastdata.storage.fields import Field
+__all__ = ["Ragged"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,22 +63,3 @@ class Ragged:
     def pin_memory(self) -> Ragged:
         """Return it in page-locked memory."""
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
-
-
-def delivered(column: Column, field: Field) -> Any:
-    """Return a column of a batch as `fastdata.DataLoader` delivers it.
-
-    Args:
-        column: Its values.
-        field: The column. One that has nulls anywhere in the dataset becomes a list.
-    """
-    if isinstance(column, np.ndarray):
-        # A view of a file's memory may not be written to.
-        return torch.from_numpy(column if column.flags.writeable else column.copy())
-    if not field.nullable and is_ragged(column.type):
-        starts = np.frombuffer(column.buffers()[1], np.int32)
-        starts = starts[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        values = as_column(column.flatten())
-        assert isinstance(values, np.ndarray)
-        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(starts - starts[0]))
-    return column.to_pylist()

@@ -1,0 +1,31 @@
+"""Columns of a batch: tensors, lists, and ragged tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.device.ragged import Ragged
+from fastdata.storage.columns import Column, as_column, is_ragged
+from fastdata.storage.fields import Field
+
+
+def delivered(column: Column, field: Field) -> Any:
+    """Return a column of a batch as `fastdata.DataLoader` delivers it.
+
+    Args:
+        column: Its values.
+        field: The column. One that has nulls anywhere in the dataset becomes a list.
+    """
+    if isinstance(column, np.ndarray):
+        # A view of a file's memory may not be written to.
+        return torch.from_numpy(column if column.flags.writeable else column.copy())
+    if not field.nullable and is_ragged(column.type):
+        starts = np.frombuffer(column.buffers()[1], np.int32)
+        starts = starts[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        values = as_column(column.flatten())
+        assert isinstance(values, np.ndarray)
+        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(starts - starts[0]))
+    return column.to_pylist()

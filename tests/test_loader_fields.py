@@ -1,0 +1,696 @@
+"""Fields of samples from a dataset to a batch: every kind, on every path, as torch gives them."""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+import pickle
+import random
+import shutil
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import simgpu
+import torch
+from fastdata.converters import pack
+from fastdata.converters.parquet import ParquetImages
+from hangs import HANG
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from loader_data import as_it_is, folder
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset, default_collate
+from web_server import WebServer
+
+import fastdata
+from fastdata import DataLoader, DeviceLoader, ImageDataset, Ragged
+from fastdata.errors import DatasetError, FastdataError, SampleError, UsageError
+from fastdata.transforms import CenterCrop, Compose, Normalize, RandomResizedCrop, Schedule, Views
+
+ROWS = 40
+#: Every kind of field; "raw", "tags" and "maybe" have nulls.
+ALL = ["image", "mask", "caption", "score", "small", "flag", "emb", "boxes", "ids"]
+ALL += ["tags", "meta", "raw", "maybe", "key", "index"]
+EQUAL = {"image": CenterCrop(16), "mask": CenterCrop(12)}
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def _image(number: int, kind: str) -> bytes:
+    """A smooth picture of 40 x 30 pixels, so that lossy decoders agree on it."""
+    x, y = np.meshgrid(np.arange(40), np.arange(30))
+    pixels = np.stack([x * 4 + number, y * 5 + number, (x + y) * 3 + number], -1)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+@cache
+def table(lacking: bool = False) -> pa.Table:
+    """Rows with every kind of field; with ``lacking``, each fourth has no mask."""
+    n, rng = ROWS, np.random.default_rng(0)
+    images = [{"bytes": _image(i, "JPEG"), "path": None} for i in range(n)]
+    masks = [{"bytes": _image(i + 50, "PNG"), "path": None} for i in range(n)]
+    embeddings = pa.array(rng.normal(size=n * 8).astype(np.float32))
+    boxes = [[[float(i + j)] * 4 for j in range(i % 3)] for i in range(n)]
+    return pa.table(
+        {
+            "image": pa.array(images, _IMAGE),
+            "mask": pa.array(
+                [None if lacking and not i % 4 else m for i, m in enumerate(masks)], _IMAGE
+            ),
+            "caption": pa.array([f"é number {i}" for i in range(n)]),
+            "score": pa.array(rng.normal(size=n)),
+            "small": pa.array(np.arange(n, dtype=np.int16)),
+            "flag": pa.array([bool(i % 2) for i in range(n)]),
+            "emb": pa.FixedSizeListArray.from_arrays(embeddings, 8),
+            "boxes": pa.array(boxes, pa.list_(pa.list_(pa.float32(), 4))),
+            "ids": pa.array([list(range(i % 4)) for i in range(n)], pa.list_(pa.int64())),
+            "tags": pa.array([["a"] * (i % 4) if i % 5 else None for i in range(n)]),
+            "meta": pa.array([{"w": i, "t": "x"} for i in range(n)]),
+            "raw": pa.array([bytes([i]) * i if i % 3 else None for i in range(n)], pa.binary()),
+            "maybe": pa.array([i if i % 2 else None for i in range(n)], pa.int16()),
+        }
+    )
+
+
+@cache
+def packed(container: str = "shards", lacking: bool = False, first: int = 0) -> Path:
+    """A packed dataset in the table's order, from a row on; do not change it."""
+    root = folder()
+    pq.write_table(table(lacking).slice(first), root / "rows.parquet")
+    out = root / container
+    pack(ParquetImages(root), out, container=container, workers=1, order="source")
+    return out
+
+
+def opened(
+    fields: Any = ALL, transform: Any = "equal", container: str = "shards", **options: Any
+) -> ImageDataset:
+    """The dataset, with crops of all its images unless told otherwise."""
+    if transform == "equal":
+        transform = EQUAL if "mask" in fields else EQUAL["image"]
+    return ImageDataset(packed(container, **options), transform, fields=fields)
+
+
+def copied(tmp_path: Path, **options: Any) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(packed(**options), tmp_path / "copy"))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two batches are equal to the bit, and of the same types at every depth."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, Ragged):
+        return equal(one.values, other.values) and equal(one.offsets, other.offsets)
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other)
+
+
+def as_samples(batch: list[Any]) -> list[tuple[Any, ...]]:
+    """The samples of a native batch, as the dataset gives them."""
+    columns: list[Any] = []
+    for name, values in zip(ALL, batch, strict=True):
+        if isinstance(values, Ragged):
+            columns.append([one.numpy() for one in values.list()])
+        elif name in ("image", "mask") or isinstance(values, list):
+            columns.append(list(values))
+        elif name == "index":
+            columns.append(values.tolist())
+        else:
+            columns.append(list(values.numpy()))
+    return list(zip(*columns, strict=True))
+
+
+def torch_loader(dataset: Any, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(dataset, **options)
+
+
+# Values, by pyarrow and Pillow.
+
+
+@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+def test_values_are_those_that_pyarrow_has(container: str) -> None:
+    dataset, rows = opened(container=container), table().to_pylist()
+    for number, row in enumerate(rows):
+        sample = dict(zip(ALL, dataset[number], strict=True))
+        for name in ("caption", "tags", "meta", "raw", "maybe"):
+            assert equal(sample[name], row[name]), name
+        for name, dtype in (("score", "f8"), ("small", "i2"), ("flag", "?")):
+            assert sample[name] == row[name] and sample[name].dtype == np.dtype(dtype)
+        for name, dtype, tail in (("emb", "f4", ()), ("boxes", "f4", (4,)), ("ids", "i8", ())):
+            expected = np.array(row[name], dtype).reshape(-1, *tail)
+            assert equal(sample[name], expected), name
+            assert sample[name].flags.writeable
+        assert sample["index"] == number
+
+
+def test_a_second_image_has_the_pixels_that_pillow_finds() -> None:
+    dataset = opened(("image", "mask"), {"image": CenterCrop(16), "mask": CenterCrop((12, 20))})
+    _, masks = next(iter(DataLoader(dataset, ROWS, num_workers=1, require_native=True)))
+    for row, mask in zip(table().to_pylist(), masks, strict=True):
+        with Image.open(io.BytesIO(row["mask"]["bytes"])) as image:
+            crop = image.crop((10, 9, 30, 21))
+        assert np.array_equal(mask.permute(1, 2, 0).numpy(), np.asarray(crop))
+
+
+# The same samples everywhere.
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+def test_native_batches_hold_the_datasets_samples(container: str, threads: int) -> None:
+    dataset = opened(container=container)
+    expected = [dataset[number] for number in range(ROWS)]
+    assert equal(dataset.__getitems__(list(range(ROWS))), expected)
+    loader = DataLoader(dataset, 16, num_workers=threads, require_native=True)
+    for _ in range(2):
+        batches = list(loader)
+        assert [len(batch[2]) for batch in batches] == [16, 16, 8]
+        found = [sample for batch in batches for sample in as_samples(batch)]
+        assert equal([list(one) for one in found], [list(one) for one in expected])
+    assert [type(one).__name__ for one in batches[0][7:9]] == ["Ragged"] * 2
+    assert loader.stats().kinds == {"jpeg": {"native": ROWS}, "png": {"native": ROWS}}
+    assert "mask (centre crop of 12 x 12, uint8), caption, score" in loader.explain()
+
+
+def test_torchs_loader_gives_the_same_with_and_without_workers() -> None:
+    dataset = opened()
+    expected = [dataset[number] for number in range(ROWS)]
+    for options in ({}, {"num_workers": 1, "persistent_workers": True}):
+        loader = torch_loader(dataset, batch_size=16, collate_fn=list, **options)
+        for _ in range(2):
+            assert equal([one for batch in loader for one in batch], expected)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_the_workers_path_and_torchs_give_the_same_tuples() -> None:
+    crop = Compose([CenterCrop(16), as_it_is])
+    plain = opened()
+    expected = [plain[number] for number in range(ROWS)]
+    for transform in (
+        {"image": crop, "mask": CenterCrop(12)},
+        {**EQUAL, "mask": Compose([CenterCrop(12), as_it_is])},
+    ):
+        for workers in (0, 1):
+            loader = DataLoader(
+                opened(transform=transform), 16, num_workers=workers, collate_fn=list
+            )
+            assert loader.explain().startswith("workers"), loader.explain()
+            assert equal([one for batch in loader for one in batch], expected)
+
+
+def test_named_fields_are_a_dict() -> None:
+    dataset = opened(("image",), CenterCrop(16))
+    (batch,) = DataLoader(dataset, ROWS, fields=("caption", "ids", "image", "key", "index"))
+    assert list(batch) == ["caption", "ids", "image", "key", "index"]
+    assert batch["caption"] == table()["caption"].to_pylist()
+    assert batch["index"].tolist() == list(range(ROWS))
+    with pytest.raises(UsageError, match="no transform for it"):
+        DataLoader(dataset, 4, fields=("image", "mask"))
+
+
+def test_a_transform_may_be_views_or_a_schedule() -> None:
+    several = {"image": Views(CenterCrop(16), CenterCrop(8)), "mask": Views(CenterCrop(4), count=2)}
+    dataset = opened(("image", "mask", "caption"), several)
+    for options in ({}, {"collate_fn": default_collate}):
+        (first, second), (third, _), captions = next(iter(DataLoader(dataset, 4, **options)))
+        assert [one.shape[-1] for one in (first, second, third)] == [16, 8, 4]
+        assert len(captions) == 4
+    stages = Schedule(lambda epoch: CenterCrop(8 if epoch else 16))
+    for name in ("image", "mask"):
+        dataset = opened(("image", "mask"), {**EQUAL, name: stages})
+        for require in (True, False):
+            loader = DataLoader(dataset, ROWS, require_native=require)
+            sides = [dict(zip(dataset.fields, next(iter(loader)), strict=True)) for _ in range(2)]
+            assert [one[name].shape[-1] for one in sides] == [16, 8]
+        assert dataset.__getitems__([0])[0][dataset.fields.index(name)].shape[-1] == 8
+
+
+# Which samples.
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    order=st.sampled_from(["random", "quasi-random", "sequential"]),
+    world=st.integers(1, 4),
+    batch_size=st.integers(1, 17),
+    seed=st.integers(0, 9),
+    stop=st.integers(0, 3),
+)
+def test_each_row_comes_once_with_its_own_fields(
+    order: str, world: int, batch_size: int, seed: int, stop: int
+) -> None:
+    dataset, captions = opened(("image", "caption", "ids", "key")), table()["caption"].to_pylist()
+    keys = {dataset[number][3]: number for number in range(ROWS)}
+    seen: Counter[int] = Counter()
+    for rank in range(world):
+
+        def loader() -> Any:
+            return DataLoader(
+                dataset, batch_size, order=order, seed=seed, shard=(rank, world), drop_last=False
+            )
+
+        begun, resumed = loader(), loader()
+        iterator, taken = iter(begun), min(stop, len(begun) - 1)  # in the middle of an epoch
+        batches = [batch for _, batch in zip(range(taken), iterator, strict=False)]
+        resumed.load_state_dict(begun.state_dict())
+        batches += list(resumed)
+        for images, texts, ids, names in batches:
+            rows = [keys[name] for name in names]
+            assert texts == [captions[row] for row in rows]
+            assert [len(one) for one in ids.list()] == [row % 4 for row in rows]
+            assert len(images) == len(rows)
+            seen.update(rows)
+    assert set(seen) == set(range(ROWS))
+    assert sum(seen.values()) - ROWS < world * batch_size  # the last batches repeat some
+
+
+def test_subsets_and_concatenations() -> None:
+    dataset, other = opened(), opened(container="lmdb", first=30)
+    subset = Subset(dataset, [7, 3, 7])
+    both = ConcatDataset([subset, other, Subset(dataset, [1])])
+    for of in (subset, both):
+        expected = [of[number] for number in range(len(of))]
+        loader = DataLoader(of, 5, num_workers=1, require_native=True)
+        found = [sample for batch in loader for sample in as_samples(batch)]
+        assert equal([list(one) for one in found], [list(one) for one in expected])
+        assert equal(
+            [one for batch in DataLoader(of, 5, collate_fn=list) for one in batch], expected
+        )
+    numbers = [
+        n for batch in DataLoader(both, 5, fields=("index",)) for n in batch["index"].tolist()
+    ]
+    assert numbers == list(range(len(both)))
+
+
+def test_parts_with_nulls_and_without_make_one_list() -> None:
+    parts = [opened(("image", "maybe", "mask"), lacking=lacking) for lacking in (False, True)]
+    whole = ConcatDataset([Subset(parts[0], [1, 3]), Subset(parts[1], [1, 3, 2])])
+    (batch,) = DataLoader(whole, 5, require_native=True)
+    assert batch[1] == [1, 3, 1, 3, None]
+
+
+def test_parts_with_other_fields_are_refused() -> None:
+    one, other = (
+        opened(("image", "caption"), CenterCrop(16)),
+        opened(("image", "key"), CenterCrop(16)),
+    )
+    with pytest.raises(
+        UsageError, match="parts 0 and 1 of the ConcatDataset have different fields"
+    ):
+        DataLoader(ConcatDataset([one, other]), 4, require_native=True)
+
+
+def test_pickled_and_forked() -> None:
+    dataset = opened()
+    list(DataLoader(dataset, 16))
+    again = pickle.loads(pickle.dumps(dataset))
+    assert equal(again[5], dataset[5])
+    assert again.fields == tuple(ALL)
+    loader = pickle.loads(pickle.dumps(DataLoader(dataset, 16, num_workers=1)))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert equal(pool.apply_async(_first, (loader,)).get(HANG), _first(loader))
+
+
+def _first(loader: Any) -> list[Any]:
+    batch = next(iter(loader))
+    return [one for name, one in zip(ALL, batch, strict=True) if isinstance(one, list)]
+
+
+# Datasets without labels.
+
+
+def test_a_dataset_without_labels() -> None:
+    dataset = ImageDataset(packed(), CenterCrop(16))
+    assert (dataset.fields, dataset.classes, dataset.class_to_idx) == (("image",), [], {})
+    for order in ("random", "quasi-random"):
+        for (images,) in DataLoader(dataset, 16, order=order, seed=0, require_native=True):
+            assert images.shape[1:] == (3, 16, 16)
+    for of in (lambda: dataset.labels, lambda: dataset.targets):
+        with pytest.raises(UsageError, match="no column field 'label'"):
+            of()
+    with pytest.raises(UsageError, match="target_transform is for labels"):
+        ImageDataset(packed(), target_transform=int)
+    with pytest.raises(UsageError, match="label"):
+        DataLoader(dataset, 4, fields=("image", "label"))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["image", (), ("image", "image"), 3, [["image"]], ("nope",), iter(["image"])]
+)
+def test_fields_that_cannot_be(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="fields="):
+        ImageDataset(packed(), fields=wrong)
+    with pytest.raises(UsageError, match="fields="):
+        DataLoader(opened(("image",), CenterCrop(16)), 4, fields=wrong)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_a_further_image_needs_a_transform_to_be_in_a_batch() -> None:
+    dataset = opened(("image", "mask"), CenterCrop(16))
+    with pytest.raises(UsageError, match=r"transform of mask.*\n.*'mask'"):
+        DataLoader(dataset, 4)
+    for batch in DataLoader(dataset, 20, collate_fn=list):  # by torch's way
+        assert all(isinstance(mask, Image.Image) for _, mask in batch)
+
+
+def test_colours_of_a_second_image() -> None:
+    dataset = ImageDataset(packed(), fields=("image", "mask"), color="gray", exif_transpose=True)
+    assert [one.mode for one in dataset[3]] == ["L", "L"]
+    with pytest.raises(UsageError, match="makes RGB of all images"):
+        ImageDataset(packed(), {"mask": CenterCrop(12)}, fields=("image", "mask"), color="gray")
+
+
+# Missing and damaged.
+
+
+def test_samples_that_lack_a_second_image() -> None:
+    dataset = opened(("image", "mask", "small"), lacking=True)
+    expected = [dataset[number] for number in range(ROWS)]
+    assert [row[1] is None for row in expected] == [not i % 4 for i in range(ROWS)]
+    assert equal(dataset.__getitems__(list(range(ROWS))), expected)
+    found = [
+        one for b in DataLoader(dataset, 16, collate_fn=list, require_native=True) for one in b
+    ]
+    assert equal(found, expected)
+    with pytest.raises(SampleError, match="it has no mask"):
+        next(iter(DataLoader(dataset, 16)))
+    with pytest.warns(UserWarning, match="replaced by others"):
+        rows = [n for b in DataLoader(dataset, 16, on_error="skip") for n in b[2].tolist()]
+    assert len(rows) == ROWS and all(row % 4 for row in rows)
+    with pytest.warns(UserWarning, match="zeroed"):
+        (batch,) = DataLoader(dataset, ROWS, on_error="zero")
+    assert batch[-1].tolist() == [bool(i % 4) for i in range(ROWS)]
+    assert not batch[1][::4].any() and batch[1][1::4].any()
+
+
+def _damage(root: Path, field: str, row: int) -> None:
+    """Changes a byte of a row's value, or of the piece of a column that holds it."""
+    source = ImageDataset(root, fields=("image", field)).source
+    index: Any = source.index_of(field)  # type: ignore[attr-defined]
+    stored = next(one for one in source.manifest.fields if one.field.name == field)  # type: ignore[attr-defined]
+    record = index[row // stored.rows if stored.rows else row]
+    path = root / source.manifest.files[record.file].name  # type: ignore[attr-defined]
+    data = bytearray(path.read_bytes())
+    data[record.offset + record.length // 2] ^= 0x55
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("field", ["mask", "raw"])
+def test_a_damaged_blob_is_an_error_of_its_sample(tmp_path: Path, field: str) -> None:
+    root = copied(tmp_path)
+    _damage(root, field, 7)
+    dataset = ImageDataset(
+        root, EQUAL if field == "mask" else EQUAL["image"], fields=("image", "small", field)
+    )
+    for get in (lambda: dataset[7], lambda: dataset.__getitems__([6, 7])):
+        with pytest.raises(FastdataError, match="sample 7"):
+            get()
+    for collate in (None, list):
+        with pytest.raises(FastdataError, match="sample 7"):
+            list(DataLoader(dataset, 8, num_workers=1, collate_fn=collate))
+    with pytest.warns(UserWarning, match="sample 7"):
+        rows = [n for b in DataLoader(dataset, 8, on_error="skip") for n in b[1].tolist()]
+    assert len(rows) == ROWS and 7 not in rows
+    with pytest.warns(UserWarning, match="sample 7"):
+        (batch,) = DataLoader(dataset, ROWS, on_error="zero")
+    assert [i for i, valid in enumerate(batch[-1].tolist()) if not valid] == [7]
+    assert batch[2][7] is None if field == "raw" else not batch[2][7].any()
+
+
+@pytest.mark.parametrize("field", ["caption", "score", "emb", "boxes", "maybe"])
+def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
+    tmp_path: Path, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastdata.storage.columns._PIECE_ROWS", 8)
+    root = tmp_path / "small"
+    pq.write_table(table(), tmp_path / "rows.parquet")
+    pack(ParquetImages(tmp_path), root, container="shards", workers=1, order="source")
+    _damage(root, field, 17)
+    dataset = ImageDataset(root, EQUAL["image"], fields=("image", "small", field))
+    with pytest.raises(DatasetError, match=field):
+        dataset[17]
+    assert dataset[15][1] == 15
+    with pytest.raises(DatasetError, match=field):
+        list(DataLoader(dataset, 8, num_workers=1))
+    with pytest.warns(UserWarning, match=field):
+        batches = list(DataLoader(dataset, 12, on_error="skip"))
+    rows = [n for batch in batches for n in batch[1].tolist()]
+    assert len(rows) == ROWS and not {*rows} & {*range(16, 24)}
+    for batch in batches:
+        values = batch[2].list() if isinstance(batch[2], Ragged) else batch[2]
+        for row, value in zip(batch[1].tolist(), values, strict=True):
+            expected = dataset[row][2]
+            assert equal(np.asarray(value), np.asarray(expected)) or value == expected
+    with pytest.warns(UserWarning, match=field):
+        batches = list(DataLoader(dataset, 20, on_error="zero"))
+    assert [v for b in batches for v in b[-1].tolist()] == [not 16 <= i < 24 for i in range(ROWS)]
+
+
+# A user's collate_fn.
+
+
+def _padded(batch: list[Any]) -> dict[str, Any]:
+    images, captions, boxes = zip(*batch, strict=True)
+    tensors = [torch.from_numpy(one) for one in boxes]
+    return {
+        "x": torch.stack(images),
+        "y": torch.nn.utils.rnn.pad_sequence(tensors, True),
+        "t": captions,
+    }
+
+
+def _default_data(batch: list[Any]) -> dict[str, Any]:
+    """In the shape of transformers' default_data_collator."""
+    return {
+        "pixel_values": torch.stack([one[0] for one in batch]),
+        "labels": torch.tensor([len(one[2]) for one in batch]),
+    }
+
+
+def _drawing(batch: list[Any]) -> Any:
+    return torch.rand(3), random.random(), np.random.rand(), torch.stack([one[0] for one in batch])
+
+
+class _Callable:
+    def __call__(self, batch: list[Any]) -> Any:
+        return [tuple(batch)]
+
+
+def _changing(batch: list[Any]) -> Any:
+    for image, _, boxes in batch:
+        image[:] = 255 - image
+        boxes += 1
+    return [one[0].clone() for one in batch], [one[2] for one in batch]
+
+
+COLLATES = [
+    lambda batch: tuple(zip(*batch, strict=True)),
+    _padded,
+    _default_data,
+    _Callable(),
+    functools.partial(_default_data),
+    _changing,
+    list,
+]
+
+
+@pytest.mark.parametrize("collate", COLLATES, ids=range(len(COLLATES)))
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_collate_fn_gets_what_torch_would_give_it(collate: Any, threads: int) -> None:
+    dataset = opened(("image", "caption", "boxes"), CenterCrop(16))
+    loader = DataLoader(dataset, 16, num_workers=threads, collate_fn=collate, require_native=True)
+    expected = list(torch_loader(dataset, batch_size=16, collate_fn=collate))
+    for _ in range(2):
+        assert equal(list(loader), expected)
+
+
+def test_default_collate_given_by_name_does_what_torchs_loader_does() -> None:
+    dataset = opened(
+        ("image", "mask", "caption", "score", "small", "flag", "emb", "meta", "key", "index")
+    )
+    expected = list(torch_loader(dataset, batch_size=16, collate_fn=default_collate))
+    loader = DataLoader(dataset, 16, num_workers=1, collate_fn=default_collate, require_native=True)
+    assert equal(list(loader), expected)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_a_collate_fn_that_needs_pil_images_gets_them() -> None:
+    for transform in (None, lambda image: image):
+        dataset = opened(("image", "caption"), transform)
+        for batch in DataLoader(dataset, 16, collate_fn=list):
+            assert all(isinstance(image, Image.Image) for image, _ in batch)
+        with pytest.raises(UsageError, match="require_native"):
+            DataLoader(dataset, 16, collate_fn=list, require_native=True)
+
+
+def test_an_error_of_a_collate_fn_costs_its_batch_only() -> None:
+    def fails(batch: list[Any]) -> Any:
+        if any(one[1] == 20 for one in batch):
+            raise KeyError("mine")
+        return [one[1] for one in batch]
+
+    iterator = iter(
+        DataLoader(opened(("image", "small"), CenterCrop(16)), 10, num_workers=1, collate_fn=fails)
+    )
+    found: list[Any] = []
+    for _ in range(4):
+        try:
+            found += next(iterator)
+        except KeyError:
+            found.append("error")
+    assert found == [*range(20), "error", *range(30, 40)]
+
+
+def test_samples_that_are_kept_keep_their_values() -> None:
+    kept: list[Any] = []
+
+    def keep(batch: list[Any]) -> int:
+        kept.extend(batch)
+        return 0
+
+    dataset = opened(("image", "mask", "emb", "raw"))
+    loader = DataLoader(dataset, 4, num_workers=2, collate_fn=keep, persistent_workers=True)
+    for _ in range(3):
+        assert sum(loader) == 0
+    assert equal(kept, [dataset[number] for number in range(ROWS)] * 3)
+
+
+def test_a_collate_fns_draws_follow_the_seed() -> None:
+    dataset = opened(("image", "caption"), RandomResizedCrop(8))
+    runs = []
+    for threads in (0, 2):
+        loader = DataLoader(
+            dataset, 16, num_workers=threads, collate_fn=_drawing, seed=5, shuffle=True
+        )
+        runs.append([list(loader), list(loader)])
+    assert equal(runs[0], runs[1])
+    assert not equal(runs[0][0], runs[0][1])
+
+
+# Where batches go.
+
+
+def test_every_field_goes_to_a_device() -> None:
+    plain = list(DataLoader(opened(), 16, num_workers=1))
+    for schedule in (None, *simgpu.schedules(4)):
+        with simgpu.simulated(schedule):
+            for loader in (
+                DataLoader(opened(), 16, num_workers=1, device="cuda"),
+                DeviceLoader(DataLoader(opened(), 16, pin_memory=True), "cuda"),
+            ):
+                for batch, expected in zip(loader, plain, strict=True):
+                    for one, other in zip(batch, expected, strict=True):
+                        tensors = [one.values, one.offsets] if isinstance(one, Ragged) else [one]
+                        for tensor in tensors:
+                            assert isinstance(tensor, list) or tensor.is_cuda
+                        assert _on_host(one, other)
+
+
+def _on_host(one: Any, other: Any) -> bool:
+    if isinstance(one, Ragged):
+        return equal(one.values.cpu(), other.values) and equal(one.offsets.cpu(), other.offsets)
+    return equal(one.cpu(), other) if isinstance(one, torch.Tensor) else equal(one, other)
+
+
+def test_a_device_normalises_no_second_image() -> None:
+    floats = Compose([CenterCrop(16), Normalize((0.5,) * 3, (0.5,) * 3)])
+    dataset = opened(("image", "mask", "ids"), {"image": floats, "mask": CenterCrop(12)})
+    for here, there in zip(
+        DataLoader(dataset, 16), DataLoader(dataset, 16, device="cpu"), strict=True
+    ):
+        assert equal(here[1], there[1]) and equal(here[2], there[2])
+        assert torch.allclose(here[0], there[0], atol=1e-6)
+
+
+def test_pinned_memory_and_batch_transform() -> None:
+    def change(batch: list[Any]) -> list[Any]:
+        return [batch[1].padded(-1), batch[2][::-1]]
+
+    dataset = opened(("image", "ids", "caption"), CenterCrop(16))
+    with simgpu.simulated():
+        images, ids, _ = next(iter(DataLoader(dataset, 16, pin_memory=True)))
+        assert images.is_pinned() and ids.values.is_pinned() and ids.offsets.is_pinned()
+    padded, captions = next(iter(DataLoader(dataset, 16, batch_transform=change)))
+    assert padded.shape == (16, 3) and captions[0] == "é number 15"
+
+
+def test_drop_last_and_persistent_workers() -> None:
+    loader = DataLoader(
+        opened(("image", "caption", "mask")),
+        16,
+        num_workers=2,
+        drop_last=True,
+        persistent_workers=True,
+        shuffle=True,
+    )
+    for _ in range(3):
+        assert [len(captions) for _, captions, _ in loader] == [16, 16]
+
+
+# Ragged.
+
+
+def test_ragged_is_what_torch_makes_of_the_lists() -> None:
+    for lengths in ([3, 0, 2], [0, 0], [1], []):
+        for tail in ((), (4,)):
+            lists = [torch.arange(n * (4 if tail else 1)).reshape(n, *tail) for n in lengths]
+            values = torch.cat(lists) if lists else torch.empty((0, *tail), dtype=torch.int64)
+            ragged = Ragged(values, torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int64))
+            assert len(ragged) == len(lengths) and equal(ragged.list(), lists)
+            assert ragged.lengths.tolist() == lengths
+            assert ragged.batch_index.tolist() == [
+                i for i, n in enumerate(lengths) for _ in range(n)
+            ]
+            if lists:
+                padded = torch.nn.utils.rnn.pad_sequence(lists, batch_first=True, padding_value=-1)
+                assert equal(ragged.padded(-1), padded)
+                nested = torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)
+                assert equal(list(nested.unbind()), lists)
+            assert ragged.padded().shape == (len(lengths), max(lengths, default=0), *tail)
+    moved = ragged.to(dtype=torch.float32)
+    assert (moved.values.dtype, moved.offsets.dtype) == (torch.float32, torch.int64)
+    assert ragged.to(torch.float16).offsets.dtype == torch.int64
+    assert fastdata.Ragged is Ragged
+
+
+# Behind a URL.
+
+
+@pytest.mark.filterwarnings("ignore:.*replaced by others")
+@pytest.mark.parametrize("cached", [False, True])
+def test_all_fields_come_from_a_url(tmp_path: Path, cached: bool) -> None:
+    near = opened(lacking=True)
+    with WebServer(packed(lacking=True)) as server:
+        cache = tmp_path / "cache" if cached else None
+        far = ImageDataset(server.url, EQUAL, fields=ALL, cache=cache)
+        assert equal(far.__getitems__([5, 4]), near.__getitems__([5, 4]))
+        assert equal(far[3], near[3])
+        for options in ({"collate_fn": list}, {"on_error": "skip", "seed": 1}):
+            one, other = (list(DataLoader(of, 16, num_workers=1, **options)) for of in (far, near))
+            assert equal(one, other)
+
+
+def test_fields_of_a_sample_share_requests() -> None:
+    with WebServer(packed()) as server:
+        dataset = ImageDataset(server.url, EQUAL, fields=("image", "mask", "raw"))
+        server.requests.clear()
+        loader = DataLoader(dataset, 10, num_workers=1)
+        assert len(list(loader)) == 4
+        stats = loader.stats().remote
+        assert stats is not None and stats.requests < 3 * ROWS
