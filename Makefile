@@ -103,7 +103,7 @@ test-oldest:  ## test without torch on Python 3.10 with the oldest libraries tha
 
 test-recipes: .venvs/recipes/.done  ## test the transforms of timm, open_clip, transformers and lightly
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
-	    tests/test_open_clip.py tests/test_image_processors.py tests/test_lightly.py \
+	    tests/test_open_clip.py tests/test_open_clip_data.py tests/test_image_processors.py tests/test_lightly.py \
 	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py \
 	    tests/test_noticing.py $(ARGS)
 

@@ -123,6 +123,16 @@ def _kinds(results: Path) -> Values:
     }
 
 
+def _pairs(results: Path) -> Values:
+    result = _read(results / "pairs.json")
+    return {
+        **result,
+        "machine": _machine(result),
+        "table": _benchmark("pairs").figures(result),
+        "rounds": len(result["turns"]["fastdata"]),
+    }
+
+
 def _training(results: Path) -> Values:
     result = _read(results / "training.json")
     fed, alone = _benchmark("training").figures(result)
@@ -221,6 +231,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "packing": _packing,
     "kinds": _kinds,
     "loading": _loading,
+    "pairs": _pairs,
     "augmentations": _augmentations,
     "training": _training,
 }

@@ -58,7 +58,7 @@ def makers_of(path: Path) -> dict[str, Callable[[], Any]]:
     return makers
 
 
-class _Turn(NamedTuple):
+class Turn(NamedTuple):
     """One turn of a contender."""
 
     images: int
@@ -66,11 +66,11 @@ class _Turn(NamedTuple):
     cpu: float
 
 
-class _FailedError(Exception):
+class FailedError(Exception):
     """A contender raised an exception."""
 
 
-class _Contender:
+class Contender:
     """Loader whose turns continue one endless stream of batches.
 
     Its first ``ahead`` batches were prefetched before the turn, and do not count.
@@ -88,16 +88,16 @@ class _Contender:
         """Return the next batches.
 
         Raises:
-            _FailedError: The loader, or a transform in it, raised an exception.
+            FailedError: The loader, or a transform in it, raised an exception.
         """
         try:
             return list(islice(self._stream, batches))
         except Exception as error:
             # The message of a worker's error is a whole traceback.
             last = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            raise _FailedError(f"{self._name} fails: {last}") from error
+            raise FailedError(f"{self._name} fails: {last}") from error
 
-    def turn(self) -> _Turn:
+    def turn(self) -> Turn:
         """Skip the prefetched batches, and time a turn."""
         _settle()
         self.take(self._ahead)
@@ -105,7 +105,7 @@ class _Contender:
         for _ in range(self._batches):
             ((_, labels),) = self.take(1)
             images += len(labels)
-        return _Turn(images, time.perf_counter() - begun, cpu_seconds() - cpu)
+        return Turn(images, time.perf_counter() - begun, cpu_seconds() - cpu)
 
 
 def _settle() -> None:
@@ -116,7 +116,7 @@ def _settle() -> None:
         time.sleep(0.2)
 
 
-def _verify(ours: _Contender, theirs: _Contender, batches: int) -> str:
+def verify(ours: Contender, theirs: Contender, batches: int) -> str:
     """Compare the means and spreads of each view's images.
 
     Returns:
@@ -172,16 +172,16 @@ def _compare(
         return {"error": error.what}
     folder = import_torchvision().datasets.ImageFolder(str(tree), original)
     contenders = {
-        "fastdata": _Contender("fastdata", loader, 8 * batches, 2),
-        "torch": _Contender(
+        "fastdata": Contender("fastdata", loader, 8 * batches, 2),
+        "torch": Contender(
             "the original", torch.utils.data.DataLoader(folder, **options), batches, 2 * threads
         ),
     }
     try:
-        if wrong := _verify(contenders["fastdata"], contenders["torch"], batches):
+        if wrong := verify(contenders["fastdata"], contenders["torch"], batches):
             return {"error": f"not the original's images: {wrong}"}
         turns = interleave({name: one.turn for name, one in contenders.items()}, rounds)
-    except _FailedError as failed:
+    except FailedError as failed:
         return {"error": str(failed)}
     return {"turns": turns, "error": ""}
 
@@ -221,21 +221,21 @@ def measure(
     return result
 
 
-def ratio(result: dict[str, Any], name: str, value: Callable[[_Turn], float]) -> Spread | None:
+def ratio(result: dict[str, Any], name: str, value: Callable[[Turn], float]) -> Spread | None:
     """Return fastdata's value divided by the original's, by round; None if it was not timed."""
     turns = result["recipes"].get(name, {}).get("turns")
     if turns is None:
         return None
-    ours, theirs = ([value(_Turn(*turn)) for turn in turns[who]] for who in ("fastdata", "torch"))
+    ours, theirs = ([value(Turn(*turn)) for turn in turns[who]] for who in ("fastdata", "torch"))
     return Spread.of_ratios(ours, theirs)
 
 
-def speed(turn: _Turn) -> float:
+def speed(turn: Turn) -> float:
     """Return images a second of wall time."""
     return turn.images / turn.seconds
 
 
-def thrift(turn: _Turn) -> float:
+def thrift(turn: Turn) -> float:
     """Return images a second of CPU time."""
     return turn.images / max(turn.cpu, _TICK)
 
@@ -248,7 +248,7 @@ def figures(result: dict[str, Any]) -> Figures:
             rows.append([name, of["error"], "", "", ""])
             continue
         speeds = (
-            Spread.of([speed(_Turn(*turn)) for turn in of["turns"][who]])
+            Spread.of([speed(Turn(*turn)) for turn in of["turns"][who]])
             for who in ("fastdata", "torch")
         )
         ratios = (ratio(result, name, value) for value in (speed, thrift))

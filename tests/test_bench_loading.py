@@ -90,7 +90,7 @@ def test_the_transform_in_pillow_crops_as_torchvision_draws():
     assert (np.abs(np.log(widths / heights)) < np.log(4 / 3) + 0.05).all()
 
 
-@pytest.mark.parametrize("name", ["loading", "kinds"])
+@pytest.mark.parametrize("name", ["loading", "kinds", "pairs"])
 def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"
     shutil.copy(results / f"{name}.json", tmp_path)
