@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from containers import pack_tree
+from fastdata.converters.packing import pack
+from fastdata.converters.table import TableImages
 from jpegs import picture
 from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, dataset, images, same
 from PIL import Image
@@ -122,6 +125,23 @@ def test_what_pads_most_images_is_not_left_to_pillow(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+@pytest.mark.parametrize("container", ["lmdb", "shards"])
+def test_images_without_labels_that_the_core_declines(tmp_path: Path, container: str) -> None:
+    """Their batches are gathered in Python, which has no labels to gather."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    wanted = {f"{number:02}.png": picture(40, 30, number) for number in range(20)}
+    for name, pixels in wanted.items():
+        Image.fromarray(pixels).save(tree / name)
+    table = pa.table({"path": list(wanted)})
+    pack(TableImages(table, tree), tmp_path / "packed", container=container, workers=1)
+    dataset = ImageDataset(tmp_path / "packed", Resize((30, 40)), fields=("image", "key"))
+    for batch, keys in DataLoader(dataset, 4, num_workers=0, require_native=True):
+        for image, key in zip(batch, keys, strict=True):
+            assert np.array_equal(image.permute(1, 2, 0).numpy(), wanted[f"{key}.png"])
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 @pytest.mark.parametrize(("every", "gathered"), [(2, 3), (40, 0)])
 def test_many_declined_samples_have_later_batches_gathered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, gathered: int
@@ -137,9 +157,9 @@ def test_many_declined_samples_have_later_batches_gathered(
     pack_tree(tmp_path / "tree", tmp_path / "packed", "lmdb")
     calls, gather = [], IndexedSource.gather
 
-    def counted(source: IndexedSource, rows: Rows) -> Any:
+    def counted(source: IndexedSource, rows: Rows, *fields: Any) -> Any:
         calls.append(len(rows))
-        return gather(source, rows)
+        return gather(source, rows, *fields)
 
     monkeypatch.setattr(IndexedSource, "gather", counted)
     loader = DataLoader(ImageDataset(tmp_path / "packed", CenterCrop(16)), 20, num_workers=0)

@@ -121,6 +121,7 @@ class Pipeline:
         self._counters = counters
         self._fields = [one.name for one in IMAGE_AND_LABEL if one in source.fields]
         self._table = source.table if self.looks_up and source.capabilities.local else None
+        self._fields = [field.name for field in source.fields if field in IMAGE_AND_LABEL]
         programs = settings.recipe.programs
         self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = [

@@ -64,7 +64,7 @@ class JoinedSource(Source):
             slots = np.flatnonzero(parts == part)
             yield self._parts[part], slots, rows[slots] - self._starts[part]
 
-    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
         slots, found = [], []
         for part, where, numbers in self._split(rows):

@@ -107,7 +107,7 @@ class FilesSource(Source):
         chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
         return np.array([label for _, label in chosen], np.int64)
 
-    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
         numbers, samples = rows.tolist(), self._listing.samples
         chosen = [samples[row] for row in numbers]

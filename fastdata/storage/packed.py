@@ -128,7 +128,7 @@ class IndexedSource(Source):
     def _table_root(self) -> Path | str | None:
         return self._root
 
-    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
         blobs: dict[str, BlobColumn] = {}
         columns: dict[str, Column] = {}

@@ -219,7 +219,7 @@ class Source(ABC):
         classes = human_count(len(self.classes), "class", "classes")
         return f"{human_count(len(self), 'sample')} of {classes}"
 
-    def gather(self, rows: Rows, fields: Sequence[str] = ("image", "label")) -> Gathered:
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """Return some fields of several rows, without reading blobs whose extents are known.
 
         A row that is damaged is an error only when the core reads its blob.
