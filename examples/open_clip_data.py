@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import open_clip_train.data
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from fastdata import DataLoader, ImageDataset
 
@@ -54,11 +54,11 @@ def get_fastdata_dataset(
     if is_train and getattr(args, "dataset_resampled", False):
         raise ValueError("--dataset-resampled: an epoch has each pair once; leave it out")
     path = args.train_data if is_train else args.val_data
-    pairs = ImageDataset(path, fields=("image", "txt"), transform=preprocess_img)
-    captions = pairs.column("txt")
-    dataset: Dataset[Any] = pairs
+    pairs: Any = ImageDataset(path, fields=("image", "txt"), transform=preprocess_img)
+    captions: Any = pairs.column("txt")
+    dataset: Any = pairs
     if captions.null_count:
-        dataset = Subset(pairs, np.flatnonzero(captions.is_valid()))  # type: ignore[arg-type]
+        dataset = Subset(pairs, np.flatnonzero(captions.is_valid()).tolist())
     wanted = args.train_num_samples if is_train else args.val_num_samples
     if wanted not in (None, len(dataset)):
         logging.warning("%s: an epoch has all %d pairs, not %d", path, len(dataset), wanted)
