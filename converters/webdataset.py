@@ -146,6 +146,7 @@ class WebDataset(Sharded):
         """Return the class names and the extensions of further members."""
         names: dict[int | None, str | None] = {}
         found: set[str] = set()
+        unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self._files):
             kept: list[tuple[int, _Sample]] = []
             for sample in TarListing(file, self._shard_keys, self._labels).samples():
@@ -156,9 +157,11 @@ class WebDataset(Sharded):
                     kept = []
                 found.update(sample.members)
                 known = names.setdefault(sample.label, sample.class_name)
-                if None in names and len(names) > 1:
+                if sample.label is None and unlabelled is None:
+                    unlabelled = file, sample.key, sample.members
+                if unlabelled is not None and len(names) > 1:
                     what = "integer label in .cls or .json, though others have"
-                    raise _missing(file, sample.key, sample.members, what, _UNLABELLED)
+                    raise _missing(*unlabelled, what, _UNLABELLED)
                 if known != sample.class_name:
                     raise SourceError(
                         f"{file}: sample {sample.key} has label {sample.label} and class "

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from containers import load_manifest, pack_tree
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
@@ -24,6 +25,7 @@ from fastdata.converters.webdataset import WebDataset
 from PIL import Image
 
 from fastdata import ImageDataset, verify
+from fastdata.cli import cli
 from fastdata.storage.columns import as_arrow
 
 #: Columns whose text for other tools is neither their string nor their value as JSON.
@@ -215,6 +217,33 @@ class TestPacked:
             assert row[0] == copy[0] and row[2] == copy[2]
             assert (row[1] is None) == (copy[1] is None)
             assert row[1] is None or row[1].tobytes() == copy[1].tobytes()
+
+    def test_info_lists_fields(self, packed: Written) -> None:
+        done = CliRunner().invoke(cli, ["info", "--json", str(packed.path)])
+        listed = {field.pop("name"): field for field in json.loads(done.stdout)["fields"]}
+        assert list(listed) == ["image", "label", *source_order(packed)]
+        assert listed["second"] == {"kind": "image", "type": None, "nullable": True}
+        assert listed["raw"] == {"kind": "blob", "type": None, "nullable": True}
+        for name in packed.columns:
+            column = packed.table.column(name).combine_chunks()
+            kind = getattr(column.type, "value_type", column.type)
+            kind = kind if pa.types.is_dictionary(column.type) else column.type
+            assert listed[name]["type"] == str(kind).replace("item:", "element:")
+            lacks = any(map(has_null, column.to_pylist()))
+            assert (listed[name]["kind"], listed[name]["nullable"]) == ("column", lacks)
+        shown = CliRunner().invoke(cli, ["info", str(packed.path)]).stdout
+        assert "raw blob, may be missing" in shown and "id int64" in shown
+
+
+def source_order(written: Written) -> list[str]:
+    return [name for name in written.table.column_names if name not in ("key", "label", "image")]
+
+
+def has_null(value: Any) -> bool:
+    """Whether a null is anywhere in a value."""
+    if isinstance(value, dict):
+        return any(map(has_null, value.values()))
+    return value is None or (isinstance(value, list) and any(map(has_null, value)))
 
 
 class TestParquet:

@@ -5,6 +5,7 @@ Kills at random moments are test_campaign_kills.py's.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import importlib, os, shutil, sys
 from pathlib import Path
 
 from containers import digests, pack_tree
+from fastdata.converters.table import TableImages
 from fastdata.storage.formats.lmdb import LmdbWriter
 
 tree, folder, container = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -45,7 +47,8 @@ def pack_until(step, out):
     os.fsync, os.replace, os.unlink = map(counted, (os.fsync, os.replace, os.unlink))
     os.mkdir, os.rmdir = map(counted, (os.mkdir, os.rmdir))
     LmdbWriter.finish = counted(LmdbWriter.finish)
-    pack_tree(tree, out, container, unit_size=8_000)
+    source = TableImages(tree / "table.jsonl", files=["note"])
+    pack_tree(source, out, container, unit_size=8_000)
 
 
 def in_a_child(step, out):
@@ -79,12 +82,18 @@ print(step)
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten small images: as many steps as of large ones, each of less work."""
+    """Five small images with fields: as many steps as of large ones, each of less work."""
     tree = tmp_path_factory.mktemp("few")
-    for number in range(10):
+    lines = []
+    for number in range(5):
         path = tree / f"class{number % 2}" / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.effect_noise((64, 48), 40 + number).convert("RGB").save(path)
+        path.with_suffix(".bin").write_bytes(bytes([number]) * 900)
+        row = {"path": str(path.relative_to(tree)), "label": number % 2, "text": f"cap {number}"}
+        row["note"] = str(path.with_suffix(".bin").relative_to(tree)) if number % 4 else None
+        lines.append(json.dumps(row))
+    (tree / "table.jsonl").write_text("\n".join(lines))
     return tree
 
 

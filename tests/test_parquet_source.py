@@ -235,8 +235,8 @@ def test_the_only_column_noted_to_hold_classes_is_taken(tmp_path: Path) -> None:
     pq.write_table(with_classes(table, "kind"), path)
     source = ParquetImages(path)
     assert source.classes == ["cat", "dog"]
-    assert source.columns_taken.endswith("labels from kind, keys from file and row number; fields "
-                                         "caption")  # fmt: skip
+    taken = "labels from kind, keys from file and row number, fields caption"
+    assert source.columns_taken.endswith(taken)
 
 
 def test_files_that_are_not_there_or_not_parquet(tmp_path: Path) -> None:

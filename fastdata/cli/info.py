@@ -22,6 +22,7 @@ from fastdata.cli.locations import (
 from fastdata.errors import printable
 from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
+from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
 from fastdata.storage.packed import PackedSource
 from fastdata.text import aligned, human_count
@@ -78,6 +79,7 @@ def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
         "format_version": manifest.format_version,
         "samples": manifest.samples,
         "skipped": manifest.skipped,
+        "fields": [_field(field) for field in blobs.fields],
         "classes": manifest.classes,
         "blob_bytes": manifest.blob_bytes,
         "file_bytes": sum(entry.size for entry in (manifest.index, *manifest.files)),
@@ -95,6 +97,17 @@ def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
         "tool": manifest.tool,
         "staged": None if staged is None else str(staged),
     }
+
+
+def _field(field: Field) -> dict[str, Any]:
+    kind_of_values = None if field.type is None else str(field.type)
+    return {"name": field.name, "kind": field.kind, "type": kind_of_values,
+            "nullable": field.nullable}  # fmt: skip
+
+
+def _in_words(field: dict[str, Any]) -> str:
+    what = field["type"] or field["kind"]
+    return f"{field['name']} {what}{', may be missing' if field['nullable'] else ''}"
 
 
 def _spread(counter: Counter[int]) -> dict[str, int]:
@@ -126,6 +139,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     classes = human_count(len(about["classes"]), "class", "classes")
     return [
         ("samples", f"{about['samples']:,} of {classes}{skipped}"),
+        ("fields", "; ".join(map(_in_words, about["fields"]))),
         ("container", container),
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
                  f"{human_bytes(about['file_bytes'])} on disk"),

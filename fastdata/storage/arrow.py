@@ -69,9 +69,9 @@ def python_values(column: pa.Array) -> list[Any]:
     numbers of their unit, because Python's own lose nanoseconds.
     """
     counted = _with_moments(column.type, pa.int64())
-    if counted != column.type:
-        column = column.cast(counted)
     kind = column.type
+    if counted != kind:
+        column = column.cast(counted)
     lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
     if not lists or str(kind.value_type) not in _NUMBERS or column.flatten().null_count:
         found: list[Any] = column.to_pylist()
