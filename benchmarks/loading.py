@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from fastdata.benchmarks.measure import (
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.decode import Engine, PendingBatch
+from fastdata.once import once
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 from fastdata.transforms.compile import Recipe, compile_recipe
@@ -101,7 +102,7 @@ class Loading:
 
         return run
 
-    @cached_property
+    @once
     def _plans(self) -> list[tuple[list[bytes], list[bytes | None], Cuts]]:
         """Images, seek points and crops of each batch."""
         plans = []

@@ -13,7 +13,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from fastdata.converters.records import (
 
 from fastdata.errors import SourceError, printable
 from fastdata.executors import Executor, report
+from fastdata.once import once
 from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
@@ -406,7 +407,7 @@ class Listing:
         path = value.pop("path").decode("utf-8", "surrogateescape")
         return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
 
-    @cached_property
+    @once
     def schema(self) -> pa.Schema:
         """Columns of the listing."""
         return next(open_shards(self.folder, [0])).schema

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
+from fastdata.once import once
 from fastdata.storage.source import Blob, Capabilities, Gathered, Rows, Source
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class FieldSource(Source):
         """See `Source.column`."""
         return self._source.column(field, rows)
 
-    @cached_property
+    @once
     def table(self) -> ExtentTable | None:
         """See `Source.table`."""
         return self._source.table_of(self._field)

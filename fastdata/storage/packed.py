@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, printable, warn
+from fastdata.once import once
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
@@ -187,7 +188,7 @@ class IndexedSource(Source):
             records.append(about)
         return self.read_several(records, 0)
 
-    @cached_property
+    @once
     def image_size(self) -> tuple[int, int] | None:
         """See `Source.image_size`; reads the index up to the first row that differs."""
         with self._guard():

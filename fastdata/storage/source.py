@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -26,6 +25,7 @@ from fastdata.errors import (
     SampleError,
     UsageError,
 )
+from fastdata.once import once
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
@@ -107,22 +107,22 @@ class BlobColumn:
         self.extents = extents
         vars(self).update(arrays)  # the properties below are then not called
 
-    @cached_property
+    @once
     def widths(self) -> Sides:
         """int32, in pixels; 0 if only the file tells."""
         return self.extents.widths
 
-    @cached_property
+    @once
     def heights(self) -> Sides:
         """As `widths`."""
         return self.extents.heights
 
-    @cached_property
+    @once
     def pillow(self) -> npt.NDArray[np.bool_]:
         """True for blobs that the core is known not to decode."""
         return ~_NATIVE[self.encodings]
 
-    @cached_property
+    @once
     def encodings(self) -> Encodings:
         """int8, places in `_native.ENCODINGS`; -1 if only the file tells."""
         return self.extents.encodings
