@@ -29,6 +29,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from fastdata.batches.batch import Batch
 from fastdata.batches.stats import Counters
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
@@ -41,6 +42,12 @@ from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sample
 from fastdata.plan.sharding import Epoch, State
 
 
+class Simulated(SimpleNamespace):
+    """A batch whose pixels are keys."""
+
+    patch = Batch.patch
+
+
 class Pipeline:
     """In the place of what decodes: a sample's pixels are its key; bad ones fail when finished."""
 
@@ -51,7 +58,7 @@ class Pipeline:
         keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
         view = SimpleNamespace(memory=SimpleNamespace(array=keys))
         columns = {"label": planned.indices.copy()}
-        return SimpleNamespace(planned=planned, views=[view], columns=columns)
+        return Simulated(planned=planned, views=[view], columns=columns, further={})
 
     def advance(self, batch: Any) -> None: ...
 
@@ -129,8 +136,9 @@ class Run:
         schedule = Schedule(batches, numbering, key, known, sampler=sampler)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
+        images: Any = SimpleNamespace(fields=("image", "label"), transforms_targets=False)
         return NativeIterator(
-            pipeline, schedule, key, source, config, None, Counters(1, remote=None), progress,
+            pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
             length, None, lambda: None,
         )  # fmt: skip
 

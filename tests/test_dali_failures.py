@@ -217,7 +217,6 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), prefetch_queue_depth=0), "prefetch_queue_depth=0"),
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
-        (lambda: DALILoader(images(), collate_fn=list), "needs the native path"),
         (lambda: DALILoader(images(Compose([CROPS, RandomGrayscale()]))), "augmentations"),
         (
             lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),

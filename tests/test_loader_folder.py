@@ -412,7 +412,7 @@ def test_collate_fn_and_worker_init_fn_run_in_torchs_workers(
     def pairs(samples: list[Any]) -> Any:
         return [(image.shape, label) for image, label in samples]
 
-    loader = DataLoader(dataset, 2, collate_fn=pairs, num_workers=1)
+    loader = DataLoader(dataset, 2, collate_fn=pairs, num_workers=1, device="cpu")
     assert loader.explain().startswith("workers") and "pairs" in loader.explain()
     found = [sample for batch in loader for sample in batch]
     assert found == [((3, 48, 48), label) for label in (0, 0, 0, 1, 1, 1, 2)]

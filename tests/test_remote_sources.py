@@ -65,7 +65,7 @@ def test_parquet_in_a_bucket(
 ) -> None:
     bucket: Bucket = request.getfixturevalue(store)
     url = send_tree(bucket, rows, "rows.parquet")
-    given = ("--image-column", "picture", "--to", container, "--workers", 2)
+    given = ("--image-column", "picture", "--to", container, "--workers", 2, "--fields", "")
     with bucket.through_proxy() as (slow, proxy):
         result = convert(
             "parquet", "--root", url, *given, "--out", tmp_path / "remote", *slow.arguments

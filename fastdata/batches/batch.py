@@ -95,6 +95,16 @@ class Batch:
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     further: dict[str, Any] = field(default_factory=dict)
+
+    def patch(self, other: Batch, to: list[int], good: list[int]) -> None:
+        """Take the samples at places ``good`` of another batch for the slots ``to``."""
+        for view, new in zip(self.views, other.views, strict=True):
+            view.memory.array[to] = new.memory.array[good]
+        for name, values in self.columns.items():
+            values[to] = other.columns[name][good]
+        for name, part in self.further.items():
+            part.patch(other.further[name], to, good)
+
     lacking: dict[str, list[int]] = field(default_factory=dict)
 
 

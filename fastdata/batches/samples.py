@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastdata.remote.prefetch import FieldFetches
 
 #: Names beside fields: a sample's name and its number.
-BESIDES = ("key", "index")
+BESIDES = ("index", "key")
 
 
 def require_names(fields: Any, hint: str) -> None:

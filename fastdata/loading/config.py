@@ -147,7 +147,7 @@ class LoaderConfig:
                 hint = "Give a Sampler; or a list of numbers, or as batch_sampler of such lists."
                 raise UsageError(f"{name}={value!r} cannot be iterated", hint)
         if self.fields is not None:
-            require_names(self.fields, "Give a tuple of names of fields, each once.")
+            require_names(self.fields, "Give a tuple of names of fields, each at most once.")
         if self.device is not None and is_asynchronous(destination(self.device).device):
             object.__setattr__(self, "pin_memory", True)
         object.__setattr__(self, "ranks", find_ranks(self.shard))

@@ -252,7 +252,7 @@ class NativeIterator(Iterator[Any]):
             schedule.exclude(patch.planned.indices[list(found)].tolist())
             good = [at for at in range(len(slots)) if at not in found]
             to = [slots[at] for at in good]
-            _patch(batch, patch, to, good)
+            batch.patch(patch, to, good)
             schedule.numbering.place(planned, to, draws[good])
             errors = {slots[at]: error for at, error in found.items()}
 
@@ -398,19 +398,6 @@ class NativeIterator(Iterator[Any]):
 def _by_torch(values: list[Any]) -> Any:
     """Return values as torch collates those of tuples: strings then come as a tuple, too."""
     return default_collate([(value,) for value in values])[0]
-
-
-def _patch(batch: Any, patch: Any, to: list[int], good: list[int]) -> None:
-    """Copy samples of a batch to slots of another one, with their further fields."""
-    if not isinstance(batch, Batch):
-        batch.patch(patch, to, good)
-        return
-    for view, new in zip(batch.views, patch.views, strict=True):
-        view.memory.array[to] = new.memory.array[good]
-    for name, values in batch.columns.items():
-        values[to] = patch.columns[name][good]
-    for name, part in batch.further.items():
-        _patch(part, patch.further[name], to, good)
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

@@ -353,12 +353,14 @@ def _places(elements: list[dict[int, Any]], names: Iterable[str]) -> dict[str, t
     leaves: dict[str, tuple[int, int]] = {}
 
     def walk(prefix: str, level: int, depth: int) -> None:
-        element = next(rest)
+        element = next(rest, None)
+        if element is None or not depth:
+            raise ValueError("its schema ends early, or is too deep")
         path = prefix + element[_NAME].decode()
         level += element.get(_REPETITION, 0) != 0
         if not element.get(_CHILDREN):
             leaves[path] = len(leaves), level
-        for _ in range(min(element.get(_CHILDREN, 0), len(elements)) if depth else 0):
+        for _ in range(element.get(_CHILDREN, 0)):
             walk(path + ".", level, depth - 1)
 
     for _ in range(elements[0][_CHILDREN]):
