@@ -143,8 +143,8 @@ def require_names(fields: Sequence[Field]) -> None:
         if not NAME.fullmatch(name) or name == "key":
             raise UsageError(
                 f"{name!r} cannot be a field's name",
-                "Names have letters, digits, '_', '-' and '.', begin with a letter, and are not "
-                "'key'. Rename it, or leave it out.",
+                "Names have letters, digits, '_', '-' and '.', begin with a letter or digit, and "
+                "are neither digits alone nor 'key'. Rename it, or leave it out.",
             )
         if names.count(name) > 1:
             raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")

@@ -495,7 +495,16 @@ class ImageDataset(NativeSamples):
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
-        """A new array of all labels, int32, shape (N,): for samplers that balance classes."""
+        """A new array of all labels, int32, shape (N,): for samplers that balance classes.
+
+        Raises:
+            UsageError: The dataset has none.
+        """
+        if not any(field.name == "label" for field in self._source.fields):
+            raise UsageError(
+                f"{self.path}: its samples have no labels",
+                "Take column(name) for another column.",
+            )
         return self._source.column("label").astype(np.int32)
 
     @property

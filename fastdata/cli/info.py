@@ -136,9 +136,10 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     files = about["files"]
     channels = {_CHANNELS.get(count, count): n for count, n in about["channels"].items()}
     container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
-    classes = human_count(len(about["classes"]), "class", "classes")
+    named = human_count(len(about["classes"]), "class", "classes")
+    classes = f" of {named}" if about["classes"] else ""
     return [
-        ("samples", f"{about['samples']:,} of {classes}{skipped}"),
+        ("samples", f"{about['samples']:,}{classes}{skipped}"),
         ("fields", "; ".join(map(_in_words, about["fields"]))),
         ("container", container),
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "

@@ -18,7 +18,9 @@ from fastdata.converters.shuffling import SHUFFLED, default_order
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.files import human_bytes
+from fastdata.storage.source import count_samples
 from fastdata.text import human_count
 
 
@@ -100,7 +102,10 @@ def _pack_one(
             say(line)
         if packed.left_out:
             say(f"left out by suffix: {describe_left_out(packed.left_out)}")
-        say(f"load it: fastdata.ImageDataset({str(packed.path)!r})")
+        fields = packed.manifest.field_list
+        further = [field.name for field in fields if field not in IMAGE_AND_LABEL]
+        chosen = f", fields={tuple(field.name for field in fields)}" if further else ""
+        say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 
 #: Share of progressive and arithmetic-coded images from which the summary suggests --encoding.
@@ -175,8 +180,7 @@ def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
 def _summary(packed: Packed, seconds: float) -> str:
     manifest = packed.manifest
     what = (
-        f"{packed.path}: {human_count(manifest.samples, 'sample')} of "
-        f"{human_count(len(manifest.classes), 'class', 'classes')}, "
+        f"{packed.path}: {count_samples(manifest.samples, manifest.classes)}, "
         f"{human_bytes(manifest.blob_bytes)} in {manifest.container}"
     )
     if manifest.seed is not None:

@@ -205,7 +205,7 @@ class LoaderConfig:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
                 if name == "valid":
                     hint = '"valid" comes by itself, with on_error="zero".'
-                raise UsageError(f"fields={self.fields!r}", hint)
+                raise UsageError(f"fields={self.fields!r}: there is no {name!r}", hint)
             if name not in images.fields and images.options.is_image(name):
                 raise UsageError(
                     f"fields={self.fields!r}: {name} is a field of images, and the dataset has no "

@@ -17,7 +17,7 @@ import pyarrow as pa
 BLOBS = ("image", "blob")
 KINDS = (*BLOBS, "column")
 #: Names of fields.
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,99}")
+NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 
 class Field(NamedTuple):

@@ -216,8 +216,7 @@ class Source(ABC):
     @property
     def summary(self) -> str:
         """Number and kind of its rows, in words."""
-        classes = human_count(len(self.classes), "class", "classes")
-        return f"{human_count(len(self), 'sample')} of {classes}"
+        return count_samples(len(self), self.classes)
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """Return some fields of several rows, without reading blobs whose extents are known.
@@ -367,6 +366,12 @@ class Source(ABC):
     def end_epoch(self) -> None:
         """Note that all rows of an epoch have been delivered."""
         return
+
+
+def count_samples(count: int, classes: Sequence[str]) -> str:
+    """Return a number of samples in words; with that of the classes, if there are labels."""
+    samples = human_count(count, "sample")
+    return f"{samples} of {human_count(len(classes), 'class', 'classes')}" if classes else samples
 
 
 _RAW = _native.ENCODINGS.index("raw")
