@@ -8,15 +8,17 @@ from pathlib import Path
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source
+from fastdata.converters.records import Source, further_fields
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
 from fastdata.converters.trees import is_utf8
+from fastdata.converters.uploading import default_local
 
 from fastdata.errors import UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
-from fastdata.storage.fields import NAME, Field
+from fastdata.storage.fields import IMAGE, LABEL, NAME, Field
+from fastdata.storage.trust import make_cache_folder
 
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
@@ -65,7 +67,8 @@ def check_options(
     plain_images: bool,
     shard_size: int | None,
 ) -> None:
-    """Raise UsageError for options that contradict each other."""
+    """Raise UsageError for options that contradict each other, and for names of no field."""
+    require_names([IMAGE, LABEL, *further_fields(source)])
     if container not in formats.CONTAINERS:
         raise UsageError(
             f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
@@ -148,3 +151,23 @@ def require_names(fields: Sequence[Field]) -> None:
             )
         if names.count(name) > 1:
             raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")
+
+
+def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of this machine for output files."""
+    if local is not None and is_url(local):
+        raise UsageError(
+            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
+        )
+    if not is_url(out):
+        if local is not None:
+            raise UsageError(
+                f"--local {local} has no effect with a folder as --out", "Leave it out."
+            )
+        return Path(out)
+    if local is not None:
+        Path(local).parent.mkdir(parents=True, exist_ok=True)
+        return Path(local)
+    folder = Path(os.path.realpath(default_local(os.fspath(out))))
+    make_cache_folder(folder)  # private: resuming trusts its files
+    return folder

@@ -39,22 +39,21 @@ from fastdata.converters.options import (
     check_out,
     choose_executor,
     choose_order,
-    require_names,
+    local_folder,
 )
 from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields
 from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
 from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pack_file, reader
-from fastdata.converters.uploading import Uploading, default_local
+from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata import __version__
 from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
 from fastdata.executors import Executor, InProcess
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.urls import is_url
 from fastdata.storage import formats
-from fastdata.storage.fields import IMAGE, LABEL
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     free_space,
@@ -76,7 +75,6 @@ from fastdata.storage.manifest import (
 )
 from fastdata.storage.records import INDEX_NAME
 from fastdata.storage.source import DEFAULT_STRIDE
-from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
 #: Default bytes of blobs at which an output file ends.
@@ -204,12 +202,11 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    require_names([IMAGE, LABEL, *further_fields(source)])
     check_options(source, out, container, encoding, plain_images, shard_size)
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
-    folder = _local_folder(out, local)
+    folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     stride = DEFAULT_STRIDE if seek_points else None
     options: dict[str, Any] = encoding.options() | {"seek_points": stride}
@@ -247,26 +244,6 @@ def _make_job(
         storage_options=dict(storage_options or {}),
         fields=tuple(further_fields(source)),
     )
-
-
-def _local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of this machine for output files."""
-    if local is not None and is_url(local):
-        raise UsageError(
-            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
-        )
-    if not is_url(out):
-        if local is not None:
-            raise UsageError(
-                f"--local {local} has no effect with a folder as --out", "Leave it out."
-            )
-        return Path(out)
-    if local is not None:
-        Path(local).parent.mkdir(parents=True, exist_ok=True)
-        return Path(local)
-    folder = Path(os.path.realpath(default_local(os.fspath(out))))
-    make_cache_folder(folder)  # private: resuming trusts its files
-    return folder
 
 
 _SPACE_HINT = (
