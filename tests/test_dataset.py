@@ -294,6 +294,7 @@ def test_the_public_names() -> None:
         "DeviceLoader",
         "ImageDataset",
         "QuasiRandom",
+        "Ragged",
         "__version__",
         "fast_collate",
         "stage",

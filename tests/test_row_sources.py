@@ -22,7 +22,6 @@ from fastdata.batches.pipeline import Settings
 from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.images import recognise
-from fastdata.plan.schedule import Numbering
 from fastdata.remote import RemoteOptions
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import Blob, Source
@@ -82,6 +81,10 @@ class Memory(Source):
         return labels if rows is None else labels[rows]
 
 
+#: Fields of every source here.
+BOTH = ("image", "label")
+
+
 class Conformance:
     """Contract of `Source`; a subclass has the fixture ``opened``: (source, rows, numbering)."""
 
@@ -126,8 +129,9 @@ class Conformance:
 
     def test_gathered_rows(self, source: Source, written: list[Written], number: Identity) -> None:
         rows = np.random.default_rng(1).integers(0, len(written), 64)
-        gathered = source.gather(number(rows))
+        gathered = source.gather(number(rows), BOTH)
         assert [*gathered.blobs, *gathered.columns] == [field.name for field in source.fields]
+        assert not source.gather(number(rows)).columns
         labels = gathered.columns["label"]
         assert labels.tolist() == [written[row].label for row in rows]
         assert labels.dtype == np.int64 and labels.flags.writeable
@@ -147,7 +151,7 @@ class Conformance:
                 assert not (images.pillow[slot] and image.format == "JPEG" and image.mode == "RGB")
 
     def test_no_rows(self, source: Source) -> None:
-        gathered = source.gather(np.empty(0, np.int64))
+        gathered = source.gather(np.empty(0, np.int64), BOTH)
         assert len(gathered.blobs["image"].extents) == len(gathered.columns["label"]) == 0
 
     def test_errors(self, source: Source, number: Identity) -> None:
@@ -173,7 +177,7 @@ class Conformance:
 
         def work() -> None:
             for _ in range(20):
-                gathered = source.gather(rows)
+                gathered = source.gather(rows, BOTH)
             found.append(gathered.columns["label"].tolist())
 
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -188,11 +192,12 @@ class Conformance:
         """The decoder of single samples takes any source; twice, as some learn sizes."""
         recipe = compile_recipe(Resize((20, 16)))
         assert isinstance(recipe, Recipe)
-        settings = Settings(recipe, True, False, ImageDataset(dataset()).limits)
-        numbering = Numbering(len(written), number(np.arange(len(written))))
-        target = lambda index, label: label  # noqa: E731
-        fields = ("image", "label")
-        decoder = SampleDecoder(source, numbering, {"image": settings}, target, fields)
+        options = ImageDataset(dataset())
+        numbers = number(np.arange(len(written)))
+        images = Images(
+            "rows", source, options, lambda learns: source, None, None, recipe, subset=numbers
+        )
+        decoder = SampleDecoder(images, {"image": Settings(recipe, True, False, options.limits)})
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:

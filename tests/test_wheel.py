@@ -24,6 +24,8 @@ assert fastdata.__file__.startswith(sys.prefix), fastdata.__file__
 for found in pkgutil.walk_packages(fastdata.__path__, "fastdata."):
     if found.name.startswith("fastdata.benchmarks.adapters.") or found.name.endswith("__main__"):
         continue
+    if found.name == "fastdata.examples.open_clip_data":  # needs open_clip
+        continue
     importlib.import_module(found.name)
     print(found.name)
 # Recipes are installed with the script.

@@ -134,8 +134,10 @@ class FilesSource(Source):
             pillow=pillow,
             encodings=self._encodings[rows],
         )
-        labels = np.array([label for _, label in chosen], np.int64)
-        return Gathered({"image": images}, {"label": labels})
+        columns = {}
+        if "label" in fields:
+            columns["label"] = np.array([label for _, label in chosen], np.int64)
+        return Gathered({"image": images}, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
