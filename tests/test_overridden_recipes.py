@@ -20,7 +20,6 @@ need("timm", "lightly", "open_clip", "transformers")
 import_torchvision()
 
 from fastdata import DataLoader  # noqa: E402
-from fastdata.errors import SlowPathWarning  # noqa: E402
 from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
 
 Patch = pytest.MonkeyPatch
@@ -137,5 +136,7 @@ def test_functions_of_timms_loader(monkeypatch: Patch) -> None:
     dataset = images(module("timm.data").create_transform(32, use_prefetcher=True))
     assert DataLoader(dataset, 4, collate_fn=loader.fast_collate).explain().startswith("native")
     monkeypatch.setattr(loader, "fast_collate", marked)
-    with pytest.warns(SlowPathWarning, match="marked wants single samples"):
-        DataLoader(dataset, 4, collate_fn=marked)
+    loader_of_marked = DataLoader(dataset, 4, collate_fn=marked)
+    assert "the collate_fn is called" in loader_of_marked.explain()
+    batches = [*loader_of_marked]
+    assert all(batch == marked() for batch in batches), batches
