@@ -183,7 +183,7 @@ class _Image:
 
 
 class _Reader:
-    """What some files say of the same images."""
+    """Reader that merges the annotations of some files by image."""
 
     def __init__(self) -> None:
         self._names: list[str] = []

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.records import Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
 from fastdata.converters.rows import column_values, open_parquet
 from fastdata.converters.trees import (
     LocalFile,
@@ -30,6 +30,7 @@ from fastdata.converters.trees import (
 from fastdata.decode.codecs import probe
 from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
+from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
@@ -40,8 +41,6 @@ from fastdata.storage.source import MOST_BYTES
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
            "digit", "noun_id", "fine_label", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
-#: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
-_MOST_CLASSES = 1 << 22
 _EXTENSION = ".parquet"
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -220,18 +219,18 @@ class ParquetImages(Sharded):
                 f"{self._base}: the column {chosen.label} has no labels",
                 "Name another with --label-column.",
             )
-        if len(found) > _MOST_CLASSES:
+        if len(found) > MOST_CLASSES:
             raise SourceError(
-                f"{self._base}: the column {chosen.label} has over {_MOST_CLASSES:,} labels",
+                f"{self._base}: the column {chosen.label} has over {MOST_CLASSES:,} labels",
                 "Name the column of classes with --label-column.",
             )
         if chosen.named:
             return sorted(map(str, found))
         most = max(found)
-        if most >= _MOST_CLASSES:
+        if most >= MOST_CLASSES:
             raise SourceError(
                 f"{self._base}: the column {chosen.label} has the label {most}, but there may be "
-                f"{_MOST_CLASSES:,} classes at most",
+                f"{MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; name another with --label-column.",
             )
         known = self._features.get(chosen.label, [])
@@ -438,14 +437,7 @@ def _is_label_of(named: bool, kind: pa.DataType) -> bool:
 
 
 def _is_of(field: Field, kind: pa.DataType) -> bool:
-    return bool(_stored_type(kind) == field.type)
-
-
-def _stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is stored with: without dictionaries and extensions."""
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return bool(stored_type(kind) == field.type)
 
 
 def _field(
@@ -455,7 +447,7 @@ def _field(
     for leaf in (column.name, f"{column.name}.bytes"):
         if leaf in leaves and _is_binary(leaves[leaf]):
             return Field(column.name, "image" if _holds_images(file, leaf) else "blob"), leaf
-    return Field(column.name, "column", _stored_type(column.type)), column.name
+    return Field(column.name, "column", stored_type(column.type)), column.name
 
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:

@@ -18,6 +18,9 @@ from fastdata.storage.fields import Field
 from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.source import MOST_BYTES
 
+#: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
+MOST_CLASSES = 1 << 22
+
 
 class Record(NamedTuple):
     """One image of a source.

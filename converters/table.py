@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
-from fastdata.converters.records import Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.urls import is_url, join_url, name_of, redact
-from fastdata.storage.arrow import python_values
+from fastdata.storage.arrow import python_values, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
@@ -33,8 +33,6 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _ROWS_PER_SHARD = 65_536
 #: Bytes of JSON lines in a block; no line may be longer.
 _JSON_BLOCK = 64 << 20
-#: Most classes: the class list is in memory and in the manifest.
-_MOST_CLASSES = 1 << 22
 
 
 class Columns(NamedTuple):
@@ -206,10 +204,10 @@ class TableImages(Sharded):
         if found is not None and _is_text(kind):
             names = sorted(filter(None, found))
             return names, {value: label for label, value in enumerate(names)}
-        if found is None or not all(0 <= label < _MOST_CLASSES for label in found):
+        if found is None or not all(0 <= label < MOST_CLASSES for label in found):
             raise UsageError(
                 f"{name}: its column {self._columns.label} has labels that are neither names nor "
-                f"whole numbers from 0 to {_MOST_CLASSES - 1:,}",
+                f"whole numbers from 0 to {MOST_CLASSES - 1:,}",
                 "Name another with --label-column, or leave it among the fields.",
             )
         return [str(label) for label in range(max(found, default=-1) + 1)], None
@@ -379,12 +377,8 @@ def _plain(name: str, table: pa.Table) -> pa.Table:
     try:
         table.validate(full=True)
         for place, field in enumerate(table.schema):
-            kind = field.type
-            _decode_names(kind)
-            if isinstance(kind, pa.BaseExtensionType):
-                kind = kind.storage_type
-            if pa.types.is_dictionary(kind):
-                kind = kind.value_type
+            _decode_names(field.type)
+            kind = stored_type(field.type)
             if kind != field.type:
                 table = table.set_column(place, field.name, table.column(place).cast(kind))
     except PARQUET_ERRORS as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-from fastdata.converters.records import Listable, Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
 from fastdata.converters.trees import (
     LocalFile,
     SourceFile,
@@ -39,8 +39,6 @@ from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
 
-#: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
-_MOST_CLASSES = 1 << 22
 #: Records to pickle together.
 _KEPT_AT_ONCE = 1024
 #: Most bytes of a .cls and of a .json, which are read whole.
@@ -352,10 +350,10 @@ class TarListing(NamedTuple):
         if claimed and (type(label) is not int or label < 0):
             what = "integer label in .cls or .json"
             raise _missing(self.file, stem, parts, what, _UNLABELLED)
-        if label is not None and label >= _MOST_CLASSES:
+        if label is not None and label >= MOST_CLASSES:
             raise SourceError(
                 f"{self.file}: the sample {stem} has the label {label}, but there may be "
-                f"{_MOST_CLASSES:,} classes at most",
+                f"{MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; write the shards again.",
             )
         name, key = about.get("class"), about.get("key")

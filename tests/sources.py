@@ -122,6 +122,16 @@ def plain(record: Record) -> Record:
     return record._replace(fields=tuple(values))
 
 
+def rows_of(source: Any) -> dict[str, dict[str, Any]]:
+    """Return the further fields of a source's sound records, by key."""
+    names = [field.name for field in source.fields]
+    return {
+        record.key: dict(zip(names, plain(record).fields, strict=True))
+        for record in source.records()
+        if record.problem is None
+    }
+
+
 def class_of(classes: Sequence[str], label: int) -> str:
     """The name of a class; "" where there are no classes."""
     return classes[label] if classes else ""

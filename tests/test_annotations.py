@@ -41,7 +41,7 @@ from fastdata.storage.formats import CONTAINERS
 
 
 def expect_coco(root: Path) -> Expected:
-    """What torchvision and pycocotools read, one row an image."""
+    """Return the rows that torchvision and pycocotools read, one an image."""
     files = {kind: root / f"annotations/{kind}_val2017.json" for kind in KINDS}
     opened = {kind: open_coco(path) for kind, path in files.items()}
     torchvision = import_torchvision()
@@ -94,7 +94,7 @@ def write_voc_year(root: Path) -> Path:
 
 
 def expect_voc(root: Path) -> Expected:
-    """What torchvision reads."""
+    """Return the rows that torchvision reads."""
     datasets = import_torchvision().datasets
     detection = datasets.VOCDetection(str(root), "2012", "train")
     masks = datasets.VOCSegmentation(str(root), "2012", "train")

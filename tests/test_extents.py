@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -396,9 +397,12 @@ def test_stamps_must_be_one_a_file(tmp_path: Path) -> None:
 
 def test_timings(tmp_path: Path) -> None:
     pending = PendingBatch(_native.Extents(write(tmp_path) * 20), blank(100))
+    began = time.perf_counter()
     pending.run()
-    done = pending.collect()
-    assert 0 < done.read_seconds < 10 and 0 < done.decode_seconds < 10
+    done, elapsed = pending.collect(), time.perf_counter() - began
+    assert done.read_seconds > 0 and done.decode_seconds > 0
+    # One thread did it all; in other units they would be more.
+    assert done.read_seconds + done.decode_seconds <= elapsed
 
 
 def test_a_batch_runs_only_once(tmp_path: Path) -> None:

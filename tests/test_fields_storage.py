@@ -240,7 +240,7 @@ def source_order(written: Written) -> list[str]:
 
 
 def has_null(value: Any) -> bool:
-    """Whether a null is anywhere in a value."""
+    """Return whether a null is anywhere in a value."""
     if isinstance(value, dict):
         return any(map(has_null, value.values()))
     return value is None or (isinstance(value, list) and any(map(has_null, value)))

@@ -105,7 +105,7 @@ def copied(tmp_path: Path, **options: Any) -> Path:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two batches are equal to the bit, and of the same types at every depth."""
+    """Return whether two batches are equal to the bit, and of the same types at every depth."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +18,7 @@ from annotated import (
 )
 from fastdata.converters import VocImages
 from fastdata.converters.voc import parse_xml
-from sources import convert, plain, require_said
+from sources import convert, require_said, rows_of
 
 from fastdata.errors import SourceError
 
@@ -42,18 +41,9 @@ def write(root: Path, text: str | bytes) -> Path:
     return root
 
 
-def rows(source: VocImages) -> dict[str, dict[str, Any]]:
-    names = [field.name for field in source.fields]
-    return {
-        record.key: dict(zip(names, plain(record).fields, strict=True))
-        for record in source.records()
-        if record.problem is None
-    }
-
-
 def test_all_images_by_name(tmp_path: Path) -> None:
     root = write_voc(tmp_path)
-    found = rows(VocImages(root))
+    found = rows_of(VocImages(root))
     assert list(found) == sorted(path.stem for path in (root / "JPEGImages").iterdir())
     assert found["2008_000001"]["segmentation_class"] is None  # not all images have masks
     assert found["2007_000027"]["names"] == []
@@ -67,7 +57,7 @@ def test_lists_for_segmentation_need_masks(tmp_path: Path, split: str) -> None:
     (root / f"SegmentationObject/{name}.png").unlink()
     source = VocImages(root, split)
     bad = bad_of(source)
-    assert f"SegmentationObject/{name}.png" not in rows(source)
+    assert f"SegmentationObject/{name}.png" not in rows_of(source)
     assert "its segmentation_object cannot be opened" in bad[name]
     assert len(bad) == (2 if split.endswith("lone") else 1)
 
@@ -75,7 +65,7 @@ def test_lists_for_segmentation_need_masks(tmp_path: Path, split: str) -> None:
 def test_lists(tmp_path: Path, out: Path) -> None:
     root = write_voc(tmp_path)
     (root / "ImageSets/Main/cat_train.txt").write_text("2008_000001  1\n2007_000027 -1\n", "utf-8")
-    assert list(rows(VocImages(root, "cat_train"))) == ["2008_000001", "2007_000027"]
+    assert list(rows_of(VocImages(root, "cat_train"))) == ["2008_000001", "2007_000027"]
     with pytest.raises(SourceError, match=r"has no list ImageSets/Main/test\.txt"):
         VocImages(root, "test")
     result = convert("voc", "--root", root, "--split", "test", "--out", out)
@@ -109,7 +99,7 @@ def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
     source = VocImages(root, "one")
     # Classes are those of all images: else labels of two splits would differ.
     assert source.about["classes"] == ["<b>&", "cat", "zèbre"]
-    assert rows(source)["a"]["labels"] == [2, 0]
+    assert rows_of(source)["a"]["labels"] == [2, 0]
     found = bad_of(VocImages(root, classes=["cat"]))
     assert found == {"a": "Annotations/a.xml: 'zèbre' is not among the classes"}
     given = ("--root", root, "--classes", "dog,cat,zèbre,<b>&", "--fields", "labels")

@@ -21,7 +21,7 @@ from fastdata.converters.plain_yaml import parse_yaml
 from fastdata.converters.yolo import labels_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import convert, plain, require_said
+from sources import convert, require_said, rows_of
 
 from fastdata.errors import SourceError, UsageError
 
@@ -44,15 +44,6 @@ def write(root: Path, labels: str | bytes | None, text: str = "names: [cat, dog]
         (root / "labels/a.txt").write_bytes(data)
     (root / "data.yaml").write_text(f"train: images\n{text}", "utf-8")
     return root
-
-
-def rows(source: YoloImages) -> dict[str, dict[str, Any]]:
-    names = [field.name for field in source.fields]
-    return {
-        record.key: dict(zip(names, plain(record).fields, strict=True))
-        for record in source.records()
-        if record.problem is None
-    }
 
 
 GOOD = "0 0.5 0.5 0.5 0.5\n"
@@ -89,13 +80,13 @@ def test_damaged_lines(tmp_path: Path, labels: str | bytes, reason: str) -> None
 
 @pytest.mark.parametrize("labels", [None, "", " \n\n", "\ufeff"[:0]])
 def test_no_objects(tmp_path: Path, labels: str | None) -> None:
-    found = rows(YoloImages(write(tmp_path, labels)))
+    found = rows_of(YoloImages(write(tmp_path, labels)))
     assert found["images/a"] == {"labels": [], "boxes": [], "polygons": []}
 
 
 def test_numbers(tmp_path: Path) -> None:
     labels = "1.0 +0.5 5e-1 .5 0\r\n0 -0.005 1.005 0 0\n0 0 0 1 0 1 1 0 1"
-    found = rows(YoloImages(write(tmp_path, labels)))["images/a"]
+    found = rows_of(YoloImages(write(tmp_path, labels)))["images/a"]
     assert found["labels"] == [1, 0, 0]
     assert found["boxes"][0] == [0.5, 0.5, 0.5, 0]
     assert found["boxes"][2] == [0.5, 0.5, 1, 1]  # of an oriented box
@@ -108,7 +99,7 @@ def test_keypoints(tmp_path: Path) -> None:
     root = write(tmp_path, labels, text)
     (root / "labels/b.txt").write_text("0 .5 .5 1 1 .25 .5 2\n", "utf-8")
     source = YoloImages(root)
-    assert rows(source)["images/a"]["keypoints"] == [[0.25, 0.5, 2, 0, 0, 0]]
+    assert rows_of(source)["images/a"]["keypoints"] == [[0.25, 0.5, 2, 0, 0, 0]]
     assert "it has 8 numbers, not 11" in bad_of(source)["images/b"]
     assert source.about["kpt_shape"] == [2, 3]
 
@@ -159,7 +150,7 @@ def test_places_of_images(tmp_path: Path, train: str, path: str) -> None:
     (root / "set/list.txt").write_text("../images/b.jpg\n../images/a.jpg\n", "utf-8")
     text = f"train: {train}\n{path}names: [cat, dog]\n".replace("{root}", str(root))
     (root / "data.yaml").write_text(text, "utf-8")
-    assert list(rows(YoloImages(root))) == ["images/a", "images/b"]
+    assert list(rows_of(YoloImages(root))) == ["images/a", "images/b"]
 
 
 def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
@@ -241,7 +232,7 @@ SCALAR = st.text("ab é漢'\"#:,-&[]{}\\1 ", max_size=8).filter(lambda text: tex
 @settings(max_examples=60)
 @given(st.lists(SCALAR, max_size=5), st.booleans(), st.booleans(), st.booleans())
 def test_yaml_as_pyyaml(names: list[str], mapping: bool, flow: bool, escaped: bool) -> None:
-    """What PyYAML writes is read as PyYAML reads it, or refused."""
+    """YAML that PyYAML wrote is read as PyYAML reads it, or refused."""
     yaml = pytest.importorskip("yaml")
     value: Any = dict(enumerate(names)) if mapping else names
     data = {"path": "../x y", "download": "a: b\n\n  c #", "names": value, "nc": len(names)}

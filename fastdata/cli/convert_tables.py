@@ -11,7 +11,7 @@ import click
 
 from fastdata.cli.locations import Location
 from fastdata.cli.packing import pack_all, source_name
-from fastdata.cli.packing_options import fields_option, root_option, shared
+from fastdata.cli.packing_options import comma_separated, fields_option, root_option, shared
 from fastdata.converters import yolo
 from fastdata.converters.annotations import Folder
 from fastdata.converters.coco import CocoImages, coco_splits
@@ -37,6 +37,7 @@ from fastdata.errors import UsageError
     "--file-columns",
     metavar="NAME,NAME",
     default="",
+    callback=comma_separated,
     help="Columns with paths of further files, such as masks, which are packed as fields.",
 )
 @fields_option("Columns")
@@ -47,7 +48,7 @@ def _table(
     path_column: str | None,
     label_column: str | None,
     key_column: str | None,
-    file_columns: str,
+    file_columns: list[str],
     fields: list[str] | None,
     **options: Any,
 ) -> None:
@@ -69,7 +70,7 @@ def _table(
             path=path_column,
             label=label_column,
             key=key_column,
-            files=[name for name in file_columns.split(",") if name],
+            files=file_columns,
             fields=fields,
             storage_options=options["storage_options"],
         )

@@ -144,16 +144,17 @@ def shared(function: Function) -> Function:
     return function
 
 
+def comma_separated(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    """Return the names of an option, without empty ones; None if it was not given."""
+    return None if value is None else [name for name in value.split(",") if name]
+
+
 def fields_option(what: str) -> Callable[[Function], Function]:
     """Return the option that names further fields."""
-
-    def names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
-        return None if value is None else [name for name in value.split(",") if name]
-
     return click.option(
         "--fields",
         metavar="NAME,NAME",
-        callback=names,
+        callback=comma_separated,
         help=f"{what} to pack beside image and label; '' for none. [default: all]",
     )
 

@@ -50,6 +50,13 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return values[column.offset : column.offset + len(column)]
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is stored with: without extensions and dictionaries."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def has_nulls(column: pa.Array) -> bool:
     """Return whether a null is anywhere in an array, or in the items of its lists and structs."""
     if column.null_count:

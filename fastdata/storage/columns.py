@@ -129,12 +129,15 @@ class ColumnReader:
             CorruptionError: A piece has changed.
             DatasetError: A piece cannot be read.
         """
-        whole = self._whole
         if rows is not None and not len(rows):
             return pa.array([], self._stored.field.type)
+        if rows is None and self._whole is None:
+            every = self._pieces(range(len(self._index)))
+            if self._whole is None:  # too large to keep
+                return pa.concat_arrays(every)
+        whole = self._whole
         if rows is None:
-            every = range(len(self._index))
-            return pa.concat_arrays(self._pieces(every)) if whole is None else whole
+            return whole
         if whole is not None:
             return whole.take(_indices(rows))
         pieces, places = np.divmod(rows, self._stored.rows)

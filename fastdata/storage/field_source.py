@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
 from fastdata.once import once
-from fastdata.storage.source import Blob, Capabilities, Gathered, Rows, Source
+from fastdata.storage.source import Blob, BlobColumn, Capabilities, Gathered, Rows, Source
 
 if TYPE_CHECKING:
     from fastdata.storage.columns import Column
@@ -76,7 +76,7 @@ class FieldSource(Source):
 
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
-        return Gathered({"image": self._source.described(extents).blobs["image"]}, {})
+        return Gathered({"image": BlobColumn(extents)}, {})
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""

@@ -138,9 +138,9 @@ class IndexedSource(Source):
         for name in fields:
             if name == "image":
                 blobs[name] = BlobColumn(images)
-            elif self.field(name) == LABEL:
+            elif (field := self.field(name)) == LABEL:
                 columns[name] = images.labels.copy()
-            elif self.field(name).kind in BLOBS:
+            elif field.kind in BLOBS:
                 blobs[name] = BlobColumn(self.table_of(name).gather(rows))
             else:
                 columns[name] = self.column(name, rows)
@@ -153,11 +153,11 @@ class IndexedSource(Source):
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`."""
-        self.field(field, ("column",))
+        nullable = self.field(field, ("column",)).nullable
         with self._guard():
             if field != "label":
                 values = self._reader_of(field).values(rows)
-                return values if self.field(field).nullable else as_column(values)
+                return values if nullable else as_column(values)
             if rows is not None:
                 return self.table.gather(rows).labels.copy()
             labels: npt.NDArray[np.int64] = self.index.column(field).astype(np.int64)
