@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -28,6 +30,16 @@ pytestmark = [
 ]
 
 SAMPLES = 12
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Cancel requests that earlier tests left to fsspec's thread: retries draw their pauses."""
+    asyn = sys.modules.get("fsspec.asyn")
+    loop = None if asyn is None else asyn.loop[0]
+    if loop is not None:
+        for task in asyncio.all_tasks(loop):
+            loop.call_soon_threadsafe(task.cancel)
 
 
 class Noise:
