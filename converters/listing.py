@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from fastdata.converters.estimate import UNCHANGED, Estimate
 from fastdata.converters.records import (
     Listable,
     Record,
@@ -64,11 +65,14 @@ SCHEMA = pa.schema(
         ("crc32c", pa.uint32()),
         ("window", pa.int64()),
         ("size", pa.int64()),
+        ("values", pa.int64()),
     ]
 )
 #: Place of a further blob; its key follows from the record's.
 _PLACE = ("path", "offset", "length", "mtime_ns", "column", "group", "crc32c")
 _BLOB = pa.struct([SCHEMA.field(name) for name in _PLACE])
+#: Columns of bytes, in the order of `Totals`.
+_SIZES = ("length", "size", "values")
 #: Begins the names of columns for further fields.
 _FIELD = "field."
 
@@ -88,6 +92,7 @@ class Unit(NamedTuple):
         start: Its first record.
         stop: One past its last record.
         size: Bytes of its records in the source.
+        stored: Bytes of its records in the container, about.
         fingerprint: Hash of everything that its output depends on.
     """
 
@@ -95,6 +100,7 @@ class Unit(NamedTuple):
     start: int
     stop: int
     size: int
+    stored: int
     fingerprint: str
 
 
@@ -124,7 +130,7 @@ def write_listing(
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
     left_out: Counter[str] = Counter()
-    size = held = 0
+    totals = Totals()
     before = executor.reported()[0]
 
     def tick() -> None:
@@ -132,10 +138,9 @@ def write_listing(
 
     numbered = enumerate(listing_shards(source))
     task = partial(_list_shard, folder, rows_per_batch, _schema(further_fields(source)))
-    for shard_rows, shard_size, shard_held, others in executor.run(task, numbered, tick, AHEAD):
+    for shard_rows, shard_totals, others in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
-        size += shard_size
-        held += shard_held
+        totals = Totals(*map(sum, zip(totals, shard_totals, strict=True)))
         left_out.update(others)
         tick()
     total = sum(rows)
@@ -145,7 +150,7 @@ def write_listing(
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
             "Check --root; images are found by their extension (.jpg, .jpeg, .png, …).",
         )
-    write_summary(folder, rows, size, rows_per_batch, held, left_out)
+    write_summary(folder, rows, totals, rows_per_batch, left_out)
     buckets = 1 + total // compared_at_once
     check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
@@ -174,17 +179,32 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
+class Totals(NamedTuple):
+    """Sums over all records of a listing, in bytes.
+
+    Attributes:
+        length: Images in the source.
+        size: Samples in the source.
+        values: Values of their columns.
+        held: Pixels and further fields in the listing itself.
+    """
+
+    length: int = 0
+    size: int = 0
+    values: int = 0
+    held: int = 0
+
+
 def write_summary(
     folder: Path,
     rows: list[int],
-    size: int,
+    totals: Totals,
     rows_per_batch: int,
-    held: int,
     left_out: Mapping[str, int],
 ) -> None:
-    """Complete a listing: write rows of each shard, source bytes, and bytes of its pixels."""
+    """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
-    about = {"rows": rows, "bytes": size, "rows_per_batch": rows_per_batch, "held": held}
+    about = {"rows": rows, "totals": list(totals), "rows_per_batch": rows_per_batch}
     about["left_out"] = dict(left_out)
     temporary.write_text(json.dumps(about), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
@@ -201,28 +221,27 @@ def listed_at(folder: Path) -> int:
 
 def _list_shard(
     folder: Path, rows_per_batch: int, schema: pa.Schema, numbered: tuple[int, Listable]
-) -> tuple[int, int, int, Mapping[str, int]]:
+) -> tuple[int, Totals, Mapping[str, int]]:
     """List a shard into a file of the folder, and its keys' hashes into another.
 
     Does not sync to the disk: an interrupted run lists again.
 
     Returns:
-        The number of records, their bytes in the source, bytes of pixels and fields in the
-        listing, and
-        numbers of skipped files by suffix.
+        The number of records, their sums, and numbers of skipped files by suffix.
     """
     number, shard = numbered
     path = shard_path(folder, number)
     temporary_hashes = temporary_name(_hashes_path(path))
-    rows = size = held = 0
+    rows = held = 0
+    sums = np.zeros(3, np.int64)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal rows, size, held
+        nonlocal rows, held, sums
         for batch in _batches(shard.records(), rows_per_batch, schema):
             hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
             yield batch
             rows += batch.num_rows
-            size += int(as_numpy(batch.column("size")).sum())
+            sums += [as_numpy(batch.column(name)).sum() for name in _SIZES]
             pixels = batch.column("pixels")
             held += pixels.nbytes if pixels.null_count < len(pixels) else 0
             held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
@@ -231,7 +250,8 @@ def _list_shard(
     with temporary_hashes.open("wb") as hash_file:
         write_shard(path, batches(), schema)
     os.replace(temporary_hashes, _hashes_path(path))
-    return rows, size, held, getattr(shard, "left_out", {})
+    length, size, values = sums.tolist()
+    return rows, Totals(length, size, values, held), getattr(shard, "left_out", {})
 
 
 def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -271,9 +291,10 @@ def _values(record: Record) -> tuple[Any, ...]:
     _require_safe(record)
     size_and_pixels = record.pixels or (None, None, None)
     first = (record.key, record.label, _stored_path(record), record.offset, record.length)
-    rest = (record.problem, record.column, record.group, record.crc32c, record.window, record.size)
+    rest = (record.problem, record.column, record.group, record.crc32c, record.window)
+    sizes = (record.size, record.values_size)
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
-    return *first, record.mtime_ns, *size_and_pixels, *rest, *fields
+    return *first, record.mtime_ns, *size_and_pixels, *rest, *sizes, *fields
 
 
 def _stored_path(record: Record) -> bytes:
@@ -340,10 +361,8 @@ class Listing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
-        self._bytes: int = about["bytes"]
+        self.totals = Totals(*about["totals"])
         self.rows_per_batch: int = about["rows_per_batch"]
-        #: Bytes of pixels and further fields in the listing.
-        self.held_bytes: int = about["held"]
         #: Numbers of files that the source skipped, by suffix.
         self.left_out: dict[str, int] = about["left_out"]
         #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
@@ -351,13 +370,13 @@ class Listing:
         self._open: dict[bool, tuple[int, Any]] = {}
         self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None
 
-    def _reader(self, shard: int, lengths_only: bool) -> Any:
-        opened = self._open.get(lengths_only)
+    def _reader(self, shard: int, sizes_only: bool) -> Any:
+        opened = self._open.get(sizes_only)
         if opened is None or opened[0] != shard:
-            fields = [SCHEMA.get_field_index("size")] if lengths_only else None
+            fields = [SCHEMA.get_field_index(name) for name in _SIZES] if sizes_only else None
             options = pa.ipc.IpcReadOptions(included_fields=fields)
             file = pa.OSFile(str(shard_path(self.folder, shard)))
-            self._open[lengths_only] = opened = shard, pa.ipc.open_file(file, options=options)
+            self._open[sizes_only] = opened = shard, pa.ipc.open_file(file, options=options)
         return opened[1]
 
     def __len__(self) -> int:
@@ -394,7 +413,7 @@ class Listing:
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
                 row["pixels"] = None if height is None else (height, width, pixels)
-                del row["size"]
+                del row["size"], row["values"]
                 fields = tuple(
                     self._field(row["key"], name, row.pop(name), kind) for name, kind in further
                 )
@@ -412,15 +431,11 @@ class Listing:
         """Columns of the listing."""
         return next(open_shards(self.folder, [0])).schema
 
-    def lengths(self, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield arrays of the source bytes of the records from ``start`` to ``stop``."""
+    def sizes(self, start: int, stop: int) -> Iterator[list[npt.NDArray[np.int64]]]:
+        """Yield arrays of length, size and values, as of `Totals`, of records of a range."""
         for shard, number, at, rows in self._pieces(start, stop):
             batch = self._reader(shard, True).get_batch(number)
-            yield as_numpy(batch.column("size"))[at : at + rows]
-
-    def total_bytes(self) -> int:
-        """Return the source bytes of all records."""
-        return self._bytes
+            yield [as_numpy(batch.column(name))[at : at + rows] for name in _SIZES]
 
     def lengths_are_exact(self) -> bool:
         """Return whether the records' lengths are exact, not estimates."""
@@ -433,30 +448,42 @@ class Listing:
         return [next(self.records(at, at + 1)) for at in positions[:count]]
 
     def runs(
-        self, start: int, stop: int, most_bytes: float, most_rows: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield (first record, one past the last, source bytes) of runs that end at a limit."""
-        at, held = start, 0
-        position = start
-        for lengths in self.lengths(start, stop):
-            sums = np.cumsum(lengths)
-            before, done = 0, 0  # bytes and records of this piece that runs have taken
-            while done < len(lengths):
+        self,
+        start: int,
+        stop: int,
+        most_bytes: float,
+        most_rows: int,
+        estimate: Estimate = UNCHANGED,
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield runs of records that end at a limit of stored bytes or rows.
+
+        Yields:
+            The first record, one past the last, and their bytes in the source and stored.
+        """
+        at = position = start
+        held, size = 0.0, 0
+        for lengths, sizes, values in self.sizes(start, stop):
+            sums = np.cumsum(estimate.stored(lengths, sizes, values), dtype=np.float64)
+            ends = np.cumsum(sizes)
+            # Records of this piece that runs have taken, and their bytes.
+            done, before, taken = 0, 0.0, 0
+            while done < len(sums):
                 # The first record at which the run reaches its bytes or its rows.
                 full = int(np.searchsorted(sums, most_bytes - held + before)) + 1
                 end = min(max(full, done + 1), at + most_rows - position + done)
-                if end > len(lengths):
+                if end > len(sums):
                     break
                 position += end - done
-                done = end
-                held += int(sums[end - 1]) - before
-                before = int(sums[end - 1])
-                yield at, position, held
-                at, held = position, 0
-            position += len(lengths) - done
-            held += int(sums[-1]) - before
+                held += float(sums[end - 1]) - before
+                size += int(ends[end - 1]) - taken
+                done, before, taken = end, float(sums[end - 1]), int(ends[end - 1])
+                yield at, position, size, round(held)
+                at, held, size = position, 0.0, 0
+            position += len(sums) - done
+            held += float(sums[-1]) - before
+            size += int(ends[-1]) - taken
         if at < stop:
-            yield at, stop, held
+            yield at, stop, size, round(held)
 
     def units(
         self,
@@ -466,33 +493,35 @@ class Listing:
         *,
         chained: bool,
         executor: Executor,
+        estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
         """Cut the listing into units.
 
         Args:
-            most_bytes: Source bytes at which a unit ends.
+            most_bytes: Stored bytes at which a unit ends.
             most_rows: Records at which a unit ends.
             options: Everything else that the output depends on; JSON values.
             chained: Whether a unit's output depends on earlier units.
             executor: Runs the tasks that compute fingerprints.
+            estimate: Estimates stored bytes.
         """
-        runs = list(self.runs(0, len(self), most_bytes, most_rows))
+        runs = list(self.runs(0, len(self), most_bytes, most_rows, estimate))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
         task = partial(_fingerprints, self.folder, json.dumps(options, sort_keys=True))
         made = (each for found in executor.run(task, groups, ahead=AHEAD) for each in found)
         previous = ""
-        for number, ((first, stop, size), fingerprint) in enumerate(zip(runs, made, strict=True)):
+        for number, (run, fingerprint) in enumerate(zip(runs, made, strict=True)):
             if chained:
                 digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
                 previous = fingerprint = digest.hexdigest()
-            yield Unit(number, first, stop, size, fingerprint)
+            yield Unit(number, *run, fingerprint)
 
 
-def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, int, int]]) -> list[str]:
+def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, ...]]) -> list[str]:
     """Return a hash of the records and options of each run."""
     listing = Listing(folder)
     found = []
-    for first, stop, _ in runs:
+    for first, stop, *_ in runs:
         digest = hashlib.blake2b(options.encode(), digest_size=16)
         for batch in listing.batches(first, stop):
             for column in batch.columns:

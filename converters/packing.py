@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
+from fastdata.converters.estimate import stored_with_index, with_fields
 from fastdata.converters.finishing import (
     Kind,
     bad_samples,
@@ -77,9 +78,9 @@ from fastdata.storage.records import INDEX_NAME
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
-#: Default bytes of blobs at which an output file ends.
+#: Default bytes of images and fields at which an output file ends.
 SHARD_SIZE = 256 << 20
-#: Bytes of blobs in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
+#: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
 #: uncommitted transaction in memory.
 _COMMIT_SIZE = 128 << 20
 #: Most records in a unit of any size: limits the index rows in memory.
@@ -88,11 +89,6 @@ _UNIT_ROWS = 262_144
 _FILES_AHEAD = 1024
 #: Records to encode first, to estimate the size of the others.
 _ESTIMATE_FROM = 64
-#: Most bytes of a sample beside its blob: tar pads three members to blocks of 512 and gives each
-#: a header; LMDB pads to a page of 4096.
-_OVERHEAD = 4_500
-#: Bytes of two index rows, because parts stay until the index is complete.
-_INDEX_ROW = 400
 
 
 class Progress(Protocol):
@@ -176,7 +172,7 @@ def pack(
         container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
         encoding: Encoding of stored images.
         plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
-        shard_size: Bytes of blobs at which a file ends (``parquet``, ``shards``); None for
+        shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
             256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
         order: ``shuffled`` or ``source``. None for ``shuffled`` if ``container`` is ``parquet``
@@ -261,7 +257,7 @@ class _Packing:
         out: The folder of this machine for output files.
         job: The parameters that all tasks share.
         options: The options for the manifest.
-        unit_size: Bytes of blobs at which a unit ends.
+        unit_size: Bytes of samples at which a unit ends.
         shuffle: The seed of the samples' order; None for the source's order.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over.
@@ -308,11 +304,12 @@ class _Packing:
             job = self.job
             units = list(
                 listing.units(
-                    self.unit_size / job.growth,
+                    self.unit_size,
                     _UNIT_ROWS,
                     self._plan,
                     chained=job.container == "lmdb",
                     executor=lister,
+                    estimate=job.estimate,
                 )
             )
         fingerprint = hashlib.blake2b(
@@ -326,9 +323,9 @@ class _Packing:
             return self._packed_before(Manifest.load(self.out), fingerprint)
         done = {} if self.force else self._find_done(units)
         todo = [unit for unit in units if unit.number not in done]
-        total, to_pack = listing.total_bytes(), sum(unit.size for unit in todo)
+        total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
-        self._check_space(images_to_pack, to_pack * job.growth, done)
+        self._check_space(listing, todo, done)
         self._remove_all_but(done)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
@@ -336,7 +333,8 @@ class _Packing:
                 committed = sum(part.samples for part in done.values())
                 # Results without blobs are small: workers need not wait for a commit.
                 ahead = _COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
-                size, tick = self._map_size(listing, total), self._tick(executor)
+                stored = sum(unit.stored for unit in units)
+                size, tick = self._map_size(listing, stored), self._tick(executor)
                 pack_lmdb(self.out, job, executor, todo, committed, size, ahead, tick)
             else:
                 task = partial(index_files if job.container == "folder" else pack_file, job)
@@ -351,7 +349,7 @@ class _Packing:
         self._remove_unfinished()
         resumed = sum(part.samples for part in done.values())
         manifest = self._finish(units, fingerprint)
-        exact = total - self._bad_bytes if listing.lengths_are_exact() else None
+        exact = listing.totals.length - self._bad_bytes if listing.lengths_are_exact() else None
         return Packed(self._place, manifest, resumed, self._kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
@@ -427,29 +425,28 @@ class _Packing:
         return tick
 
     def _estimate(self, listing: Listing) -> None:
-        """Estimate the blobs' sizes from a sample of the records."""
-        total = max(listing.total_bytes(), 1)
-        growth = 1.0
-        if self.job.encoding.kind != "original":
+        """Estimate the bytes of samples in the container from some of the records."""
+        job, growth = self.job, 1.0
+        sample = listing.sample(_ESTIMATE_FROM)
+        if job.encoding.kind != "original":
             before = after = 0
-            sample = listing.sample(_ESTIMATE_FROM)
-            read = reader(sample, self.job.storage_options)
-            for record in sample:
+            images = [record._replace(fields=()) for record in sample]
+            read = reader(images, job.storage_options)
+            for record in images:
                 try:
-                    after += len(encode(record, self.job.encoding, read)[0])
+                    after += len(encode(record, job.encoding, read)[0])
                     before += record.length
                 except SampleError:
                     continue
             growth = after / before if before else 1.0
-        mean = max(total * growth / len(listing), 1.0)
-        self.job = replace(self.job, growth=growth, mean_blob=mean)
+        estimate = with_fields(growth, job.container, job.fields, sample)
+        self.job = replace(job, estimate=estimate)
 
-    def _map_size(self, listing: Listing, source_bytes: int) -> int:
+    def _map_size(self, listing: Listing, stored: int) -> int:
         """Return LMDB's map size, a function of the source, because LMDB stores it in the file."""
-        if self.job.encoding.kind == "original" and listing.lengths_are_exact():
-            return lmdb.map_size(source_bytes)
-        # The encoded size is only estimated; address space costs nothing.
-        return lmdb.map_size(64 * source_bytes + (1 << 39))
+        columns = any(field.type is not None for field in self.job.fields)
+        same = self.job.encoding.kind == "original" and not columns
+        return lmdb.map_size(stored, exact=same and listing.lengths_are_exact())
 
     def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
         if manifest.source.get("fingerprint") != fingerprint:
@@ -461,13 +458,16 @@ class _Packing:
             )
         return Packed(self._place, manifest, manifest.samples)
 
-    def _check_space(self, images: int, size: float, done: dict[int, Part]) -> None:
-        per_image = _INDEX_ROW if self.job.container == "folder" else _OVERHEAD
-        stored = size * (self.job.container != "folder")
-        if self.uploading is not None and self.job.container in ("parquet", "shards"):
+    def _check_space(self, listing: Listing, todo: Sequence[Unit], done: dict[int, Part]) -> None:
+        job, images = self.job, sum(unit.stop - unit.start for unit in todo)
+        stored = sum(unit.stored for unit in todo)
+        if self.uploading is not None and job.container in ("parquet", "shards"):
             # Files are removed once they are uploaded.
             stored = min(stored, self.uploading.files_held() * self.unit_size)
-        needed = int(stored) + images * per_image
+        values = listing.totals.values
+        # Parts hold columns until the files of all columns are complete.
+        values += values * images // len(listing)
+        needed = values + stored_with_index(job.container, job.fields, images, stored)
         free = free_space(self.out) + outputs_size(self.out, self._outputs(done))
         if needed > free:
             raise SpaceError(

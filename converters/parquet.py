@@ -32,7 +32,7 @@ from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet import PARQUET_ERRORS, column_sizes
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead, look
 from fastdata.storage.source import MOST_BYTES
@@ -68,7 +68,7 @@ class ParquetImages(Sharded):
     any other column of bytes one of blobs. A null there is no error. `columns_taken` lists the
     columns that are packed and left out.
 
-    A record's length is the mean of its row group's rows, over all columns: exact lengths would
+    The length of an image or blob is the mean of its column in the row group: exact lengths would
     require reading all images.
 
     Args:
@@ -340,7 +340,7 @@ class FileListing(NamedTuple):
         name = self.path.removesuffix(_EXTENSION)
         row = 0
         batches = _batches(self.path, self.file, chosen, roles, values)
-        for group, length, count, columns in batches:
+        for group, lengths, count, columns in batches:
             labels = columns[chosen.label] if chosen.label else [0] * count
             keys = columns[chosen.key] if chosen.key else [None] * count
             for at, (label, key) in enumerate(zip(labels, keys, strict=True)):
@@ -349,7 +349,15 @@ class FileListing(NamedTuple):
                     problem = problem or f"its {chosen.key} is null"
                 own = f"{name}/{row:08d}" if key is None else str(key)
                 fields = tuple(
-                    self._blob(f"{own}\0{field.name}", leaf, row, group)
+                    blob_of(
+                        f"{own}\0{field.name}",
+                        self.file.location,
+                        row,
+                        lengths[leaf],
+                        self.file.mtime_ns,
+                        leaf,
+                        group,
+                    )
                     if field.type is None
                     else columns[field.name][at]
                     for field, leaf in zip(self.fields, self.leaves, strict=True)
@@ -359,7 +367,7 @@ class FileListing(NamedTuple):
                     number,
                     self.file.location,
                     row,
-                    length,
+                    lengths[chosen.image],
                     self.file.mtime_ns,
                     problem=problem,
                     column=chosen.image,
@@ -368,10 +376,6 @@ class FileListing(NamedTuple):
                 )
                 row += 1
 
-    def _blob(self, key: str, leaf: str, row: int, group: int) -> Record:
-        # Without a length: that of the image's record is the mean over all columns.
-        return blob_of(key, self.file.location, row, 0, self.file.mtime_ns, leaf, group)
-
 
 def _batches(
     path: str,
@@ -379,8 +383,8 @@ def _batches(
     chosen: _Columns,
     roles: Sequence[str],
     fields: Sequence[Field] = (),
-) -> Iterator[tuple[int, int, int, dict[str, list[Any]]]]:
-    """Yield (row group, mean length of its rows, rows, values by column) for each batch.
+) -> Iterator[tuple[int, dict[str, int], int, dict[str, list[Any]]]]:
+    """Yield (row group, mean lengths by column, rows, values by column) for each batch.
 
     Args:
         path: The file's path below the source's folder.
@@ -402,12 +406,16 @@ def _batches(
             found = schema.field(field.name).type if field.name in schema.names else None
             _require(source, field.name, found, partial(_is_of, field))
         read = [role for role in roles if role in names] + [field.name for field in fields]
+        sizes = column_sizes(file.metadata)
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
-            # Over all columns: pyarrow aborts the process on damaged metadata of a single one.
-            length = min(max(1, about.total_byte_size // about.num_rows), MOST_BYTES)
+            whole = dict.fromkeys(names, about.total_byte_size) | sizes[group]
+            lengths = {
+                name: min(max(1, size // about.num_rows), MOST_BYTES)
+                for name, size in whole.items()
+            }
             batches = file.iter_batches(8192, [group], read, use_threads=False) if read else [None]
             for batch in batches:
                 rows = about.num_rows if batch is None else batch.num_rows
@@ -416,7 +424,7 @@ def _batches(
                     for role in roles
                 }
                 values |= {field.name: column_values(batch, field.name) for field in fields}
-                yield group, length, rows, values
+                yield group, lengths, rows, values
 
 
 def _require(

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from fastdata.errors import SampleError, UnreadableError
+from fastdata.storage.arrow import size_of
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_descriptor, read_exactly
 from fastdata.storage.source import MOST_BYTES
@@ -68,10 +67,13 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs in the source, and of its texts and numbers, about."""
-        texts = sum(len(value) for value in self.fields if isinstance(value, str | bytes))
-        numbers = sum(value.nbytes for value in self.fields if isinstance(value, np.ndarray))
-        return self.length + texts + numbers + sum(blob.length for blob in self.blobs)
+        """Bytes of all its blobs in the source, and of its columns' values."""
+        return self.length + sum(blob.length for blob in self.blobs) + self.values_size
+
+    @property
+    def values_size(self) -> int:
+        """Bytes of its columns' values, about."""
+        return sum(size_of(value) for value in self.fields if not isinstance(value, Record))
 
     @property
     def is_held(self) -> bool:

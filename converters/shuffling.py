@@ -108,7 +108,7 @@ def shuffle_listing(
     shutil.rmtree(folder, ignore_errors=True)
     spread = folder / "spread"
     spread.mkdir(parents=True)
-    buckets = 1 + (len(listing) + listing.held_bytes // _BYTES_PER_ROW) // bucket_rows
+    buckets = 1 + (len(listing) + listing.totals.held // _BYTES_PER_ROW) // bucket_rows
     key = epoch_key(seed, -1)  # loaders never use this epoch
     task = partial(_spread, listing.folder, spread, key, buckets, spread_rows)
     shards = len(listing.starts) - 1
@@ -116,7 +116,7 @@ def shuffle_listing(
         pass
     gather = partial(_gather, spread, folder, shards, buckets, listing.rows_per_batch)
     rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
-    write_summary(folder, rows, listing.total_bytes(), listing.rows_per_batch, 0, listing.left_out)
+    write_summary(folder, rows, listing.totals, listing.rows_per_batch, listing.left_out)
     shutil.rmtree(spread, ignore_errors=True)
     return Listing(folder)
 
@@ -163,7 +163,7 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     if pixels.null_count < len(rows):
         begins |= as_numpy(pixels.is_valid().cast(pa.uint8())).astype(np.bool_)
     run = np.maximum.accumulate(np.where(begins, places, 0))
-    before = np.cumsum(as_numpy(rows.column("length"))) - as_numpy(rows.column("length"))
+    before = np.cumsum(as_numpy(rows.column("size"))) - as_numpy(rows.column("size"))
     piece = (before - before[run]) // BLOCK_BYTES
     piece[group >= 0] = 0
     begins[1:] |= piece[1:] != piece[:-1]
@@ -194,7 +194,7 @@ def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
     begins = np.append(True, block[1:] != block[:-1])
     if begins.all():
         return rows
-    before = np.cumsum(as_numpy(rows.column("length"))) - as_numpy(rows.column("length"))
+    before = np.cumsum(as_numpy(rows.column("size"))) - as_numpy(rows.column("size"))
     starts = before[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
     window = starts // WINDOW_BYTES
     order = np.lexsort((as_numpy(rows.column("draw")), window))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
+from fastdata.converters.estimate import UNCHANGED, Estimate
 from fastdata.converters.listing import Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder, Prepared
 from fastdata.converters.records import Record, read_record
@@ -61,8 +62,7 @@ class Job:
         plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
         root: The base of relative paths, for the ``folder`` container.
         stride: Pixels between seek points; None for none.
-        growth: Estimated bytes of blobs per byte of the source.
-        mean_blob: Estimated mean bytes of a blob.
+        estimate: Estimates the bytes of samples in the container.
         storage_options: Options of the drivers of a source behind URLs.
         fields: What samples have besides image and label.
     """
@@ -75,8 +75,7 @@ class Job:
     plain_images: bool
     root: str | None
     stride: int | None = None
-    growth: float = 1.0
-    mean_blob: float = 1.0
+    estimate: Estimate = UNCHANGED
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
     fields: tuple[Field, ...] = ()
 
@@ -116,9 +115,9 @@ def _listing(job: Job) -> Listing:
 
 def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
     """Cut a unit into pieces."""
-    size = PIECE_BYTES / max(job.growth, 1.0)
-    rows = max(1, min(PIECE_ROWS, int(PIECE_BYTES / job.mean_blob)))
-    for start, stop, _ in _listing(job).runs(unit.start, unit.stop, size, rows):
+    estimate = job.estimate._replace(growth=max(job.estimate.growth, 1.0))
+    runs = _listing(job).runs(unit.start, unit.stop, PIECE_BYTES, PIECE_ROWS, estimate)
+    for start, stop, *_ in runs:
         yield Piece(unit, start, stop)
 
 
@@ -227,7 +226,7 @@ def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]
     held = 0.0
     for record in records:
         group.append(record)
-        held += record.size * max(job.growth, 1.0)
+        held += job.estimate.in_memory(record)
         if len(group) == SEEK_BATCH or held >= PIECE_BYTES:
             yield group
             group, held = [], 0.0

@@ -93,13 +93,13 @@ def test_cuts(
         return
     found = listed(source, folder, rows_per_batch=batch)
     assert len(found) == len(flat)
-    assert found.total_bytes() == sum(flat)
+    assert found.totals.size == found.totals.length == sum(flat)
     assert list(found.records(0, len(flat))) == list(source.records())
     start, stop = sorted(min(at, len(flat)) for at in part)
     assert list(found.records(start, stop)) == list(source.records())[start:stop]
-    assert list(found.runs(0, len(flat), most_bytes, most_rows)) == expected_runs(
-        flat, most_bytes, most_rows
-    )
+    runs = list(found.runs(0, len(flat), most_bytes, most_rows))
+    assert [run[:3] for run in runs] == expected_runs(flat, most_bytes, most_rows)
+    assert all(size == stored for _, _, size, stored in runs)
     with InProcess() as executor:
         units = list(found.units(most_bytes, most_rows, {}, chained=False, executor=executor))
     assert [(u.start, u.stop, u.size) for u in units] == expected_runs(flat, most_bytes, most_rows)

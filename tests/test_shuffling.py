@@ -87,7 +87,7 @@ def test_it_is_a_permutation(
     )  # fmt: skip
     n = sum(counts)
     assert len(after) == n
-    assert after.total_bytes() == before.total_bytes()
+    assert after.totals == before.totals
     source, found = list(before.records(0, n)), list(after.records(0, n))
     assert sorted(one._replace(window=None) for one in found) == sorted(source)
     if not together:

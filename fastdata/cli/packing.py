@@ -131,7 +131,8 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
     count = sum(rewritable.values())
     if encoding.kind == "baseline":
         if packed.kinds:
-            stored, before = packed.manifest.blob_bytes, packed.source_bytes
+            stored = sum(kind.size for kind in packed.kinds.values())
+            before = packed.source_bytes
             grown = (
                 f"{human_bytes(before)} became {human_bytes(stored)} ({stored / before - 1:+.1%})"
                 if before

@@ -89,6 +89,26 @@ def python_values(column: pa.Array) -> list[Any]:
     return [numbers[start:end] if valid else None for start, end, valid in pairs]
 
 
+def size_of(value: Any) -> int:
+    """Return the bytes of one of `python_values`, about."""
+    match value:
+        case None:
+            return 0
+        case str():
+            return len(value) if value.isascii() else len(value.encode())
+        case bytes():
+            return len(value)
+        case np.ndarray():
+            return value.nbytes
+        case list() | tuple():
+            # Numbers are in lists by the thousand.
+            numbers = value and isinstance(value[0], int | float)
+            return 8 * len(value) if numbers else 4 + sum(map(size_of, value))
+        case dict():
+            return sum(map(size_of, value.values()))
+    return 8
+
+
 def has_moments(kind: pa.DataType) -> bool:
     """Return whether values of a type have moments or durations, at any depth."""
     return bool(_with_moments(kind, pa.string()) != kind)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from fastdata.storage.arrow import size_of
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ class Sample(NamedTuple):
     def blob_bytes(self) -> int:
         """Sum of its blobs' lengths."""
         return self.row.length + sum(row.length for row, _ in self._blobs())
+
+    @property
+    def size(self) -> int:
+        """Bytes of its blobs, and of its columns' values, about."""
+        values = (value for value in self.fields if not isinstance(value, tuple))
+        return self.blob_bytes + sum(map(size_of, values))
 
     def without_blobs(self) -> Sample:
         """Return the sample without bytes of blobs."""

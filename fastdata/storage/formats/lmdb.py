@@ -34,6 +34,8 @@ FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
 #: 64 pages or a whole blob.
 _FULL = 16 << 20
+#: Largest map size for an estimate: a process has 47 bits of addresses.
+_MOST_ESTIMATED = 1 << 45
 _MOST_PAGE = 1 << 16  # bytes (MAX_PAGESIZE)
 _PAGE_HEADER = 16  # bytes at the start of every page (PAGEHDRSZ in LMDB's mdb.c)
 
@@ -48,13 +50,17 @@ def field_key(number: int, field: str) -> bytes:
     return sample_key(number) + b"." + field.encode()
 
 
-def map_size(blob_bytes: int) -> int:
-    """Return the map size to open with, for an expected sum of blob lengths.
+def map_size(size: int, *, exact: bool = True) -> int:
+    """Return the map size to open with, for an expected sum of lengths of values.
 
     It is the same for every commit, since LMDB writes it into the file: the next power of
-    two above twice the blobs and 1 GiB. Address space, not memory.
+    two above twice the values and 1 GiB. Address space, not memory. If the sum is only an estimate,
+    there is far more, as long as a process has it.
     """
-    return 1 << (2 * blob_bytes + (1 << 30)).bit_length()
+    needed = 1 << (2 * size + (1 << 30)).bit_length()
+    if exact:
+        return needed
+    return max(needed, min(1 << (128 * size + (1 << 40)).bit_length(), _MOST_ESTIMATED))
 
 
 def entries(path: Path) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats import Sample
 
-#: A row group ends at this many bytes of images, or rows. It is held in memory twice while
+#: A row group ends at this many bytes of samples, or rows. It is held in memory twice while
 #: it is written, and is what readers like petastorm load at once.
 ROW_GROUP_BYTES = 8 << 20
 ROW_GROUP_ROWS = 8192  # pyarrow ends a page at 20,000 rows, and a row group must be one page
@@ -92,7 +93,7 @@ class ParquetWriter:
 
     def add(self, sample: Sample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
-        size = sample.blob_bytes
+        size = sample.size
         full = self._held + size > ROW_GROUP_BYTES or len(self._samples) == ROW_GROUP_ROWS
         if self._samples and full:
             self._flush()
@@ -220,7 +221,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
         size = os.fstat(file.fileno()).st_size
         try:
             # Not by pyarrow: of some values in a footer, it ends the process.
-            footer = _footer(file.fileno(), size)
+            footer = _footer(partial(read_exactly, file.fileno()), size)
             places = _places(footer[_ELEMENTS], ("image", *fields))
             groups = [(g[_ROWS], {n: _chunk(g, at) for n, (at, _) in places.items()})
                       for g in footer[_GROUPS]]  # fmt: skip
@@ -324,18 +325,38 @@ _ELEMENTS, _GROUPS = 2, 4
 _REPETITION, _NAME, _CHILDREN = 3, 4, 5
 _COLUMNS, _ROWS = 1, 3
 _ABOUT = 3
-_CODEC, _STORED_SIZE, _PAGES_AT = 4, 7, 9
+_CODEC, _PLAIN_SIZE, _STORED_SIZE, _PAGES_AT = 4, 6, 7, 9
 #: Bytes that a footer may have, and structures in each other.
 _MOST_FOOTER, _MOST_DEPTH = 256 << 20, 16
 
 
-def _footer(descriptor: int, size: int) -> dict[int, Any]:
+def column_sizes(metadata: pq.FileMetaData) -> list[dict[str, int]]:
+    """Return the bytes of each column of each row group, before compression.
+
+    They are unknown, and missing, if the footer is too deep for this module.
+    """
+    # Not by pyarrow: of some values in a column's metadata, it ends the process.
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    data = sink.getvalue().to_pybytes()
+    try:
+        footer = _footer(lambda at, size: data[at : at + size], len(data))
+        places = _leaf_places(footer[_ELEMENTS])
+        return [
+            {path: group[_COLUMNS][at][_ABOUT][_PLAIN_SIZE] for path, (at, _) in places.items()}
+            for group in footer[_GROUPS]
+        ]
+    except (LookupError, ValueError, TypeError, AttributeError):
+        return [{} for _ in range(metadata.num_row_groups)]
+
+
+def _footer(read: Callable[[int, int], bytes], size: int) -> dict[int, Any]:
     """Return a file's footer: its schema and row groups, by field numbers."""
-    end = read_exactly(descriptor, max(size - 8, 0), 8)
+    end = read(max(size - 8, 0), 8)
     length = int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
         raise ValueError("it does not end with a footer")
-    found: dict[int, Any] = _Thrift(read_exactly(descriptor, size - 8 - length, length)).value(12)
+    found: dict[int, Any] = _Thrift(read(size - 8 - length, length)).value(12)
     return found
 
 
@@ -349,6 +370,17 @@ def _places(elements: list[dict[int, Any]], names: Iterable[str]) -> dict[str, t
     Raises:
         ValueError: There is no such column.
     """
+    leaves, found = _leaf_places(elements), {}
+    for name in names:
+        place = leaves.get(name, leaves.get(f"{name}.bytes"))
+        if place is None:
+            raise ValueError(f"it has no column {name}")
+        found[name] = place
+    return found
+
+
+def _leaf_places(elements: list[dict[int, Any]]) -> dict[str, tuple[int, int]]:
+    """Return the number of each leaf column, and the level of values that are not null, by path."""
     rest = iter(elements[1:])
     leaves: dict[str, tuple[int, int]] = {}
 
@@ -365,13 +397,7 @@ def _places(elements: list[dict[int, Any]], names: Iterable[str]) -> dict[str, t
 
     for _ in range(elements[0][_CHILDREN]):
         walk("", 0, _MOST_DEPTH)
-    found = {}
-    for name in names:
-        place = leaves.get(name, leaves.get(f"{name}.bytes"))
-        if place is None:
-            raise ValueError(f"it has no column {name}")
-        found[name] = place
-    return found
+    return leaves
 
 
 def _chunk(group: dict[int, Any], column: int) -> tuple[int, int]:
