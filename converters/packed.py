@@ -154,6 +154,8 @@ class PackedRows(NamedTuple):
         if is_url(self.place):
             opened = Fetching(self.place, self.options)
         with opened as fetching:
+            if fetching is not None:
+                fetching.fetch_fields()
             blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
             root = _images_root(self.place, blobs.manifest)
             rows = blobs.index.rows(self.start, self.stop, seek_points=False)

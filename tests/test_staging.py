@@ -18,17 +18,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from containers import edit_manifest, load_manifest
+from containers import edit_manifest, load_manifest, pack_tree
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
+from fastdata.converters.table import TableImages
 from hangs import HANG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from test_fields_storage import BLOBS, as_files
 
 from fastdata.cli import cli
 from fastdata.dataset import ImageDataset
@@ -398,6 +401,32 @@ def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> N
     fields, copied = load_manifest(dataset), load_manifest(stage(dataset).path)
     assert fields.pop("checksum") != copied.pop("checksum")
     assert copied == {**fields, "root": "images"} and copied["later"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("container", "behind_url"), [("folder", False), ("folder", True), ("shards", True)]
+)
+def test_further_fields_are_copied(
+    tmp_path: Path, web: str, container: str, behind_url: bool
+) -> None:
+    """Also the blobs of a `folder`, each of which is a file."""
+    names = ("text", "boxes", *BLOBS)
+    table = as_files(tmp_path / "web" / "files").select(["key", "path", *names])
+    path = tmp_path / "web" / "set"
+    pack_tree(TableImages(table, tmp_path / "web" / "files", files=BLOBS), path, container)
+    if container == "folder":
+        edit_manifest(path, lambda manifest: manifest.update(root="../files"))
+
+    def rows(where: Path | str) -> list[Any]:
+        dataset = ImageDataset(where, fields=("image", "key", *names))
+        return [[np.asarray(one).tolist() for one in sample] for sample in dataset]
+
+    expected = rows(path)
+    name = f"{web}/set" if behind_url else path
+    copy = stage(name).path
+    (tmp_path / "web").rename(tmp_path / "gone")
+    assert rows(copy) == expected
+    assert verify(copy, workers=1).problems == []
 
 
 def test_paths_may_be_text(make: Callable[[str], Path], tmp_path: Path) -> None:

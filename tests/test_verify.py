@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -22,15 +24,18 @@ from containers import (
     load_manifest,
     originals,
     pack_tree,
+    png,
     row_of,
 )
 from fastdata.converters import Encoding
+from fastdata.converters.table import TableImages
 
 from fastdata import ImageDataset, verify
 from fastdata.cli import cli
-from fastdata.errors import DatasetError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
+from fastdata.storage import columns
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
@@ -64,7 +69,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 0x10]))
 
 
-def found(path: Path, **options: Any) -> str:
+def found(path: Path | str, **options: Any) -> str:
     """All problems as a text."""
     result: Verification = verify(path, workers=1, **options)
     return "\n".join(f"{problem.where}: {problem.what}" for problem in result.problems)
@@ -564,3 +569,207 @@ def test_a_pass_over_a_large_index_takes_little_memory(tmp_path: Path, command: 
         check=True,
     )
     assert int(done.stdout) < 60e6
+
+
+class TestFields:
+    """Damage to the files of fields, and manifests that lie about them."""
+
+    ROWS = 12
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A dataset with fields in each container; columns are cut into pieces of four rows."""
+        folder = tmp_path_factory.mktemp("fields")
+        rows = []
+        for number in range(cls.ROWS):
+            row = {"path": f"{number}.jpg", "id": number, "text": f"caption {number}"}
+            row |= {"maybe": None if number % 5 == 2 else f"{number}"}
+            row |= {"mask": f"{number}.png" if number % 4 else None, "note": f"{number}.bin"}
+            (folder / "tree").mkdir(exist_ok=True)
+            (folder / "tree" / row["path"]).write_bytes(jpeg(32, 24, (number, 0, 0)))
+            (folder / "tree" / f"{number}.png").write_bytes(png(5, 4, (number, 1, 1)))
+            (folder / "tree" / row["note"]).write_bytes(bytes([number + 1]) * 90)
+            rows.append(row)
+        source = TableImages(pa.Table.from_pylist(rows), folder / "tree", files=["mask", "note"])
+        with mock.patch.object(columns, "_PIECE_ROWS", 4):
+            for container in (*CONTAINERS, "folder"):
+                pack_tree(source, folder / container, container, unit_size=1500)
+                assert found(folder / container) == ""
+        return folder
+
+    @pytest.fixture
+    def copy(self, whole: Path, tmp_path: Path) -> Callable[[str], Path]:
+        def copied(container: str) -> Path:
+            path = Path(shutil.copytree(whole / container, tmp_path / container))
+            if container == "folder":
+                shutil.copytree(whole / "tree", tmp_path / "tree")
+                edit_manifest(path, lambda manifest: manifest.update(root="../tree"))
+            return path
+
+        return copied
+
+    @pytest.mark.parametrize("name", ["_field-text.arrow", "_index-text.rows", "_index-mask.rows"])
+    @pytest.mark.parametrize("fast", [False, True])
+    def test_a_file_that_is_not_whole_is_one_problem(
+        self, copy: Callable[[str], Path], name: str, fast: bool
+    ) -> None:
+        path = copy("shards")
+        data = (path / name).read_bytes()
+        for change in (b"", data[:-1], data + b"more", None):
+            if change is None:
+                (path / name).unlink()
+            else:
+                (path / name).write_bytes(change)
+            (problem,) = verify(path, workers=1, fast=fast).problems
+            assert problem.where == str(path / name)
+            assert ("No such file" if change is None else f"{len(change)} bytes") in problem.what
+
+    def test_a_flipped_bit_of_a_column_names_its_samples(self, copy: Callable[[str], Path]) -> None:
+        path = copy("lmdb")
+        file = path / "_field-text.arrow"
+        sound = file.read_bytes()
+        places = {"samples 0 to 3": b"caption 2", "samples 8 to 11": b"caption 11"}
+        for samples, text in places.items():
+            flip(file, sound.index(text))
+            for workers in (1, 2):
+                problems = verify(path, workers=workers).problems
+                assert {problem.where for problem in problems} == {str(file)}
+                (one,) = (problem.what for problem in problems if "CRC-32C" not in problem.what)
+                assert f"the text of {samples}: its bytes in {file} have changed" in one
+            with pytest.raises(CorruptionError, match=f"the text of {samples}: its bytes"):
+                ImageDataset(path).column("text")
+            file.write_bytes(sound)
+        for offset in (0, 20, len(sound) - 30, len(sound) - 1):  # magic, schema, footer, magic
+            flip(file, offset)
+            assert found(path).startswith(f"{file}: has CRC-32C")
+            file.write_bytes(sound)
+
+    @pytest.mark.parametrize("name", ["_index-text.rows", "_index-mask.rows", "_index-note.rows"])
+    def test_a_flipped_bit_of_an_index(self, copy: Callable[[str], Path], name: str) -> None:
+        path = copy("parquet")
+        row = 0 if "text" in name else 2
+        for offset, what in ((3, "cannot be read"), (40, "its header"), (64 * (row + 1) + 9, "")):
+            flip(path / name, offset)
+            assert f"{path / name}: the index " in found(path, fast=True)
+            text = found(path)
+            assert text.count("\n") == 1 and text.count(f"{path / name}: ") == 2
+            assert (what or f"is damaged at row {row}") in text and "has CRC-32C" in text
+            flip(path / name, offset)
+
+    @pytest.mark.parametrize("container", [*CONTAINERS, "folder"])
+    @pytest.mark.parametrize("field", ["mask", "note"])
+    def test_a_flipped_bit_of_a_further_blob(
+        self, copy: Callable[[str], Path], container: str, field: str
+    ) -> None:
+        path = copy(container)
+        row = ImageDataset(path).source.record(6, field)
+        file = ImageDataset(path).source.file(row, 6)
+        flip(file, row.offset + row.length // 2)
+        text = found(path)
+        assert f"sample 6 (6): its {field}: " in text and "have changed" in text
+        assert text.count("\n") == (container != "folder")
+
+    @pytest.mark.parametrize("fast", [False, True])
+    def test_single_files_of_further_blobs(self, copy: Callable[[str], Path], fast: bool) -> None:
+        path = copy("folder")
+        tree = path / "../tree"
+        (tree / "5.png").unlink()
+        (tree / "7.bin").write_bytes(b"short")
+        assert found(path, fast=fast).splitlines() == [
+            f"{tree / '5.png'}: No such file or directory",
+            f"{tree / '7.bin'}: has 5 bytes, the index says 90",
+        ]
+
+    def test_files_of_two_fields_that_are_exchanged(self, copy: Callable[[str], Path]) -> None:
+        path = copy("shards")
+        for one, other in (("text", "maybe"), ("mask", "note")):
+            for name in ("_field-{}.arrow", "_index-{}.rows"):
+                first, second = path / name.format(one), path / name.format(other)
+                if first.exists():
+                    first.rename(path / "held")
+                    second.rename(first)
+                    (path / "held").rename(second)
+        text = found(path)
+        assert f"{path / '_field-text.arrow'}: has " in text
+        assert f"{path / '_field-maybe.arrow'}: has " in text
+        assert "sample 1 (1): its index row of note is impossible" in text
+
+    @pytest.mark.parametrize(
+        ("lie", "said"),
+        [
+            ({"id": {"schema": "double"}}, "holds id int64, the manifest says id double"),
+            ({"text": {"schema": "binary"}}, "holds text string, the manifest says text binary"),
+            ({"id": {"rows": 3}}, "_index-id.rows: the index holds 3 rows"),
+            ({"id": {"rows": 5}}, "_index-id.rows: its row 0 is impossible for 5 rows"),
+            ({"maybe": {"nullable": False}}, "_field-maybe.arrow: has a null in samples 0 to 3"),
+            ({"mask": {"nullable": False}}, "sample 4 (4): its index row of mask is impossible"),
+            ({"mask": {"kind": "blob"}}, "sample 1 (1): its index row of mask is impossible"),
+            ({"note": {"kind": "image"}}, "sample 0 (0): its note: not an image"),
+            ({"text": {"name": "other"}}, "holds text string, the manifest says other string"),
+            ({"note": {"name": "other"}}, "the index names"),
+            (
+                {"text": {"file": "_field-id.arrow"}, "id": {"file": "_field-text.arrow"}},
+                "_index-text.rows: its row 0 is impossible for 4 rows in _field-id.arrow",
+            ),
+            (
+                {
+                    "text": {"file": "_field-maybe.arrow", "index": "_index-maybe.rows"},
+                    "maybe": {"file": "_field-text.arrow", "index": "_index-text.rows"},
+                },
+                "_field-maybe.arrow: holds maybe string, the manifest says text string",
+            ),
+            ({"text": {"file": "_field-id.arrow"}}, "two of its fields have one file"),
+            ({"text": {"index": "_field-text.arrow"}}, "two of its fields have one file"),
+            ({"mask": {"index": "shard-000000.tar"}}, "shard-000000.tar: the index cannot be"),
+        ],
+        ids=str,
+    )
+    def test_a_manifest_that_lies(
+        self, copy: Callable[[str], Path], lie: dict[str, Any], said: str
+    ) -> None:
+        path = copy("shards")
+
+        def change(manifest: dict[str, Any]) -> None:
+            for entry in manifest["fields"]:
+                entry |= lie.get(entry["name"], {})
+                if "schema" in lie.get(entry["name"], {}):
+                    kind = pa.type_for_alias(entry["schema"])
+                    schema = pa.schema([(entry["name"], kind)]).serialize()
+                    entry["schema"] = base64.b64encode(schema).decode()
+
+        edit_manifest(path, change)
+        assert said in found_or_raised(path)
+
+    def test_classes_without_labels(self, dataset: Callable[[str], Path]) -> None:
+        path = dataset("shards")
+        edit_manifest(path, lambda manifest: manifest["fields"].pop(1))
+        assert "there are classes, but no field label" in found_or_raised(path)
+        edit_manifest(path, lambda manifest: manifest.update(classes=[]))
+        assert "its index row is impossible: label 1" in found(path, fast=True)
+
+    def test_behind_a_url(self, whole: Path, tmp_path: Path, web: str) -> None:
+        path, url = tmp_path / "web" / "lmdb", f"{web}/lmdb"
+        shutil.copytree(whole / "lmdb", path)
+        assert found(url) == ""
+        names = ["_field-text.arrow", "_index-text.rows", "_index-mask.rows"]
+        sound = {name: (path / name).read_bytes() for name in names}
+        for name in names:
+            flip(path / name, 40)
+        text = found(url)
+        for name in names:
+            assert f"{url}/{name}: has CRC-32C" in text
+            (path / name).write_bytes(sound[name][:-1])
+        assert str(tempfile.gettempdir()) not in text
+        fast = found(url, fast=True)
+        assert fast.count("\n") == 2 and f"{url}/{names[0]}: has {len(sound[names[0]]) - 1}" in fast
+
+    @pytest.mark.parametrize("fast", [False, True])
+    def test_a_folder_behind_a_url(self, whole: Path, tmp_path: Path, web: str, fast: bool) -> None:
+        path = tmp_path / "web" / "folder"
+        for name in ("tree", "folder"):
+            shutil.copytree(whole / name, tmp_path / "web" / name)
+        edit_manifest(path, lambda manifest: manifest.update(root="../tree"))
+        (tmp_path / "web" / "tree" / "5.png").unlink()
+        text = found(f"{web}/folder", fast=fast)
+        assert text.count("\n") == 0 and "5.png: No such file" in text

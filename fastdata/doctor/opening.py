@@ -118,7 +118,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
     root = None
     if manifest.root is not None:
         root = Path(os.path.normpath(location / manifest.root))
-        copied += manifest.blob_bytes + manifest.samples * _PAGE
+        copied += manifest.blob_bytes + manifest.loose_files * _PAGE
     data = Data(
         path=str(dataset.path),
         location=str(location),

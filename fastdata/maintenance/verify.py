@@ -20,13 +20,14 @@ from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
 from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
+from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
 from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.fields import BLOBS, IMAGE, LABEL
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
 from fastdata.storage.files import open_file
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import Row
@@ -35,6 +36,8 @@ from fastdata.text import human_count
 #: Samples that one task decodes, and those whose file sizes one task checks.
 _ROWS = 256
 _LOOSE_ROWS = 4096
+#: Pieces of a column that one task reads.
+_PIECES = 256
 #: Bytes that one task checksums: about a tenth of a second, so that other tasks wait little.
 _RANGE = 128 << 20
 
@@ -75,16 +78,17 @@ def verify(
 ) -> Verification:
     """Check a dataset.
 
-    Checks that every file has its size and checksum; that every extent of the index lies in
+    Checks that every file has its size and checksum; that every extent of an index lies in
     its file, and is where the container itself has the blob; that every blob has its
-    checksum, decodes, and is an image of the size, channels and encoding that the index says; and
-    that seek points are those of their image, and have the checksums of its parts.
+    checksum, decodes, and is an image of the size, channels and encoding that the index says;
+    that seek points are those of their image, and have the checksums of its parts; and that
+    columns have the types, rows and nulls that the manifest says.
 
     A file that is missing, cut short or cannot be read is one problem, whatever is in it.
     Memory grows with the problems found, but not with the dataset.
 
     A dataset behind a URL is fetched a file at a time to a temporary folder ($TMPDIR), which
-    has to hold two of its files; ``fast`` fetches its manifest and index alone.
+    has to hold its columns and two of its files; ``fast`` fetches its manifest and indexes alone.
 
     Args:
         path: The dataset's folder or URL; a staged copy of it is not looked at.
@@ -107,9 +111,10 @@ def verify(
     source = PackedSource(Path(path))
     findings = _Findings()
     findings.add(_check_sizes(source))
+    fields = _check_indexes(source, findings)
     # Each sample would report an impossible index again.
-    if not findings.add(_check_extents(source)) and not (fast and source.manifest.blob_files):
-        _check_local(source, fast, workers, progress, findings)
+    if fields and not (fast and source.manifest.blob_files):
+        _check_local(source, fields, fast, workers, progress, findings)
     manifest = source.manifest
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
@@ -121,28 +126,28 @@ def _verify_remote(
     progress: Callable[[int, int], None] | None,
 ) -> Verification:
     """Check a dataset whose files are fetched one after the other."""
-    source = fetching.blobs
-    findings = _Findings()
-    findings.add(_Finding(where, what) for where, what in fetching.size_problems(loose=fast))
-    if not findings.add(_check_extents(source)) and not fast:
-        with local_executor(workers) as executor:
-            tick = _ticker(executor, source.manifest.samples, progress)
-            for view in fetching.views():
-                found = _Findings()
-                view_source = PackedSource(view.folder)
-                _check_files(executor, tick, view_source, view.files, view.start, view.stop, found)
-                findings.add(found.named(str(view.folder), fetching.name))
-            tick()
+    source, folder = fetching.blobs, str(fetching.blobs.location)
     manifest = source.manifest
+    findings, found = _Findings(), _Findings()
+    found.add(Finding(f"{folder}/{name}", what) for name, what in fetching.size_problems())
+    fetching.fetch_fields(columns=not fast)
+    fields = _check_indexes(source, found)
+    names = _blobs_of(fields)
+    if fields and fast:
+        found.add(Finding(where, what) for where, what in fetching.loose_problems(names))
+    elif fields:
+        with local_executor(workers) as executor:
+            tick = _ticker(executor, manifest.samples, progress)
+            further = range(manifest.blob_files, len(manifest.files))
+            _check_files(executor, tick, source, further, 0, 0, fields, found)
+            for view in fetching.views(names):
+                of_view = _Findings()
+                args = view.files, view.start, view.stop, fields
+                _check_files(executor, tick, PackedSource(view.folder), *args, of_view)
+                found.add(of_view.named(str(view.folder), fetching.name))
+            tick()
+    findings.add(found.named(folder, fetching.name))
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
-
-
-class _Finding(NamedTuple):
-    """Problem that a check found, and how many samples it kept from being checked."""
-
-    where: str
-    what: str
-    samples: int = 0
 
 
 class _Findings:
@@ -151,7 +156,7 @@ class _Findings:
     def __init__(self) -> None:
         self._samples: dict[tuple[str, str], int] = {}
 
-    def add(self, findings: Iterable[_Finding]) -> bool:
+    def add(self, findings: Iterable[Finding]) -> bool:
         """Add findings; return whether there were any."""
         found = False
         for where, what, samples in findings:
@@ -159,10 +164,14 @@ class _Findings:
             found = True
         return found
 
-    def named(self, folder: str, name: str) -> Iterator[_Finding]:
+    def has(self, path: Path) -> bool:
+        """Return whether there is a finding about a file."""
+        return any(where == str(path) for where, _ in self._samples)
+
+    def named(self, folder: str, name: str) -> Iterator[Finding]:
         """Yield the findings with another name for a folder."""
         for (where, what), samples in self._samples.items():
-            yield _Finding(where.replace(folder, name), what.replace(folder, name), samples)
+            yield Finding(where.replace(folder, name), what.replace(folder, name), samples)
 
     def problems(self) -> list[Problem]:
         """Return the problems, in the order in which each was found first."""
@@ -175,11 +184,11 @@ class _Findings:
         ]
 
 
-def _check_sizes(source: PackedSource) -> Iterator[_Finding]:
+def _check_sizes(source: PackedSource) -> Iterator[Finding]:
     for entry in source.manifest.files:
         problem = _file_problem(source.location / entry.name, entry.size)
         if problem:
-            yield _Finding(str(source.location / entry.name), problem)
+            yield Finding(str(source.location / entry.name), problem)
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
@@ -201,37 +210,36 @@ def _reason(error: OSError) -> str:
     return error.strerror or "cannot be read"
 
 
-def _check_extents(source: PackedSource) -> Iterator[_Finding]:
-    """Check all rows against sizes and classes, without reading blobs."""
-    sizes = np.array([entry.size for entry in source.manifest.files], np.int64)
-    has_label = LABEL in source.fields
-    classes = len(source.manifest.classes)
-    in_files = source.manifest.blob_files > 0
-    start = previous = 0
-    names = ("label", "file", "offset", "length")
-    for batch in source.index.batches(columns=names):
-        labels, files, offsets, lengths = (as_numpy(batch.column(name)) for name in names)
-        bad = has_label & ((labels < 0) | (labels >= classes))
-        if in_files:
-            known = (files >= 0) & (files < len(sizes))
-            end = sizes[np.where(known, files, 0)]
-            bad |= ~known | (np.diff(files, prepend=previous) < 0)
-            bad |= (offsets < 0) | (lengths < 0) | (offsets > end - lengths)
-            previous = int(files[-1])
-        else:
-            bad |= files != -1
-        for at in np.flatnonzero(bad).tolist():
-            row = source.index[start + at]
-            yield _Finding(
-                f"sample {start + at} ({printable(row.key)})",
-                f"its index row is impossible: label {row.label}, file {row.file}, "
-                f"offset {row.offset}, length {row.length}",
-            )
-        start += batch.num_rows
+def _check_indexes(source: PackedSource, findings: _Findings) -> list[StoredField]:
+    """Check the indexes of all fields.
+
+    Returns:
+        The fields whose values can be checked; none if the images are not among them.
+    """
+    usable: list[StoredField] = []
+    for stored in source.manifest.fields:
+        names = [name for name in (stored.index, stored.file) if name is not None]
+        if stored.field == LABEL or any(findings.has(source.location / name) for name in names):
+            continue
+        try:
+            wrong = findings.add(check_index(source, stored))
+        except DatasetError as error:
+            if stored.index is None:
+                raise
+            path, wrong = source.location / stored.index, True
+            findings.add([Finding(str(path), error.what.removeprefix(f"{path}: "))])
+        if not wrong:
+            usable.append(stored)
+    return usable if usable and usable[0].field == IMAGE else []
+
+
+def _blobs_of(fields: Iterable[StoredField]) -> list[str]:
+    return [one.field.name for one in fields if one.field.kind in BLOBS]
 
 
 def _check_local(
     source: PackedSource,
+    fields: Sequence[StoredField],
     fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
@@ -245,12 +253,12 @@ def _check_local(
     with local_executor(workers) as executor:
         tick = _ticker(executor, samples, progress)
         if fast:
-            tasks = (task for _, task in _row_tasks(_check_loose_size, source, _LOOSE_ROWS))
-            for found in executor.run(_call, tasks, tick):
+            rows = _row_tasks(_check_loose_size, source, fields, _LOOSE_ROWS, 0, samples)
+            for found in executor.run(_call, (task for _, task in rows), tick):
                 findings.add(found)
         else:
             numbers = range(-1, len(source.manifest.files))
-            _check_files(executor, tick, source, numbers, 0, samples, findings)
+            _check_files(executor, tick, source, numbers, 0, samples, fields, findings)
         tick()
 
 
@@ -261,14 +269,15 @@ def _check_files(
     numbers: Sequence[int],
     start: int,
     stop: int,
+    fields: Sequence[StoredField],
     findings: _Findings,
 ) -> None:
-    """Check some files (-1: the index), and the samples from ``start`` to ``stop``."""
+    """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
     checksums = _Checksums(source, numbers)
     # A file's samples are checked at about the time of its checksum, so that it is read
     # from the disk once, and so that the progress of samples is that of the whole.
-    rows = _row_tasks(_check_sample, source, _ROWS, start, stop)
-    mixed: Iterable[tuple[float, Callable[[], list[_Finding] | _RangeChecksum]]]
+    rows = _row_tasks(_check_sample, source, fields, _ROWS, start, stop)
+    mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
     for found in executor.run(_call, (task for _, task in mixed), tick):
         if isinstance(found, _RangeChecksum):
@@ -277,8 +286,11 @@ def _check_files(
             findings.add(found)
     findings.add(checksums.findings())
     # A damaged file is not walked: its blobs are known to be in doubt.
-    for walked in executor.run(partial(_check_container, source), checksums.sound(), tick):
+    walk = partial(_check_container, source, fields)
+    for walked in executor.run(walk, checksums.sound(), tick):
         findings.add(walked)
+    for pieces in executor.run(_call, _piece_tasks(source, fields, numbers), tick):
+        findings.add(pieces)
 
 
 def _ticker(
@@ -310,13 +322,36 @@ def _call(task: Callable[[], Result]) -> Result:
 
 
 def _row_tasks(
-    check: _Check, source: PackedSource, rows: int, first: int = 0, last: int | None = None
-) -> Iterator[tuple[float, Callable[[], list[_Finding]]]]:
+    check: _Check,
+    source: PackedSource,
+    fields: Sequence[StoredField],
+    rows: int,
+    first: int,
+    end: int,
+) -> Iterator[tuple[float, Callable[[], list[Finding]]]]:
     """Yield tasks for runs of samples, each with its relative position (0 to 1)."""
-    end = source.manifest.samples if last is None else last
     for start in range(first, end, rows):
-        task = partial(_check_rows, source, start, min(start + rows, end), check)
+        stop = min(start + rows, end)
+        task = partial(_check_rows, source, _blobs_of(fields), start, stop, check)
         yield (start - first) / (end - first), task
+
+
+def _piece_tasks(
+    source: PackedSource, fields: Sequence[StoredField], numbers: Sequence[int]
+) -> Iterator[Callable[[], list[Finding]]]:
+    """Yield tasks for runs of the pieces of columns whose files are among ``numbers``."""
+    for stored in fields:
+        if stored.file is None or source.manifest.number_of(stored.file) not in numbers:
+            continue
+        pieces = len(source.index_of(stored.field.name))
+        for start in range(0, pieces, _PIECES):
+            yield partial(_check_pieces, source, stored, start, min(start + _PIECES, pieces))
+
+
+def _check_pieces(
+    source: PackedSource, stored: StoredField, start: int, stop: int
+) -> list[Finding]:
+    return list(check_pieces(source, stored, start, stop))
 
 
 class _Checksums:
@@ -355,14 +390,14 @@ class _Checksums:
         elif isinstance(found, int):
             self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
 
-    def findings(self) -> Iterator[_Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yield the files whose checksum differs from the manifest's, or that cannot be read."""
         for number, entry in self._entries.items():
             found = self._found[number]
             if not self._is_right(number):
                 if isinstance(found, int):
                     found = f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}"
-                yield _Finding(str(self._path / entry.name), found)
+                yield Finding(str(self._path / entry.name), found)
 
     def sound(self) -> Iterator[int]:
         """Return the container's files whose checksum is right."""
@@ -380,14 +415,18 @@ def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeC
         return _RangeChecksum(number, length, _reason(error))
 
 
-def _check_container(source: PackedSource, number: int) -> list[_Finding]:
-    """Check that a file's container and the index agree on where its blobs are."""
-    path = source.location / source.manifest.files[number].name
+def _check_container(
+    source: PackedSource, checked: Sequence[StoredField], number: int
+) -> list[Finding]:
+    """Check that a file has the blobs of its indexes where they say, or the column."""
+    entry = source.manifest.files[number]
+    path = source.location / entry.name
     if number >= source.manifest.blob_files:
-        return []
+        columns = (stored for stored in checked if stored.file == entry.name)
+        return [found for stored in columns for found in check_column_file(source, stored)]
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
     container, fields = source.manifest.container, source.fields
-    names = [field.name for field in fields if field.kind in BLOBS]
+    names = _blobs_of(checked)
     try:
         walk = formats.extents(container, path, fields)
         indexes = [source.index_of(name).batches(start, stop, _EXTENT) for name in names]
@@ -396,12 +435,12 @@ def _check_container(source: PackedSource, number: int) -> list[_Finding]:
             return []
         found = sum(1 for _ in formats.extents(container, path, fields))
     except CorruptionError as error:
-        return [_Finding(str(path), error.what)]
+        return [Finding(str(path), error.what)]
     what = (
         f"holds {human_count(found, 'sample')}, the index names {stop - start} in it; "
         f"they differ from its sample {first} on"
     )
-    return [_Finding(str(path), what)]
+    return [Finding(str(path), what)]
 
 
 _EXTENT = ("offset", "length")
@@ -438,24 +477,29 @@ def _first_difference(
 
 
 #: Checks one sample; the dictionary caches the problem of each file.
-_Check: TypeAlias = Callable[[PackedSource, Row, int, dict[Path, "str | None"]], _Finding | None]
+_Check: TypeAlias = Callable[
+    [PackedSource, str, Row, int, dict[Path, "str | None"]], Finding | None
+]
 
 
-def _check_rows(source: PackedSource, start: int, stop: int, check: _Check) -> list[_Finding]:
-    """Check some samples."""
+def _check_rows(
+    source: PackedSource, names: Sequence[str], start: int, stop: int, check: _Check
+) -> list[Finding]:
+    """Check the blobs of some fields of some samples."""
     files: dict[Path, str | None] = {}
     findings = []
-    for number, row in enumerate(source.index.rows(start, stop), start):
-        finding = check(source, row, number, files)
-        if finding is not None:
-            findings.append(finding)
-        report(1, row.length)
-    for field in source.fields:
-        if field.kind == "column" and field != LABEL:
-            try:
-                source.column(field.name, np.arange(start, stop))
-            except DatasetError as error:
-                findings.append(_Finding(str(source.location), error.what))
+    keys: list[str] = []
+    for name in names:
+        for number, row in enumerate(source.index_of(name).rows(start, stop), start):
+            if name == IMAGE.name:
+                keys.append(row.key)
+                report(1, row.length)
+            elif not row.length:
+                continue
+            row = row._replace(key=keys[number - start])
+            finding = check(source, name, row, number, files)
+            if finding is not None:
+                findings.append(finding)
     return findings
 
 
@@ -464,54 +508,46 @@ def _sample(row: Row, number: int) -> str:
 
 
 def _check_loose_size(
-    source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
-) -> _Finding | None:
+    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
+) -> Finding | None:
     """Check the size of a sample's file in a `folder`."""
     try:
         path = source.file(row, number)
     except CorruptionError as error:
-        return _Finding(_sample(row, number), error.what)
+        return Finding(_sample(row, number), error.what)
     try:
         problem = _size_problem(path.stat(), row.length, "index")
     except OSError as error:
         problem = _reason(error)
-    return _Finding(str(path), problem) if problem else None
+    return Finding(str(path), problem) if problem else None
 
 
 def _check_sample(
-    source: PackedSource, row: Row, number: int, files: dict[Path, str | None]
-) -> _Finding | None:
-    """Read and decode a sample."""
+    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
+) -> Finding | None:
+    """Read a blob of a sample, and decode it if it is an image."""
     try:
         path = source.file(row, number)
         if not source.manifest.blob_files:
             problem = _file_problem(path, row.length, "index")
             if problem:
-                return _Finding(str(path), problem)
+                return Finding(str(path), problem)
         elif path not in files:
             files[path] = _file_problem(path, source.manifest.files[row.file].size)
         problem = files.get(path)
         if problem:
-            return _Finding(str(path), problem, samples=1)
-        problem = _blob_problem(row, source.read(row, number)) or _field_problem(source, number)
+            return Finding(str(path), problem, samples=int(name == IMAGE.name))
+        data = source.read(row, number)
+        problem = _blob_problem(row, data) if source.field(name).kind == "image" else None
     except DatasetError as error:
         problem = error.what
     except SampleError as error:
         problem = error.line
-    return _Finding(_sample(row, number), problem) if problem else None
-
-
-def _field_problem(source: PackedSource, number: int) -> str | None:
-    """Return how a further blob of a sample differs from its row; None if none does."""
-    for field in source.fields:
-        if field.kind not in BLOBS or field == IMAGE:
-            continue
-        row = source.record(number, field.name)
-        if row.length and (data := source.encoded(number, field.name).data):
-            problem = _blob_problem(row, data) if field.kind == "image" else None
-            if problem:
-                return f"its {field.name} {problem}"
-    return None
+    if problem is None:
+        return None
+    return Finding(
+        _sample(row, number), problem if name == IMAGE.name else f"its {name}: {problem}"
+    )
 
 
 def _blob_problem(row: Row, data: bytes) -> str | None:

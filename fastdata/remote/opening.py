@@ -131,11 +131,11 @@ class RemoteSource(IndexedSource):
         # Without the query, which follows each file's name.
         return None if self._root is None else split_query(self._root)[0].rstrip("/")
 
-    def file(self, record: Row, number: int) -> str:
+    def file(self, record: Row, number: int | None) -> str:
         """See `IndexedSource.file`."""
         return redact(self._ref(record, number).url)
 
-    def _ref(self, record: Row, number: int) -> FileRef:
+    def _ref(self, record: Row, number: int | None) -> FileRef:
         own = self._own_path(record, number)
         if own is None:
             return self.shared_file(record.file)
@@ -153,7 +153,7 @@ class RemoteSource(IndexedSource):
         query = "" if self._root is None else split_query(self._root)[1]
         return own_file(extents.path(slot) + query, stop)
 
-    def read(self, record: Row, number: int) -> bytes:
+    def read(self, record: Row, number: int | None) -> bytes:
         """See `IndexedSource.read`.
 
         Raises:
@@ -162,7 +162,7 @@ class RemoteSource(IndexedSource):
         """
         return self.read_several([record], number)[0]
 
-    def read_several(self, records: Sequence[Row], number: int) -> list[bytes]:
+    def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:
         """See `IndexedSource.read_several`: all at once, neighbours by one request."""
         wanted = []
         for place, record in enumerate(records):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 class Fetching:
-    """Remote dataset whose manifest and index are fetched first, then its files one by one.
+    """Remote dataset whose manifest and index are fetched first, then files as they are asked for.
 
     Args:
         url: The dataset's URL.
@@ -51,7 +51,8 @@ class Fetching:
 
     Attributes:
         name: The URL without credentials.
-        blobs: The manifest and the index, without files to read blobs from.
+        blobs: The manifest, the index and what `fetch_fields` has fetched, without files to read
+            blobs from.
 
     Raises:
         DatasetError: There is no finished dataset.
@@ -92,44 +93,56 @@ class Fetching:
                 f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
                 "Pack or upload the dataset again.",
             ) from None
-        for entry in manifest.files[manifest.blob_files :]:
-            self._require_space(entry.size)
-            # The check of the dataset reports a missing file.
-            with suppress(FileNotFoundError):
-                self._fetch_file(entry, self._folder / entry.name)
         self.blobs = PackedSource(self._folder)
 
-    def size_problems(self, *, loose: bool) -> Iterator[tuple[str, str]]:
-        """Yield (file, problem) for each file that is missing or has the wrong size.
+    def fetch_fields(self, *, columns: bool = True) -> None:
+        """Fetch the indexes of further fields, and columns unless told otherwise."""
+        manifest = self.blobs.manifest
+        kept = {one.file for one in manifest.fields} if not columns else ()
+        for entry in manifest.files[manifest.blob_files :]:
+            if entry.name in kept:
+                continue
+            self._require_space(entry.size)
+            # Checks report a missing file, and reading it fails.
+            with suppress(FileNotFoundError):
+                self._fetch_file(entry, self._folder / entry.name)
 
-        ``loose`` also checks the images of a ``folder`` dataset.
-        """
+    def size_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield (name, problem) for each file that is missing or has the wrong size."""
         manifest = self.blobs.manifest
         sizes = self._place.sizes(entry.name for entry in manifest.files)
         for entry in manifest.files:
             found = sizes.get(entry.name)
             if found != entry.size:
-                yield self._place.shown(entry.name), _size_problem(found, entry.size, "manifest")
-        if manifest.root is None or not loose:
+                yield entry.name, _size_problem(found, entry.size, "manifest")
+
+    def loose_problems(self, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
+        manifest = self.blobs.manifest
+        if manifest.root is None:
             return
         root = self._place.root(manifest.root)
-        rows = self.blobs.index.rows(0, manifest.samples)
-        sizes = root.sizes(row.path or "" for row in rows)
-        for row in self.blobs.index.rows(0, manifest.samples):
-            found = sizes.get(row.path or "")
-            if found != row.length:
-                yield root.shown(row.path or ""), _size_problem(found, row.length, "index")
+        everything = self.blobs.own_files(fields, 0, manifest.samples)
+        sizes = root.sizes(path for path, _ in everything)
+        for path, length in self.blobs.own_files(fields, 0, manifest.samples):
+            found = sizes.get(path)
+            if found != length:
+                yield root.shown(path), _size_problem(found, length, "index")
 
-    def views(self) -> Iterator[View]:
+    def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; each is removed when the next is requested.
 
         The next part is prefetched while one is in use.
+
+        Args:
+            fields: Fields of images and blobs that a ``folder`` dataset's parts have.
 
         Raises:
             RemoteError: A file cannot be fetched.
             SpaceError: There is no room for two parts.
         """
         with ThreadPoolExecutor(1) as next_part, ThreadPoolExecutor(_THREADS) as self._pool:
+            self._fields = fields
             parts = self._parts()
             first = next(parts, None)
             waiting = None if first is None else next_part.submit(self._make, *first)
@@ -189,7 +202,7 @@ class Fetching:
             with suppress(FileNotFoundError):
                 path.write_bytes(root.read(name))
 
-        names = (row.path or "" for row in self.blobs.index.rows(start, stop))
+        names = (path for path, _ in self.blobs.own_files(self._fields, start, stop))
         for _ in self._pool.map(fetch, filter(is_inside, names)):
             pass
 

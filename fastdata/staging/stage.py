@@ -37,6 +37,7 @@ from fastdata.staging.staged import (
     partial_of,
     remember,
 )
+from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import human_bytes, is_tmpfs, no_space, sync
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
@@ -374,8 +375,9 @@ class _Staging:
         return sum(entry.size for entry in self._entries) + loose
 
     def _check_space(self) -> None:
-        loose = self._manifest.samples if self._manifest.root is not None else 0
-        files = len(self._entries) + loose + 4  # manifest, marker, list of bad samples, journal
+        files = (
+            len(self._entries) + self._manifest.loose_files + 4
+        )  # manifest, marker, list of bad samples, journal
         needed = self._total() + files * _PAGE + len(self._original.text)
         needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
         _check_space(self._place, needed - _allocated(self._partial))
@@ -411,17 +413,29 @@ class _Staging:
         if self._manifest.root is None:
             return
         root = self._source.root(self._manifest.root)
-        path = self._source.local_index(self._manifest.index, copy)
-        for batch in Index(path, self._manifest.samples).batches():
-            columns = (batch.column(name).to_pylist() for name in ("path", "length", "crc32c"))
-            for name, length, crc in zip(*columns, strict=True):
-                if not is_inside(name or ""):
-                    raise CorruptionError(
-                        f"{path}: the path {name!r} leaves the dataset's root",
-                        "Index the folder again: fastdata convert … --to folder --force.",
-                    )
-                entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
-                yield root.copied(entry, copy / IMAGES_NAME / name, name)
+        for name, length, crc in self._loose(copy):
+            if not is_inside(name):
+                raise CorruptionError(
+                    f"{self._original.name}: the path {name!r} leaves the dataset's root",
+                    "Index the folder again: fastdata convert … --to folder --force.",
+                )
+            entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
+            yield root.copied(entry, copy / IMAGES_NAME / name, name)
+
+    def _loose(self, copy: Path) -> Iterator[tuple[str, int, int]]:
+        """Yield path, size and checksum of the images and further blobs below the root."""
+        manifest = self._manifest
+        names = [one.index for one in manifest.fields if one.field.kind in BLOBS]
+        for name in names:
+            entry = manifest.index if name is None else manifest.files[manifest.number_of(name)]
+            path = self._source.local_index(entry, copy)
+            for batch in Index(path, manifest.samples).batches(
+                columns=("path", "length", "crc32c")
+            ):
+                columns = (batch.column(one).to_pylist() for one in batch.schema.names)
+                for found, length, crc in zip(*columns, strict=True):
+                    if length:  # else the sample has no such blob
+                        yield found or "", length, crc
 
     def _finish(self) -> None:
         """Add the manifest, and give the complete copy its final name."""

@@ -161,7 +161,7 @@ class ColumnReader:
         numbers = list(numbers)
         found = {number: recent.get(number, older.get(number)) for number in numbers}
         missing = [number for number, piece in found.items() if piece is None]
-        rows = [self._index[number] for number in missing]
+        rows = list(map(self._record, missing))
         for number, data in zip(missing, self._read(rows) if rows else (), strict=True):
             found[number] = self._decoded(number, data)
         self._keep(found)
@@ -180,6 +180,21 @@ class ColumnReader:
         elif self._bytes > _KEPT_BYTES // 2:
             self._older, self._recent, self._bytes = self._recent, {}, 0
 
+    def piece(self, number: int) -> pa.Array:
+        """Return a piece, without keeping it; see `values` for errors."""
+        (data,) = self._read([self._record(number)])
+        return self._decoded(number, data)
+
+    def _record(self, number: int) -> Row:
+        """Return the row of a piece, with a description as its key."""
+        row: Row = self._index[number]
+        return row._replace(key=self._describe(number))
+
+    def _describe(self, number: int) -> str:
+        first = number * self._stored.rows
+        last = min(first + self._stored.rows, self._rows) - 1
+        return f"the {self._stored.field.name} of samples {first} to {last}"
+
     def _decoded(self, number: int, data: bytes) -> pa.Array:
         expected = min(self._stored.rows, self._rows - number * self._stored.rows)
         try:
@@ -189,8 +204,7 @@ class ColumnReader:
                 raise ValueError(f"it has {batch.num_rows} rows, not {expected}")
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptionError(
-                f"{self._index.path.parent}: piece {number} of the field "
-                f"{self._stored.field.name} cannot be read: {error}",
+                f"{self._index.path.parent}: {self._describe(number)} cannot be read: {error}",
                 "Pack the dataset again (fastdata convert … --force), or copy it again.",
             ) from None
         return batch.column(0)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.fields import IMAGE, STORED_IMAGE_AND_LABEL, Field, StoredField
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.jsontext import parse_json
@@ -99,6 +99,12 @@ class Manifest:
     def blob_files(self) -> int:
         """Number of the first files that are the container's, not those of further fields."""
         return sum(not entry.name.startswith("_") for entry in self.files)
+
+    @property
+    def loose_files(self) -> int:
+        """Most single files that its images and further blobs may be; 0 if containers have them."""
+        blobs = sum(one.kind in BLOBS for one in self.field_list)
+        return 0 if self.root is None else self.samples * blobs
 
     def number_of(self, name: str) -> int:
         """Return the place of a file among `files`."""
@@ -241,6 +247,9 @@ def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...
         raise ValueError("its first field is not the image")
     if len(set(fields)) != len(fields):
         raise ValueError("two of its fields have one name")
+    own = [name for one in stored for name in (one.index, one.file) if name is not None]
+    if len(set(own)) != len(own):
+        raise ValueError("two of its fields have one file")
     return stored
 
 
@@ -268,6 +277,8 @@ def _check_types(manifest: Manifest) -> None:
         raise ValueError("container is 'folder', but there are files")
     if not all(isinstance(name, str) for name in manifest.classes):
         raise ValueError("a class name is not a string")
+    if manifest.classes and LABEL not in manifest.field_list:
+        raise ValueError("there are classes, but no field label")
 
 
 def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:

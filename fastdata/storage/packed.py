@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, printable, warn
@@ -165,6 +166,15 @@ class IndexedSource(Source):
                 self._check_label(int(label), "a sample")
             return labels
 
+    def piece(self, field: str, number: int) -> pa.Array:
+        """Return a piece of a further column, without keeping it in memory.
+
+        Raises:
+            DatasetError: It cannot be read, or has changed.
+        """
+        with self._guard():
+            return self._reader_of(field).piece(number)
+
     def _reader_of(self, field: str) -> ColumnReader:
         found = self._readers.get(field)
         if found is None:
@@ -179,14 +189,10 @@ class IndexedSource(Source):
         assert stored.file is not None
         number = self.manifest.number_of(stored.file)
         size = self.manifest.files[number].size
-        records = []
         for piece in pieces:
             if piece.file != number or not 0 <= piece.offset <= size - piece.length:
                 raise self.index_of(field).corrupt("puts a piece outside of its file")
-            # Its own width is the rows that it holds.
-            about = piece._replace(key=f"field {field}, {human_count(piece.width, 'row')}")
-            records.append(about)
-        return self.read_several(records, 0)
+        return self.read_several(pieces, None)
 
     @once
     def image_size(self) -> tuple[int, int] | None:
@@ -270,24 +276,31 @@ class IndexedSource(Source):
                 f"them: fastdata seek-points {self.location}"
             )
 
+    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[tuple[str, int]]:
+        """Yield (path below the root, length) of the blobs of some rows, if each has a file."""
+        for name in fields:
+            for row in self.index_of(name).rows(start, stop, seek_points=False):
+                if row.path is not None or name == "image":
+                    yield row.path or "", row.length
+
     @abstractmethod
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
         """Open the index of a further field."""
 
     @abstractmethod
-    def file(self, record: Row, number: int) -> Path | str:
+    def file(self, record: Row, number: int | None) -> Path | str:
         """Return the path or URL, without credentials, of the file that holds a row's blob.
 
         Args:
             record: The row's record.
-            number: The row's number, for error messages.
+            number: The row's number, for error messages; None for a piece of a column.
 
         Raises:
             CorruptionError: The record names no file of this dataset.
         """
 
     @abstractmethod
-    def read(self, record: Row, number: int) -> bytes:
+    def read(self, record: Row, number: int | None) -> bytes:
         """Read a row's blob and compare its checksum; the arguments are those of `file`.
 
         Raises:
@@ -295,11 +308,11 @@ class IndexedSource(Source):
             CorruptionError: It has changed.
         """
 
-    def read_several(self, records: Sequence[Row], number: int) -> list[bytes]:
+    def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:
         """Read several blobs of a row, or pieces of a column; see `read`."""
         return [self.read(record, number) for record in records]
 
-    def _own_path(self, record: Row, number: int) -> str | None:
+    def _own_path(self, record: Row, number: int | None) -> str | None:
         """Return the path of a row's own file below the root; None for one of the manifest's files.
 
         Raises:
@@ -318,11 +331,11 @@ class IndexedSource(Source):
             raise self.corrupt(record, number, problem)
         return None
 
-    def corrupt(self, record: Row, number: int, problem: str) -> CorruptionError:
-        """Return the error for a damaged row."""
-        return CorruptionError(
-            f"{self.location}: sample {number} ({printable(record.key)}): {problem}", _HINT
-        )
+    def corrupt(self, record: Row, number: int | None, problem: str) -> CorruptionError:
+        """Return the error for a damaged row, or piece of a column."""
+        key = printable(record.key)
+        where = key if number is None else f"sample {number} ({key})"
+        return CorruptionError(f"{self.location}: {where}: {problem}", _HINT)
 
 
 class PackedSource(IndexedSource):
@@ -361,12 +374,12 @@ class PackedSource(IndexedSource):
         _require_size(path, entry.size, index_size(path))
         return Index(path, rows)
 
-    def file(self, record: Row, number: int) -> Path:
+    def file(self, record: Row, number: int | None) -> Path:
         """See `IndexedSource.file`."""
         own = self._own_path(record, number)
         return Path(self._files[record.file] if own is None else f"{self._root}/{own}")
 
-    def read(self, record: Row, number: int) -> bytes:
+    def read(self, record: Row, number: int | None) -> bytes:
         """See `IndexedSource.read`."""
         path = self.file(record, number)
         try:
