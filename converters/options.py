@@ -17,6 +17,7 @@ from fastdata.errors import UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
+from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, LABEL, NAME, Field
 from fastdata.storage.trust import make_cache_folder
 
@@ -68,7 +69,7 @@ def check_options(
     shard_size: int | None,
 ) -> None:
     """Raise UsageError for options that contradict each other, and for names of no field."""
-    require_names([IMAGE, LABEL, *further_fields(source)])
+    require_fields([IMAGE, LABEL, *further_fields(source)])
     if container not in formats.CONTAINERS:
         raise UsageError(
             f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
@@ -135,12 +136,18 @@ def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool
     return first == second or second in first.parents or first in second.parents
 
 
-def require_names(fields: Sequence[Field]) -> None:
-    """Check the names of fields that are to be packed.
+def require_fields(fields: Sequence[Field]) -> None:
+    """Check the names and types of fields that are to be packed.
 
     Raises:
-        UsageError: A name cannot be a field's, or is another one's, too.
+        UsageError: A name cannot be a field's, or is another one's, too; or a type is not stored.
     """
+    for name, _, kind, _ in fields:
+        if kind is not None and not is_storable(kind):
+            raise UsageError(
+                f"the field {name} is {kind}, which datasets cannot store",
+                "Cast it to another type, or leave it out.",
+            )
     names = [field.name for field in fields]
     for name in names:
         if not NAME.fullmatch(name) or name == "key":
@@ -151,6 +158,15 @@ def require_names(fields: Sequence[Field]) -> None:
             )
         if names.count(name) > 1:
             raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")
+    by_lower: dict[str, str] = {}
+    for name in names:
+        # Their files must differ on every file system, and webdataset reads names in lower case.
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            raise UsageError(
+                f"the fields {other} and {name} differ in upper and lower case alone",
+                "Rename one, or leave it out.",
+            )
 
 
 def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:

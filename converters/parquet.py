@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
-from fastdata.converters.rows import column_values, open_parquet
+from fastdata.converters.rows import column_path, column_values, open_parquet
 from fastdata.converters.trees import (
     LocalFile,
     LocalTree,
@@ -140,7 +140,7 @@ class ParquetImages(Sharded):
         name, path = next(iter(self._files.items()))
         folders = _folder_values(name)
         with open_parquet(path) as file:
-            names = _leaves(path, file)
+            names, schema = _leaves(path, file), file.schema_arrow
             self._features = _features(file.schema_arrow)
             if image is None:
                 image = _image_column(path, file, names)
@@ -167,8 +167,9 @@ class ParquetImages(Sharded):
         names_in = None
         if label and not named and "class" in kinds and label != "class":
             names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
-        taken = {name.partition(".")[0] for name in (image, label, key, names_in) if name}
-        every = dict.fromkeys(name.partition(".")[0] for name in (*names, *folders))
+        roles = filter(None, (image, label, key, names_in))
+        taken = {column_path(schema, name)[0] for name in roles}
+        every = dict.fromkeys((*schema.names, *folders))
         self._left_out = [name for name in every if name not in taken]
         return _Columns(image, label, key, named, names_in)
 

@@ -48,7 +48,7 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
 
 def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
     """Return a column as `python_values`; ``a.b`` is the field ``b`` of the struct ``a``."""
-    first, *fields = _path(batch.schema, column)
+    first, *fields = column_path(batch.schema, column)
     values = batch.column(first)
     for field in fields:
         # Not `field`, which ignores that the struct itself may be null.
@@ -56,9 +56,12 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
     return python_values(values)
 
 
-def _path(schema: pa.Schema, column: str) -> list[str]:
-    # A column's name may have a dot in it.
-    return [column] if column in schema.names else column.split(".")
+def column_path(schema: pa.Schema, column: str) -> list[str]:
+    """Return the name of a column, which may have dots in it, and those of the fields inside."""
+    for name in sorted(schema.names, key=len, reverse=True):
+        if f"{column}.".startswith(f"{name}."):
+            return [name, *filter(None, column[len(name) + 1 :].split("."))]
+    return [column]
 
 
 class _Column:

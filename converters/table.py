@@ -19,7 +19,7 @@ from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, st
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.urls import is_url, join_url, name_of, redact
-from fastdata.storage.arrow import python_values, stored_type
+from fastdata.storage.arrow import array, python_values, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
@@ -373,14 +373,15 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(name: str, table: pa.Table) -> pa.Table:
-    """Return a table without dictionaries and extension types, whose text is UTF-8."""
+    """Return a table of stored types, whose text is UTF-8."""
     try:
         table.validate(full=True)
         for place, field in enumerate(table.schema):
             _decode_names(field.type)
             kind = stored_type(field.type)
             if kind != field.type:
-                table = table.set_column(place, field.name, table.column(place).cast(kind))
+                chunks = [array(python_values(one), kind) for one in table.column(place).chunks]
+                table = table.set_column(place, field.name, pa.chunked_array(chunks, kind))
     except PARQUET_ERRORS as error:
         raise SourceError(f"{name}: cannot be read: {error}", "Check the file.") from None
     return table

@@ -105,7 +105,6 @@ class ImageDataset(NativeSamples):
     Attributes:
         path: The folder, or the URL without credentials.
         classes: Class names; a label is a place among them.
-        fields: Names of the contents of ``dataset[i]``, in order.
         further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
@@ -199,19 +198,33 @@ class ImageDataset(NativeSamples):
         self._targets: list[int] | None = None
         self._source = self._open_source()
         self.classes = list(self._source.classes)
-        self.fields = self._chosen_fields()
+        self._fields = self._chosen_fields()
 
-    def _chosen_fields(self) -> tuple[str, ...]:
-        """Return the fields of a sample.
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the contents of ``dataset[i]``, in order; others may be set.
 
         Raises:
             UsageError: There is no such field, or a transform has none.
         """
+        return self._fields
+
+    @fields.setter
+    def fields(self, names: Sequence[str] | None) -> None:
+        before, self._given_fields = self._given_fields, names
+        try:
+            self._fields = self._chosen_fields()
+        except UsageError:
+            self._given_fields = before
+            raise
+
+    def _chosen_fields(self) -> tuple[str, ...]:
+        """Return the fields of a sample, as the user chose them."""
         known = {field.name: field for field in self._source.fields}
         given = self._given_fields
         if given is None:
             given = [name for name in ("image", "label") if name in known]
-        listed = ", ".join([*known, *BESIDES])
+        listed = ", ".join(dict.fromkeys([*known, *BESIDES]))
         require_names(given, f"Give a tuple of names, each once: {listed}.")
         for name in given:
             if name not in known and name not in BESIDES:
@@ -304,7 +317,8 @@ class ImageDataset(NativeSamples):
             - the label: an int, or what ``target_transform`` returns;
             - a blob: its ``bytes``;
             - a number: a NumPy scalar of its type;
-            - a list of m numbers, or of m lists of K numbers: a NumPy array, shape (m,) or (m, K);
+            - a list of m numbers, or of m arrays of one shape: a NumPy array, shape (m,) or
+              (m, K, …);
             - any other value, and all values of a column with nulls: Python objects.
 
             None where a sample has no value.
@@ -484,8 +498,8 @@ class ImageDataset(NativeSamples):
         """Return the values of a column in all samples, for samplers and statistics.
 
         Returns:
-            A NumPy array of the column's type, shape (N,) or (N, K), if each sample has one number
-            or K of them; else an Arrow array of N values. Labels are int32.
+            A NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
+            number, or an array of one shape; else an Arrow array of N values. Labels are int32.
 
         Raises:
             DatasetError: It cannot be read, or has changed.

@@ -26,6 +26,7 @@ from PIL import Image
 
 from fastdata import ImageDataset, verify
 from fastdata.cli import cli
+from fastdata.errors import UsageError
 from fastdata.storage.columns import as_arrow
 
 #: Columns whose text for other tools is neither their string nor their value as JSON.
@@ -403,3 +404,84 @@ def test_tables(tmp_path: Path, container: str) -> None:
     TestPacked().test_every_row_is_what_was_written(written)
     TestPacked().test_columns_keep_types_and_values(written)
     assert verify(written.path, workers=1).problems == []
+
+
+def odd_columns(rows: int) -> dict[str, pa.Array]:
+    """Columns of types that other types stand for: views, dictionaries and extensions inside."""
+    texts = [f"text {at}" * (at % 3) for at in range(rows)]
+    category = pa.array(texts).dictionary_encode()
+    ends = pa.array(range(rows + 1), pa.int32())
+    uuids = pa.array([bytes([at]) * 16 for at in range(rows)], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), uuids)
+    found = {"views": pa.array(texts, pa.string_view())}
+    found["bytes"] = pa.array([text.encode() for text in texts], pa.binary_view())
+    found["lists"] = pa.array([[[text]] for text in texts], pa.list_view(pa.list_(pa.string())))
+    found["categories"] = pa.ListArray.from_arrays(ends, category)
+    found["about"] = pa.StructArray.from_arrays([category, uuids], ["text", "uuid"])
+    found["uuids"] = pa.ListArray.from_arrays(ends, uuids)
+    moments = pa.array(range(rows), pa.int64()).cast(pa.timestamp("ns"))
+    found["moments"] = pa.MapArray.from_arrays(ends, category, moments)
+    days = pa.array([at * 10**6 for at in range(rows)], pa.int32()).cast(pa.date32())
+    return found | {"days": days}  # beyond the years of Python's
+
+
+def test_types_that_stand_for_others(tmp_path: Path) -> None:
+    rows = 9
+    table = as_files(tmp_path / "files").slice(0, rows)
+    columns = odd_columns(rows)
+    table = pa.table({"path": table["path"], **columns})
+    pack_tree(TableImages(table, tmp_path / "files"), tmp_path / "out", "shards", order="source")
+    dataset, text = ImageDataset(tmp_path / "out"), pa.string()
+    stored = {"views": text, "bytes": pa.binary(), "lists": pa.list_(pa.list_(text))}
+    stored |= {"categories": pa.list_(text), "uuids": pa.list_(pa.binary(16))}
+    stored["about"] = pa.struct([("text", text), ("uuid", pa.binary(16))])
+    stored["moments"] = pa.map_(text, pa.timestamp("ns"))
+    for name, values in columns.items():
+        plain = values if name == "days" else pa.array(values.to_pylist(), stored[name])
+        assert dataset.column(name).equals(plain), name
+    assert verify(tmp_path / "out", workers=1).problems == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.RunEndEncodedArray.from_arrays([1, 2], ["a", "b"]),
+        pa.array([{}, {}], pa.struct([])),
+        pa.array([[[]], [[]]], pa.list_(pa.list_(pa.int8(), 0))),
+        pa.array([pa.MonthDayNano([1, 2, 3])] * 2),
+        pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array([1, 2])]),
+    ],
+    ids=lambda values: str(values.type)[:12],
+)
+def test_types_that_cannot_be_stored(tmp_path: Path, values: pa.Array) -> None:
+    table = pa.table({"path": ["a.png", "b.png"], "odd": values})
+    with pytest.raises(UsageError, match=r"the field odd is .*which datasets cannot store"):
+        pack_tree(TableImages(table, tmp_path), tmp_path / "out", "shards")
+
+
+def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:
+    """Columns that pyarrow reads are packed, or an error names them."""
+    pictures = field_data.table(4)["image"]
+    columns = {"a": [1, 2, 3, 4], "seg.png": pictures, "b.c.bin": [b"1", b"2", b"3", b"4"]}
+    columns["s.t"] = [{"bytes": at} for at in range(4)]
+    pq.write_table(pa.table({"image": pictures, **columns}), tmp_path / "a.parquet")
+    source = ParquetImages(tmp_path / "a.parquet")
+    assert source.columns_taken.endswith("fields a, seg.png, b.c.bin, s.t")
+    pack_tree(source, tmp_path / "out", "shards", order="source")
+    _, number, image, data, struct = ImageDataset(tmp_path / "out", fields=("image", *columns))[2]
+    assert (number, data, struct) == (3, b"3", {"bytes": 2})
+    with Image.open(io.BytesIO(pictures[2].as_py()["bytes"])) as expected:
+        assert image.tobytes() == expected.convert("RGB").tobytes()
+    for names, container, why in (
+        (("text", "Text"), "lmdb", "text and Text differ in upper and lower case alone"),
+        (("x", "x.json"), "shards", "x.json and the field x would be one member, .x.json"),
+        (("PNG", "y"), "shards", "and the field PNG would be one member, .png"),
+    ):
+        other = {names[0]: [1, 2, 3, 4], names[1]: ["a", "b", "c", "d"]}
+        if names[0] == "PNG":
+            other = {"PNG": ["a", "b", "c", "d"], "y": [1, 2, 3, 4]}
+        with Image.open(io.BytesIO(pictures[0].as_py()["bytes"])) as picture:
+            picture.save(tmp_path / "p.png")
+        table = pa.table({"key": list("abcd"), "path": ["p.png"] * 4, **other})
+        with pytest.raises(UsageError, match=why):
+            pack_tree(TableImages(table, tmp_path), tmp_path / container, container)

@@ -360,6 +360,41 @@ def test_fields_that_cannot_be(wrong: Any) -> None:
         DataLoader(opened(("image",), CenterCrop(16)), 4, fields=wrong)
 
 
+def test_fields_may_be_set_between_epochs() -> None:
+    dataset = opened(("image", "caption"))
+    loaders = [DataLoader(dataset, 8, num_workers=1), torch_loader(dataset, batch_size=8)]
+    for names in (("image", "caption"), ("small", "image"), ("caption", "image", "index")):
+        dataset.fields = names
+        assert dataset.fields == pickle.loads(pickle.dumps(dataset)).fields == names
+        expected = [dataset[number] for number in range(8)]
+        assert [len(sample) for sample in expected] == [len(names)] * 8
+        assert equal(dataset.__getitems__(list(range(8))), expected)
+        native, by_torch = (next(iter(loader)) for loader in loaders)
+        assert equal(by_torch, default_collate(expected))
+        for name, values, others in zip(names, native, by_torch, strict=True):
+            assert equal(values, list(others) if name == "caption" else others)
+    for wrong in ("image", ("nope",), ()):
+        with pytest.raises(UsageError, match="fields="):
+            dataset.fields = wrong  # type: ignore[assignment]
+    assert dataset.fields == names
+
+
+def test_columns_named_as_what_a_loader_adds(tmp_path: Path) -> None:
+    """A column "index" is itself rather than a sample's number; "valid" has no second place."""
+    columns = {"index": pa.array([100 - i for i in range(ROWS)]), "valid": table()["caption"]}
+    pq.write_table(pa.table({"image": table()["image"], **columns}), tmp_path / "a.parquet")
+    pack(ParquetImages(tmp_path / "a.parquet"), tmp_path / "out", container="lmdb", order="source")
+    dataset = ImageDataset(tmp_path / "out", CenterCrop(16), fields=("image", "index", "valid"))
+    assert dataset[3][1:] == dataset.__getitems__([3])[0][1:] == (97, "é number 3")
+    for fields in (None, ("index", "valid")):
+        batch = next(iter(DataLoader(dataset, 4, fields=fields)))
+        found = batch if fields else dict(zip(dataset.fields, batch, strict=True))
+        assert found["index"].tolist() == [100, 99, 98, 97] and found["valid"][3] == "é number 3"
+        with pytest.raises(UsageError, match="has a field of that name"):
+            DataLoader(dataset, 4, fields=fields, on_error="zero")
+    assert len(next(iter(DataLoader(dataset, 4, fields=("image",), on_error="zero")))) == 2
+
+
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 def test_a_further_image_needs_a_transform_to_be_in_a_batch() -> None:
     dataset = opened(("image", "mask"), CenterCrop(16))
@@ -399,9 +434,26 @@ def test_samples_that_lack_a_second_image() -> None:
     assert not batch[1][::4].any() and batch[1][1::4].any()
 
 
+def test_a_substitute_brings_its_own_second_image_or_none(tmp_path: Path) -> None:
+    root = copied(tmp_path, lacking=True)
+    for row in (4, 7, 8, 21):  # two of them lack a mask
+        _damage(root, "image", row)
+    dataset = ImageDataset(root, EQUAL, fields=("image", "mask", "small"))
+    for seed in range(4):
+        loader = DataLoader(
+            dataset, 8, order="random", seed=seed, on_error="skip", collate_fn=list,
+            require_native=True,
+        )  # fmt: skip
+        with pytest.warns(UserWarning, match="4 samples .* replaced by others"):
+            samples = [sample for batch in loader for sample in batch]
+        assert len(samples) == ROWS
+        for sample in samples:
+            assert equal(sample, dataset[int(sample[2])])
+
+
 def _damage(root: Path, field: str, row: int) -> None:
     """Changes a byte of a row's value, or of the piece of a column that holds it."""
-    source = ImageDataset(root, fields=("image", field)).source
+    source = ImageDataset(root, fields=(field,)).source
     index: Any = source.index_of(field)  # type: ignore[attr-defined]
     stored = next(one for one in source.manifest.fields if one.field.name == field)  # type: ignore[attr-defined]
     record = index[row // stored.rows if stored.rows else row]

@@ -95,6 +95,7 @@ class Batch:
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     further: dict[str, Any] = field(default_factory=dict)
+    lacking: dict[str, list[int]] = field(default_factory=dict)
 
     def patch(self, other: Batch, to: list[int], good: list[int]) -> None:
         """Take the samples at places ``good`` of another batch for the slots ``to``."""
@@ -104,8 +105,10 @@ class Batch:
             values[to] = other.columns[name][good]
         for name, part in self.further.items():
             part.patch(other.further[name], to, good)
-
-    lacking: dict[str, list[int]] = field(default_factory=dict)
+        for name, slots in self.lacking.items():
+            substitutes = dict(zip(good, to, strict=True))
+            lack = [substitutes[at] for at in other.lacking[name] if at in substitutes]
+            self.lacking[name] = [*(slot for slot in slots if slot not in to), *lack]
 
 
 class OneOfBatch(Alone):

@@ -52,10 +52,8 @@ def value_of(source: Source, name: str, row: int) -> Any:
     Raises:
         DatasetError: It cannot be read, or has changed.
     """
-    if name == "key":
-        return source.key(row)
-    if name == "index":
-        return row
+    if name in BESIDES and not any(one.name == name for one in source.fields):
+        return row if name == "index" else source.key(row)
     field = source.field(name)
     if field.kind in BLOBS:
         return source.encoded(row, name)
@@ -107,8 +105,9 @@ class NativeSamples(ABC):
             for one in (getattr(self, "transform", None), *further.values())
         ]
         transforms.append(getattr(self, "target_transform", None))
-        if self._decoder is None or self._decoder[0] != transforms:
-            self._decoder = transforms, _decoder_of(self.described())
+        chosen = [*transforms, *further, getattr(self, "fields", ())]
+        if self._decoder is None or self._decoder[0] != chosen:
+            self._decoder = chosen, _decoder_of(self.described())
         return self._decoder[1]
 
 

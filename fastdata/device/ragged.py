@@ -15,7 +15,7 @@ class Ragged:
     """Lists of a batch's samples, which have different lengths, in one tensor.
 
     Attributes:
-        values: The items of all lists, one behind the other, shape (M,) or (M, K).
+        values: The items of all lists, one behind the other, shape (M,) or (M, K, …).
         offsets: int64, shape (N + 1,): sample i has ``values[offsets[i] : offsets[i + 1]]``.
     """
 
@@ -26,7 +26,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def list(self) -> list[torch.Tensor]:
-        """Return each sample's items, shape (m,) or (m, K); views of `values`."""
+        """Return each sample's items, shape (m,) or (m, K, …); views of `values`."""
         return list(torch.split(self.values, self.lengths.tolist()))
 
     @property
@@ -41,7 +41,7 @@ class Ragged:
         return samples.repeat_interleave(self.lengths)
 
     def padded(self, value: float = 0) -> torch.Tensor:
-        """Return items as one tensor, shape (N, L) or (N, L, K); L is the longest list's length.
+        """Return items as one tensor, shape (N, L) or (N, L, K, …); L: the longest length.
 
         Args:
             value: Fills the places behind each list.

@@ -199,7 +199,12 @@ class LoaderConfig:
 
     def _require_fields(self, images: Images) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
-        known = [*(field.name for field in images.schema), *BESIDES]
+        known = dict.fromkeys([*(field.name for field in images.schema), *BESIDES])
+        if self.on_error == "zero" and known.keys() & {"valid"} & {*(self.fields or images.fields)}:
+            raise UsageError(
+                "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
+                "Leave the field out, or take on_error='skip'.",
+            )
         for name in self.fields or ():
             if name not in known:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."

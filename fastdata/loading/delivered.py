@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fastdata.device.ragged import Ragged
+from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged
 from fastdata.storage.fields import Field
 
@@ -23,9 +24,9 @@ def delivered(column: Column, field: Field) -> Any:
         # A view of a file's memory may not be written to.
         return torch.from_numpy(column if column.flags.writeable else column.copy())
     if not field.nullable and is_ragged(column.type):
-        starts = np.frombuffer(column.buffers()[1], np.int32)
-        starts = starts[column.offset : column.offset + len(column) + 1].astype(np.int64)
         values = as_column(column.flatten())
         assert isinstance(values, np.ndarray)
-        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(starts - starts[0]))
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(as_numpy(column.value_lengths()), out=offsets[1:])
+        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(offsets))
     return column.to_pylist()

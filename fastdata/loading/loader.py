@@ -68,7 +68,7 @@ class DataLoader(Resumable[T], Generic[T]):
       torchvision transforms; or, with `fastdata.transforms.Views`, a list of such tensors or a
       dict of lists;
     - labels: int64, shape (N,);
-    - numbers, and lists of K numbers: tensors of their own dtype, shape (N,) or (N, K);
+    - numbers, and lists of fixed length: tensors of their own dtype, shape (N,) or (N, K, …);
     - lists of different lengths, of numbers or of K numbers each: a `fastdata.Ragged`;
     - strings, other values, and columns with nulls: a list of N Python objects;
     - blobs: a list of N ``bytes``, None where a sample has none.

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -51,10 +51,63 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is stored with: without extensions and dictionaries."""
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """Return the type that a column is stored with.
+
+    Extensions, dictionaries and views are replaced by what they hold, at any depth.
+    """
+    return _rebuilt(kind, _plain)
+
+
+def is_storable(kind: pa.DataType) -> bool:
+    """Return whether a column can have a stored type: Parquet has no place for all of them."""
+    types = pa.types
+    if types.is_union(kind) or types.is_interval(kind) or types.is_run_end_encoded(kind):
+        return False
+    if types.is_struct(kind) and not kind.num_fields:
+        return False
+    if types.is_fixed_size_list(kind) and not kind.list_size:
+        return False
+    return all(is_storable(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type without extensions, dictionaries and views; types inside it as they are."""
+    types, kind = pa.types, _decoded(kind)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_list_view(kind):
+        return pa.list_(kind.value_field)
+    return pa.large_list(kind.value_field) if types.is_large_list_view(kind) else kind
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """Return a type without extensions and dictionaries; types inside it as they are."""
+    while isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
+        extended = isinstance(kind, pa.BaseExtensionType)
+        kind = kind.storage_type if extended else kind.value_type
+    return kind
+
+
+def _rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type after a change, with the same change of the types inside it, at any depth."""
+    types, kind = pa.types, change(kind)
+
+    def rebuilt(field: pa.Field) -> pa.Field:
+        return field.with_type(_rebuilt(field.type, change))
+
+    if types.is_struct(kind):
+        return pa.struct([rebuilt(field) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(rebuilt(kind.key_field), rebuilt(kind.item_field), kind.keys_sorted)
+    if types.is_list(kind):
+        return pa.list_(rebuilt(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(rebuilt(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(rebuilt(kind.value_field), kind.list_size)
+    return kind
 
 
 def has_nulls(column: pa.Array) -> bool:
@@ -70,12 +123,12 @@ def has_nulls(column: pa.Array) -> bool:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return an array's values for `array`, which makes the same array of them.
+    """Return an array's values for `array`, which makes an array of its stored type of them.
 
-    Lists of numbers are NumPy arrays, for speed; moments and durations, at any depth, are whole
-    numbers of their unit, because Python's own lose nanoseconds.
+    Lists of numbers are NumPy arrays, for speed; dates, moments and durations, at any depth, are
+    whole numbers of their unit, because Python's own lose nanoseconds and end in the year 9999.
     """
-    counted = _with_moments(column.type, pa.int64())
+    counted = _with_moments(_rebuilt(column.type, _decoded), None)
     kind = column.type
     if counted != kind:
         column = column.cast(counted)
@@ -110,28 +163,29 @@ def size_of(value: Any) -> int:
 
 
 def has_moments(kind: pa.DataType) -> bool:
-    """Return whether values of a type have moments or durations, at any depth."""
+    """Return whether values of a type have dates, moments or durations, at any depth."""
     return bool(_with_moments(kind, pa.string()) != kind)
 
 
 def moments_as_text(values: pa.Array) -> pa.Array:
-    """Return an array with its moments and durations, at any depth, as strings."""
+    """Return an array with its dates, moments and durations, at any depth, as strings."""
     return values.cast(_with_moments(values.type, pa.string()))
 
 
-def _with_moments(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type with another one in place of moments and durations."""
-    types = pa.types
-    if types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind):
-        return pa.int32() if types.is_time32(kind) and other == pa.int64() else other
-    if types.is_struct(kind):
-        return pa.struct([one.with_type(_with_moments(one.type, other)) for one in kind])
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
-        return kind
-    item = kind.value_field.with_type(_with_moments(kind.value_type, other))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(item, kind.list_size)
-    return pa.large_list(item) if types.is_large_list(kind) else pa.list_(item)
+def _with_moments(kind: pa.DataType, other: pa.DataType | None) -> pa.DataType:
+    """Return a type with another one in place of dates, moments and durations.
+
+    Args:
+        kind: The type.
+        other: The other one; None for the integers that they are stored as.
+    """
+
+    def change(one: pa.DataType) -> pa.DataType:
+        if not (pa.types.is_temporal(one) and not pa.types.is_interval(one)):
+            return one
+        return other or (pa.int32() if one.bit_width == 32 else pa.int64())
+
+    return _rebuilt(kind, change)
 
 
 def update_digest(digest: Any, column: pa.Array) -> None:

@@ -24,8 +24,8 @@ from fastdata.storage.records import Row, rows_to_batch, write_index
 if TYPE_CHECKING:
     from fastdata.storage.index import Index
 
-#: Values of some rows: a NumPy array, shape (N,) or (N, K), where each row has one number or K of
-#: them; else an Arrow array of N values.
+#: Values of some rows: a NumPy array, shape (N,) or (N, K, …), where each row has one number or an
+#: array of one shape; else an Arrow array of N values.
 Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 
 #: Bytes at which a piece ends, about; and most rows of one. A piece is what a lookup reads.
@@ -212,20 +212,17 @@ class ColumnReader:
 
 def as_column(array: pa.Array) -> Column:
     """Return numbers without nulls as a NumPy array; others as they are."""
-    kind, width = array.type, 0
-    if pa.types.is_fixed_size_list(kind) and not array.null_count:
-        width, kind = kind.list_size, kind.value_type
-        array = array.flatten()
-    elif pa.types.is_fixed_size_list(kind):
+    values, shape = array, [len(array)]
+    while pa.types.is_fixed_size_list(values.type) and not values.null_count:
+        shape.append(values.type.list_size)
+        values = values.flatten()
+    if not is_number(values.type) or values.null_count:
         return array
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if not numbers or array.null_count:
-        return array if not width else _again(array, width)
-    if pa.types.is_boolean(kind):
-        values: npt.NDArray[Any] = as_numpy(array.cast(pa.uint8())).view(np.bool_)
+    if pa.types.is_boolean(values.type):
+        numbers: npt.NDArray[Any] = as_numpy(values.cast(pa.uint8())).view(np.bool_)
     else:
-        values = as_numpy(array)
-    return values.reshape(-1, width) if width else values
+        numbers = as_numpy(values)
+    return numbers.reshape(shape)
 
 
 def as_arrow(column: Column) -> pa.Array:
@@ -233,7 +230,9 @@ def as_arrow(column: Column) -> pa.Array:
     if not isinstance(column, np.ndarray):
         return column
     values = pa.array(column.reshape(-1))
-    return values if column.ndim == 1 else _again(values, column.shape[1])
+    for width in reversed(column.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, width)
+    return values
 
 
 def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None = None) -> Column:
@@ -256,19 +255,20 @@ def with_gaps(column: Column, places: npt.NDArray[np.int64], count: int) -> Colu
     return column.take(pa.array(order, mask=order < 0))
 
 
-def _again(values: pa.Array, width: int) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(values, width)
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type's values are integers, floats or booleans."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def is_ragged(kind: pa.DataType) -> bool:
-    """Return whether a type's values are lists of numbers, or of so many numbers each."""
-    if not pa.types.is_list(kind):
+    """Return whether a type's values are lists of numbers, or of arrays of one shape each."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     items = kind.value_type
-    if pa.types.is_fixed_size_list(items):
+    while pa.types.is_fixed_size_list(items):
         items = items.value_type
-    numbers = pa.types.is_integer(items) or pa.types.is_floating(items)
-    return bool(numbers or pa.types.is_boolean(items))
+    return is_number(items)
 
 
 def values_of(column: Column, field: Field) -> list[Any]:

@@ -34,14 +34,26 @@ _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
 class ShardWriter:
-    """Writer of one tar file; the same samples give the same bytes."""
+    """Writer of one tar file; the same samples give the same bytes.
+
+    Raises:
+        UsageError: Two members of a sample would have one name.
+    """
 
     def __init__(self, path: Path, classes: Sequence[str], fields: Sequence[Field] = ()) -> None:
-        self._file = DirectFile(path)
         self._classes, self._fields = classes, fields
         taken = {"json", "cls"}.intersection(field.name for field in fields)
         self._about = "fastdata.json" if "json" in taken else "json"
         self._has_cls = bool(classes) and "cls" not in taken
+        #: What has each member, by extension in lower case, as webdataset reads it.
+        own = [self._about, "cls"] if self._has_cls else [self._about]
+        self._members = dict.fromkeys(own, "fastdata's own")
+        for field in fields:
+            extension = member_extension(field).lower()
+            other = self._members.setdefault(extension, f"the field {field.name}")
+            if other != f"the field {field.name}":
+                raise _one_member(f"the field {field.name} and {other}", extension)
+        self._file = DirectFile(path)
         self._at = 0
         self._crc = 0
         blobs = [field.name for field in fields if field.type is None]
@@ -53,11 +65,9 @@ class ShardWriter:
         name = member_name(row.key)
         header = _npy_header(row) if row.encoding == "raw" else b""
         extension = EXTENSIONS[row.encoding]
-        if any(field.name == extension for field in self._fields):
-            raise UsageError(
-                f"the image of {printable(row.key)} and its field {extension} would be one member",
-                "Rename the field, or take --to lmdb or parquet.",
-            )
+        if extension in self._members:
+            image = f"the image of {printable(row.key)}"
+            raise _one_member(f"{image} and {self._members[extension]}", extension)
         start = self._member(f"{name}.{extension}", header, sample.blob)
         self._offsets["image"].append(start + len(header))
         about: dict[str, Any] = {"key": row.key}
@@ -108,6 +118,13 @@ class ShardWriter:
 
 
 open_writer = ShardWriter
+
+
+def _one_member(what: str, extension: str) -> UsageError:
+    return UsageError(
+        f"{what} would be one member, .{extension}",
+        "Rename the field, or take --to lmdb or parquet.",
+    )
 
 
 def member_head(name: str, size: int) -> bytes:
