@@ -323,6 +323,12 @@ class PixelProgram:
         width and height afterwards. ValueError: the program does not fit such an image.
         """
 
+    def sizes(self, cuts: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:
+        """Return (width, height) of each result, (N, 2); 0 where the program does not fit.
+
+        ``cuts``: an array of `CUT`, whose canvas and key it begins with.
+        """
+
 FILTERS: tuple[str, ...]
 """Names of filters; a filter's number is its place here."""
 
@@ -370,7 +376,8 @@ class Job(Work):
     ``data``: JPEGs (1-D bytes) or raw pixels (uint8, H x W or H x W x 3); or Extents, which
     the decoding threads read, and check if ``check``. ``seek_points`` replace the
     Extents' own. ``cuts``: an array of `CUT`, one a sample; default: the whole images, resized.
-    ``out``: N x H x W x 3, pixels or planes contiguous; bfloat16 as 16-bit integers. ``mean``,
+    ``out``: N x H x W x 3, or a list of H x W x 3 of any sizes; pixels or planes contiguous;
+    bfloat16 as 16-bit integers. ``mean``,
     ``std``: three values each, of floats: ``(value / 255 - mean) / std``.
 
     ``skip``: a byte a sample; not 0 skips it. ``stride``: if above 0, JPEGs without seek
@@ -389,7 +396,7 @@ class Job(Work):
         *,
         seek_points: Sequence[Buffer | None] | None = None,
         cuts: npt.NDArray[np.void] | None = None,
-        out: Buffer,
+        out: Buffer | list[npt.NDArray[Any]],
         dtype: str,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,

@@ -44,18 +44,18 @@ Request read_request(const uint8_t* c) {
   r.use_given = c[0] & 16;
   r.options.dct_scaling = c[0] & 64;
   r.stride = 1 + c[1];
-  r.options.width = 1 + (c[3] & 63);
-  r.options.height = 1 + (c[4] & 63);
+  r.sample.output.width = 1 + (c[3] & 63);
+  r.sample.output.height = 1 + (c[4] & 63);
   Cut& cut = r.sample.cut;
-  cut = whole_cut(r.options.width, r.options.height);
+  cut = whole_cut(r.sample.output.width, r.sample.output.height);
   cut.flip = (c[0] & 32) != 0;
   cut.whole = (c[0] & 128) != 0;
   cut.filter = c[2] & 3;
   r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);
   // The output as a window of a larger resize, mostly one that lies in it.
   if (c[2] & 16) {
-    cut.size[0] = r.options.width + c[12];
-    cut.size[1] = r.options.height + c[13];
+    cut.size[0] = r.sample.output.width + c[12];
+    cut.size[1] = r.sample.output.height + c[13];
     cut.window[0] = c[14] * (c[12] + 1) / 252;
     cut.window[1] = c[15] * (c[13] + 1) / 252;
     if (c[2] & 32) {  // or any
@@ -81,8 +81,8 @@ Code decode(Request& r, std::vector<uint8_t>& out) {
   static const std::vector<float> scale(3 * Kernels::kPeriod, 1 / 57.f);
   static const std::vector<float> offset(3 * Kernels::kPeriod, -2.f);
   Output& output = r.sample.output;
-  const size_t row = static_cast<size_t>(r.options.width) * 3 * size_of(output.type);
-  out.assign(row * r.options.height, 0);
+  const size_t row = static_cast<size_t>(output.width) * 3 * size_of(output.type);
+  out.assign(row * output.height, 0);
   output.data = out.data();
   output.row_stride = static_cast<ptrdiff_t>(row);
   output.scale = scale.data();

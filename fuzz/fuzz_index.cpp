@@ -121,12 +121,12 @@ void use(Extents& extents, bool check) {
   DecodeTask decodes;
   decodes.extents = &extents;
   decodes.check = check;
-  decodes.options.width = decodes.options.height = kSide;
   std::vector<uint8_t> out(count * kSide * kSide * 3);
   for (size_t i = 0; i < count; i++) {
     Sample sample;
     sample.cut = whole_cut(kSide, kSide);
     sample.output.data = out.data() + i * kSide * kSide * 3;
+    sample.output.width = sample.output.height = kSide;
     sample.output.row_stride = kSide * 3;
     decodes.samples.push_back(sample);
   }

@@ -69,11 +69,11 @@ Status decode(const Sample& given, const ImageInfo& info, std::vector<uint8_t>& 
   static SampleDecoder decoder;
   Sample sample = given;
   SampleOptions options;
-  options.width = info.width;
-  options.height = info.height;
   sample.cut = whole_cut(info.width, info.height);
   out.assign(size_t{3} * info.width * info.height, 0);
   sample.output.data = out.data();
+  sample.output.width = info.width;
+  sample.output.height = info.height;
   sample.output.row_stride = ptrdiff_t{3} * info.width;
   return decoder.run(sample, options);
 }

@@ -125,7 +125,6 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
   } else {
     auto decode = std::make_shared<DecodeTask>();
     decode->extents = held.extents.get();
-    decode->options.width = decode->options.height = kSide;
     decode->stride = random() % 3 ? 0 : 16;
     decode->built.resize(decode->stride ? count : 0);
     held.out.resize(count * kSide * kSide * 3);
@@ -139,16 +138,15 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
       decode->lookup = lookup;
       decode->geometry = &dataset.geometry;
       decode->key = random();
-      decode->first_output.data = held.out.data();
-      decode->first_output.row_stride = kSide * 3;
-      decode->output_stride = kSide * kSide * 3;
     }
-    for (size_t i = 0; i < count && !decode->lookup; i++) {
+    for (size_t i = 0; i < count; i++) {
       Sample sample;
       sample.cut = whole_cut(kSide, kSide);
       sample.output.data = held.out.data() + i * kSide * kSide * 3;
+      sample.output.width = sample.output.height = kSide;
       sample.output.row_stride = kSide * 3;
-      decode->samples.push_back(sample);
+      decode->outputs.push_back(sample.output);
+      if (!decode->lookup) decode->samples.push_back(sample);
     }
     task = decode;
   }

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.decoders import PILLOW
-from fastdata.decode.engine import PendingBatch, decode_batch
+from fastdata.decode.engine import PendingBatch
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
@@ -23,7 +24,6 @@ from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 
 if TYPE_CHECKING:
-    from fastdata.batches.buffers import BatchMemory
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch
     from fastdata.transforms.compile import Program, Recipe
@@ -100,7 +100,7 @@ class Batch:
     def patch(self, other: Batch, to: list[int], good: list[int]) -> None:
         """Take the samples at places ``good`` of another batch for the slots ``to``."""
         for view, new in zip(self.views, other.views, strict=True):
-            view.memory.array[to] = new.memory.array[good]
+            view.memory.patch(new.memory, to, good)
         for name, values in self.columns.items():
             values[to] = other.columns[name][good]
         for name, part in self.further.items():
@@ -167,13 +167,23 @@ class OneOfBatch(Alone):
             box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
         pixels = image.pixels(box)
         for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
-            out = view.memory.array[self._one]
+            out = self._room(view, program, cut)
             if cut["needs_padding"][0]:
                 image.decoder = PILLOW  # it crops and resizes, too
                 found = render(image.image(), cut[0])
                 _decode_one(program, rendered(cut), found, out)
             else:
                 _decode_one(program, cut, pixels, out)
+
+    def _room(self, view: View, program: Program, cut: Cuts) -> Any:
+        """Return the image's place in a view; a new one, if its size was not known before."""
+        memory, slot = view.memory, self._slot
+        if not program.one_size:
+            (size,) = program.sizes(cut).tolist()
+            if memory.array[slot].shape[1::-1] != tuple(size):
+                form = program.output.dtype, program.output.channels_last, program.output.channels
+                memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
+        return memory.array[self._one]
 
     def _cuts(self, image: Encoded) -> list[Cuts]:
         """Return the geometry of each view; draw it again where the size was not known.
@@ -206,11 +216,8 @@ def _decode_one(
     program: Program, cut: Cuts, sample: Any, out: npt.NDArray[Any], dct_scaling: bool = False
 ) -> None:
     """Decode one image, or cut it out of pixels, into its slot of the batch."""
-    decode_batch(
-        [sample],
-        program.size,
-        dct_scaling=dct_scaling,
-        fallback="never",
-        out=out,
-        **program.batch_options(cut),
+    pending = PendingBatch(
+        [sample], out, dct_scaling=dct_scaling, fallback="never", **program.batch_options(cut)
     )
+    pending.run()
+    pending.result()

@@ -13,21 +13,29 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _NUMPY = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 class BatchMemory(NamedTuple):
-    """Memory of one batch, as two views.
+    """Memory of one batch, as two views. Of images of several sizes they are lists.
 
     Attributes:
-        tensor: The user's view: N x C x H x W.
-        array: The core's view: N x H x W x C; bfloat16 as uint16.
+        tensor: The user's view: N x C x H x W, or N of C x H x W.
+        array: The core's view: N x H x W x C, or N of H x W x C; bfloat16 as uint16.
     """
 
-    tensor: torch.Tensor
-    array: npt.NDArray[Any]
+    tensor: Any
+    array: Any
+
+    def patch(self, other: BatchMemory, to: list[int], good: list[int]) -> None:
+        """Take the images at places ``good`` of another batch for the slots ``to``."""
+        if isinstance(self.array, list):
+            for slot, at in zip(to, good, strict=True):
+                self.tensor[slot], self.array[slot] = other.tensor[at], other.array[at]
+        else:
+            self.array[to] = other.array[good]
 
 
 class BufferPool:
@@ -87,6 +95,32 @@ class BufferPool:
                 tensor = tensor.view(torch.bfloat16)
         return BatchMemory(tensor, array if channels_last else array.transpose(0, 2, 3, 1))
 
+    def images(
+        self,
+        view: int,
+        sizes: npt.NDArray[np.int32],
+        dtype: str,
+        channels_last: bool,
+        channels: int = 3,
+    ) -> BatchMemory:
+        """Return memory for images of several ``sizes``, (N, 2) of width, height; not cleared."""
+        each = np.prod(sizes, axis=1, dtype=np.int64) * channels
+        each += -each % _ALIGNED
+        ends = np.cumsum(each).tolist()
+        # A row of so many values: blocks of about one size serve batch after batch.
+        total = -(-max(ends[-1], 1) // _ROUNDED) * _ROUNDED
+        flat = self.batch(view, 1, (total, 1), dtype, True, 1)
+        values, row = flat.tensor.view(-1), flat.array.reshape(-1)
+        found = BatchMemory([], [])
+        for end, step, (width, height) in zip(ends, each.tolist(), sizes.tolist(), strict=True):
+            begin, count = end - step, width * height * channels
+            shape = (height, width, channels) if channels_last else (channels, height, width)
+            tensor = values[begin : begin + count].view(shape)
+            array = row[begin : begin + count].reshape(shape)
+            found.tensor.append(tensor.permute(2, 0, 1) if channels_last else tensor)
+            found.array.append(array if channels_last else array.transpose(1, 2, 0))
+        return found
+
     def _array(self, view: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         block = self._take(view, shape, dtype)
         if block is None:
@@ -144,6 +178,9 @@ def _new_block(size: int) -> npt.NDArray[np.uint8]:
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapped, np.uint8)
 
+
+#: Values that an image of several sizes begins at a multiple of, and blocks of them end at.
+_ALIGNED, _ROUNDED = 64, 1 << 20
 
 #: Bytes from which a block gets its own mapping.
 _LARGE = 1 << 20

@@ -120,7 +120,10 @@ class Pipeline:
         self._helpers = helpers
         self._counters = counters
         self._fields = [one.name for one in IMAGE_AND_LABEL if one in source.fields]
-        self._table = source.table if self.looks_up and source.capabilities.local else None
+        # Memory for images of several sizes is known once their crops are drawn.
+        one_size = all(program.one_size for program in settings.recipe.programs)
+        looks_up = self.looks_up and one_size and source.capabilities.local
+        self._table = source.table if looks_up else None
         self._fields = [field.name for field in source.fields if field in IMAGE_AND_LABEL]
         programs = settings.recipe.programs
         self._geometries = [geometry.compiled(program.steps) for program in programs]
@@ -318,7 +321,8 @@ class Pipeline:
 
     def samples(self, batch: Batch) -> list[Any]:
         """Return the image of each sample of a finished batch, as `image`; views of its memory."""
-        views = (view.memory.tensor.unbind() for view in batch.views)
+        tensors = (view.memory.tensor for view in batch.views)
+        views = (one if isinstance(one, list) else one.unbind() for one in tensors)
         return [self._settings.recipe.image(list(one)) for one in zip(*views, strict=True)]
 
     def cancel(self, batch: Batch) -> None:
@@ -348,7 +352,7 @@ class Pipeline:
         slow |= batch.gathered.pillow
         skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
         for number, cuts in enumerate(drawn):
-            batch.views.append(View(self._memory(batch, number), cuts))
+            batch.views.append(View(self._memory(batch, number, cuts, slow), cuts))
         self._begin_native(batch, skip)
         if skip is not None:
             for slot in np.flatnonzero(slow).tolist():
@@ -377,12 +381,26 @@ class Pipeline:
                 error = too_small(self._source, int(batch.planned.indices[slot]), words)
                 batch.failed.setdefault(slot, error)
 
-    def _memory(self, batch: Batch, number: int) -> BatchMemory:
-        """Return memory for one view of a batch."""
+    def _memory(
+        self,
+        batch: Batch,
+        number: int,
+        cuts: Cuts = _NO_CUTS,
+        slow: npt.NDArray[np.bool_] | None = None,
+    ) -> BatchMemory:
+        """Return memory for one view of a batch; ``cuts`` and ``slow`` as of `_draw`."""
         program, count = self._settings.recipe.programs[number], len(batch.planned.indices)
         output = program.output
         form = output.dtype, output.channels_last, output.channels
-        return self._pool.batch(number, count, program.size, *form)
+        if program.one_size:
+            return self._pool.batch(number, count, program.size, *form)
+        sizes = program.sizes(cuts)
+        unknown = (batch.gathered.widths == _ANY_SIZE) & (batch.gathered.heights == _ANY_SIZE)
+        if slow is not None:
+            sizes[unknown & slow] = 1
+        for slot in batch.failed:
+            sizes[slot] = 1
+        return self._pool.images(number, sizes, *form)
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start decoding all views of the samples that are not skipped."""

@@ -25,7 +25,7 @@ from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.source import Source
-from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
         return None
     options = images.options
     settings: dict[str, Settings] = {}
-    for name, recipe in {"image": images.recipe, **images.further}.items():
+    for name, found in {"image": images.recipe, **images.further}.items():
+        recipe = of_any_size(found)
         if isinstance(recipe, Refusal):
             return None
         about = options.check, options.dct_scaling, options.limits

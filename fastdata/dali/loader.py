@@ -170,6 +170,11 @@ class _DALIPath(NativePath):
                 f"the transform has augmentations, which this does not do: {step.words}",
                 "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
+        if not all(program.one_size for program in recipe.programs):
+            raise UsageError(
+                "the transform leaves images of different sizes, which this does not do",
+                "Use a fastdata.DataLoader, or bring them to one size.",
+            )
         filters = (getattr(step, "filters", ()) for one in recipe.programs for step in one.steps)
         if several := next((names for names in filters if len(names) > 1), None):
             raise UsageError(

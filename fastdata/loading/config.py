@@ -24,7 +24,7 @@ from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.originals import changed
-from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.outcomes import Refusal, of_any_size
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
@@ -250,6 +250,8 @@ class LoaderConfig:
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples, and {why}"
             return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
+        if own:  # it stacks images itself, or does not
+            recipe = of_any_size(recipe)
         if isinstance(recipe, Refusal):
             if images.transform is None and self.batched and known and not fast:
                 raise UsageError(recipe.reason)
@@ -275,7 +277,7 @@ class LoaderConfig:
             )
         if choice := self._why_not_further(images, known):
             return choice
-        recipes = (recipe, *_further(images))
+        recipes = (recipe, *_further(images, own))
         outputs = [program.output for one in recipes for program in one.programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
@@ -308,7 +310,8 @@ class LoaderConfig:
             images: The dataset.
             stacked: Whether a batch has one tensor of all images of a field.
         """
-        for name, other in images.further.items():
+        for name, found in images.further.items():
+            other = found if stacked else of_any_size(found)
             why = f"the core does not do the transform of {name}"
             if isinstance(other, Refusal):
                 why, hint = f"{why}: {other.reason}", f"Give transform={{..., {name!r}: ...}}."
@@ -401,9 +404,10 @@ def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -
     return Choice("workers", reason, hint, images)
 
 
-def _further(images: Images) -> list[Recipe]:
+def _further(images: Images, own: bool) -> list[Recipe]:
     """Return the compiled transforms of further images."""
-    return [one for one in images.further.values() if isinstance(one, Recipe)]
+    found = [of_any_size(one) if own else one for one in images.further.values()]
+    return [one for one in found if isinstance(one, Recipe)]
 
 
 def _on_device(choice: Choice, device: str | torch.device, fields: Sequence[str] | None) -> Choice:

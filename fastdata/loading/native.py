@@ -25,6 +25,7 @@ from fastdata.loading.progress import Progress
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
+from fastdata.transforms.outcomes import of_any_size
 
 if TYPE_CHECKING:
     from fastdata.batches.images import Images
@@ -165,7 +166,7 @@ class NativePath:
         first = self._pipeline(pool, engine, helpers, counters, fetches)
 
         def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
-            recipe = self._images.further[name]
+            recipe = of_any_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe)
             own = pool.of(name)

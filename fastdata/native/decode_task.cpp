@@ -27,11 +27,8 @@ void DecodeTask::share_among(int threads) {
 }
 
 void DecodeTask::make_samples() {
-  Sample sample;
-  sample.output = first_output;
-  samples.assign(count(), sample);
-  auto* data = static_cast<uint8_t*>(first_output.data);
-  for (size_t i = 0; i < samples.size(); i++) samples[i].output.data = data + i * output_stride;
+  samples.resize(count());
+  for (size_t i = 0; i < samples.size(); i++) samples[i].output = outputs[i];
 }
 
 /// The first thread does it for all samples: to read the index takes a microsecond a row.
@@ -78,7 +75,7 @@ bool DecodeTask::may_divide(size_t i) const {
   const Cut& cut = sample.cut;
   const Box box = sample.box();
   if (sample.raw.pixels || cut.whole || box.y0 < 0 || box.y1 <= box.y0 || cut.window[1] < 0 ||
-      cut.window[1] > options.height + cut.size[1])
+      cut.window[1] > sample.output.height + cut.size[1])
     return false;
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];
@@ -87,25 +84,24 @@ bool DecodeTask::may_divide(size_t i) const {
 
 /// A part of a sample; nothing, with a height of 0, where another part does all of it.
 DecodeTask::Work DecodeTask::work_of(size_t i, size_t part) const {
-  Work work{samples[i], options, samples[i].box()};
+  Work work{samples[i], samples[i].box()};
   if (parts_ == 1) return work;
   if (!may_divide(i)) {
-    if (part > 0) work.options.height = 0;
+    if (part > 0) work.sample.output.height = 0;
     return work;
   }
-  const auto row = [&](size_t number) {
-    return static_cast<int>(static_cast<size_t>(options.height) * number / parts_);
-  };
-  const int begin = row(part), end = row(part + 1);
   Sample& sample = work.sample;
+  const auto height = static_cast<size_t>(sample.output.height);
+  const auto row = [&](size_t number) { return static_cast<int>(height * number / parts_); };
+  const int begin = row(part), end = row(part + 1);
   sample.cut.window[1] += begin;
   sample.output.data = static_cast<uint8_t*>(sample.output.data) + begin * sample.output.row_stride;
-  work.options.height = end - begin;
+  sample.output.height = end - begin;
   // A row of the output comes from those that a filter's support, at most 3, reaches from there.
   const double scale = static_cast<double>(work.box.height()) / std::max(sample.cut.size[1], 1);
   const double reach = 3 * std::max(scale, 1.0) + 2;
   const double top = sample.cut.window[1] * scale - reach;
-  const double bottom = (sample.cut.window[1] + work.options.height) * scale + reach;
+  const double bottom = (sample.cut.window[1] + sample.output.height) * scale + reach;
   const double last = work.box.height();
   const int first = work.box.y0;
   work.box.y0 = first + static_cast<int>(std::clamp(top, 0.0, last));
@@ -120,7 +116,7 @@ Status DecodeTask::work(size_t step) {
   if (no_memory_) return {Code::out_of_memory, "not enough memory for the rows of the index"};
   if (!refused_.empty() && !refused_[i].ok()) return refused_[i];
   Work work = work_of(i, step % parts_);
-  if (work.options.height == 0) return {};
+  if (work.sample.output.height == 0) return {};
   const auto start = Clock::now();
   auto begun = start;
   if (extents) {
@@ -237,7 +233,7 @@ Status DecodeTask::decode(size_t i, Work& work) {
       sample.seek_points = {table.data(), table.size()};
     }
   }
-  if (views.empty()) return thread_decoder().run(sample, work.options);
+  if (views.empty()) return thread_decoder().run(sample, options);
   std::vector<SampleView> all = {{&sample, &options}};
   for (const auto& view : views) all.push_back({&view->samples[i], &view->options});
   return thread_decoder().run(sample, all.data(), all.size());

@@ -38,8 +38,7 @@ class DecodeTask final : public Task {
   std::shared_ptr<const RowLookup> lookup;
   const Geometry* geometry = nullptr;  // of this view's cuts, with `lookup`
   uint64_t key = 0;                    // of the view, in the epoch
-  Output first_output;                 // of the first sample, with `lookup`
-  size_t output_stride = 0;            // bytes from one sample's output to the next
+  std::vector<Output> outputs;         // of the samples, with `lookup`
   const Extents* extents = nullptr;
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone
@@ -74,7 +73,6 @@ class DecodeTask final : public Task {
   /// A sample, or some rows of its output.
   struct Work {
     Sample sample;
-    SampleOptions options;
     Box box;  // of the image: what it may need
   };
   Status work(size_t step) override;

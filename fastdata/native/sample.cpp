@@ -107,8 +107,8 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
 
 Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Plan& plan) {
   const Cut& cut = view.sample->cut;
-  plan.width = view.options->width;
-  plan.height = view.options->height;
+  plan.width = view.sample->output.width;
+  plan.height = view.sample->output.height;
   if (view.options->program) {
     plan.width = cut.canvas[0];
     plan.height = cut.canvas[1];
@@ -201,7 +201,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
 
   profile(Stage::output);
   const Planes& image = canvas_.image();
-  if (image.width != options.width || image.height != options.height)
+  if (image.width != output.width || image.height != output.height)
     return {Code::bad_region, "augmentations made an image of another size than the output"};
   const bool grey = image.channels == 1;
   if (output.channels == 1 && !grey)

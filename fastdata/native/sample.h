@@ -41,7 +41,6 @@ struct Sample : SampleImage {
 
 /// The same for all samples of a batch.
 struct SampleOptions {
-  int width = 0, height = 0;  // of the output
   bool dct_scaling = false;
   int max_scans = kUsualMaxScans;         // JPEGs of more are not decoded
   const PixelProgram* program = nullptr;  // of augmentations

@@ -55,7 +55,7 @@ class Program:
     """The core's part of a pipeline, for one view of a sample.
 
     Attributes:
-        size: (width, height) of every output.
+        size: (width, height) of every output; (0, 0): they may differ.
         filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; where one is drawn for each
             image, the first of them.
         output: The format of the output.
@@ -76,6 +76,23 @@ class Program:
     def too_small(self, cuts: Cuts) -> dict[int, str]:
         """Describe the images that are too small for a crop that may not pad, by their row."""
         return geometry.too_small(self.steps, cuts)
+
+    @property
+    def one_size(self) -> bool:
+        """Whether all outputs have one size."""
+        return self.size != (0, 0)
+
+    def sizes(self, cuts: Cuts) -> npt.NDArray[np.int32]:
+        """Return the (width, height) of each output, int32, (N, 2), for rows of :meth:`draw`.
+
+        An image that its crops or augmentations cannot be done to has a size of 1 x 1.
+        """
+        sizes: npt.NDArray[np.int32] = cuts["canvas"]
+        if self.pixels:
+            sizes = native_program(self.pixels).sizes(cuts)
+        sizes = np.maximum(sizes, 1)
+        sizes[cuts["too_small"] > 0] = 1
+        return sizes
 
     def batch_options(self, cuts: Cuts) -> dict[str, Any]:
         """Return keyword arguments of `fastdata.decode.decode_batch` for rows of :meth:`draw`."""
@@ -268,19 +285,24 @@ def _compile(transform: Any, size: tuple[int, int] | None) -> Recipe | Refusal:
     if failing := next((view for view in views if view.fails), None):
         return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
     programs = []
+    refusal = None
     for number, view in enumerate(views):
-        where = f"View {number}: " if several else ""
-        if view.fixed is None:
-            return Refusal(where + _refusal(view), unknown_steps(view))
+        if view.fixed is None and refusal is None:
+            where = f"View {number}: " if several else ""
+            refusal = Refusal(where + _refusal(view), unknown_steps(view))
         steps, pixels = tuple(view.steps), (*view.pixels, *view.erasures)
         filtered = view.filter or "bilinear"
-        programs.append(Program(view.fixed, filtered, view.output(), steps, pixels))
+        programs.append(Program(view.fixed or (0, 0), filtered, view.output(), steps, pixels))
+    if refusal is not None and (tail or any(view.tail for view in views)):
+        return refusal
     if several:
         unknown = [one for view in views for one in unknown_steps(view)]
         unknown += [_unknown(call) for call in tail]
         calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
-        return Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
-    return Recipe(tuple(programs), view.tail_calls(), unknown_steps(view))
+        recipe = Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
+    else:
+        recipe = Recipe(tuple(programs), view.tail_calls(), unknown_steps(view))
+    return recipe if refusal is None else refusal._replace(unequal=recipe)
 
 
 # --- advice ------------------------------------------------------------------------------------

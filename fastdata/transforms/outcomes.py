@@ -134,8 +134,16 @@ class Refusal(NamedTuple):
         reason: In words for the user: which transform, why, and what to do about it.
         unknown: The steps that the core cannot do, if those stand in the way.
         impossible: Whether the pipeline fails for every image on every path.
+        unequal: The `Recipe` of a pipeline that the core could do, if images of a batch might have
+            different sizes; else None.
     """
 
     reason: str
     unknown: tuple[Unknown, ...] = ()
     impossible: bool = False
+    unequal: Any = None
+
+
+def of_any_size(recipe: Any) -> Any:
+    """Return a recipe, or its refusal, where images of a batch may have different sizes."""
+    return recipe.unequal or recipe if isinstance(recipe, Refusal) else recipe

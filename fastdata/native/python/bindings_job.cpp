@@ -81,30 +81,41 @@ struct Normalisation {
   }
 };
 
-struct OutputSize {
-  int count, height, width, channels;
-};
-
-/// The output array, N x H x W x 3 or N x H x W x 1 by shape; by strides channels-last or planar.
-OutputSize check_output(const View& view, DataType type, bool& planar) {
+/// Adds the images of an array: H x W x 3, H x W x 1, or several of one size, N x H x W x 3 or
+/// N x H x W x 1. By strides they are channels-last or planar. Returns their layout.
+Output add_outputs(const View& view, DataType type, std::vector<Output>& outputs) {
   const Py_ssize_t item = static_cast<Py_ssize_t>(size_of(type));
-  if (view->ndim != 4 || (view->shape[3] != 3 && view->shape[3] != 1))
+  const int several = view->ndim - 3;
+  if (several < 0 || several > 1)
+    throw py::value_error("out must have the shape (N, H, W, 3) or (N, H, W, 1)");
+  const Py_ssize_t *shape = view->shape + several, *strides = view->strides + several;
+  if (shape[2] != 3 && shape[2] != 1)
     throw py::value_error("out must have the shape (N, H, W, 3) or (N, H, W, 1)");
   if (view->itemsize != item) throw py::value_error("out has items of another size than dtype");
-  for (int i = 0; i < 3; i++)
-    if (view->shape[i] > INT32_MAX / 16 || (i > 0 && view->shape[i] < 1))
-      throw py::value_error("out has no pixels, or too many");
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < view->ndim; i++)
     if (view->strides[i] < 0) throw py::value_error("out has a negative stride");
+  for (int i = 0; i < 2; i++)
+    if (shape[i] > INT32_MAX / 16 || shape[i] < 1)
+      throw py::value_error("out has no pixels, or too many");
   // Along a side of one pixel, NumPy's stride is arbitrary.
-  const auto along = [&](Py_ssize_t by) { return view->shape[2] == 1 || view->strides[2] == by; };
-  const int channels = static_cast<int>(view->shape[3]);
-  const bool interleaved = channels == 3 && view->strides[3] == item && along(3 * item);
-  planar = along(item) && (channels == 1 || view->strides[3] > 0) && !interleaved;
+  const auto along = [&](Py_ssize_t by) { return shape[1] == 1 || strides[1] == by; };
+  Output output;
+  output.channels = static_cast<int>(shape[2]);
+  const bool interleaved = output.channels == 3 && strides[2] == item && along(3 * item);
+  const bool planar = along(item) && (output.channels == 1 || strides[2] > 0) && !interleaved;
   if (!interleaved && !planar)
     throw py::value_error("out must have contiguous pixels or contiguous planes");
-  return {static_cast<int>(view->shape[0]), static_cast<int>(view->shape[1]),
-          static_cast<int>(view->shape[2]), channels};
+  output.height = static_cast<int>(shape[0]);
+  output.width = static_cast<int>(shape[1]);
+  output.row_stride = strides[0];
+  // A single plane has no next one. Its stride only tells that the image is not interleaved.
+  output.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : strides[2];
+  output.type = type;
+  for (Py_ssize_t i = 0; i < (several ? view->shape[0] : 1); i++) {
+    output.data = static_cast<uint8_t*>(view->buf) + (several ? i * view->strides[0] : 0);
+    outputs.push_back(output);
+  }
+  return output;
 }
 
 /// A task from run or submit to its end, and the Python objects whose memory it uses.
@@ -220,14 +231,13 @@ class Job : public PendingWork {
       const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
       const std::optional<std::pair<py::object, uint64_t>>& drawn)
-      : Job(std::make_shared<DecodeTask>(), data, out) {
-    const DataType type = parse_data_type(dtype);
-    bool planar = false;
-    const OutputSize output = check_output(out_, type, planar);
+      : Job(std::make_shared<DecodeTask>(), data) {
+    const Output layout = add_out(out, parse_data_type(dtype));
+    std::vector<Output>& outputs = task_->outputs;
     const bool looking_up = py::isinstance<BoundRows>(data);
     const bool reading = looking_up || py::isinstance<BoundExtents>(data);
     const size_t count = py::len(data);
-    if (static_cast<size_t>(output.count) != count)
+    if (outputs.size() != count)
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
     if (!program.is_none()) {
@@ -235,7 +245,7 @@ class Job : public PendingWork {
         throw py::value_error("a program needs cuts, which have its keys");
       program_ = program;
       task_->options.program = &py::cast<const PixelProgram&>(program);
-    } else if (output.channels == 1) {
+    } else if (layout.channels == 1) {
       throw py::value_error("out of one channel needs a program that makes images grey");
     }
     for (const py::handle view : views) {
@@ -245,10 +255,13 @@ class Job : public PendingWork {
       task_->views.push_back(task);
     }
     others_ = views;
-    normalisation_ = std::make_unique<Normalisation>(type, mean, deviation,
-                                                     static_cast<size_t>(output.channels), planar);
-    task_->options.width = output.width;
-    task_->options.height = output.height;
+    normalisation_ = std::make_unique<Normalisation>(layout.type, mean, deviation,
+                                                     static_cast<size_t>(layout.channels),
+                                                     layout.plane_stride != 0);
+    for (Output& output : outputs) {
+      output.scale = normalisation_->scale;
+      output.offset = normalisation_->offset;
+    }
     task_->options.dct_scaling = dct_scaling;
     task_->options.max_scans = max_scans;
     task_->check = check;
@@ -268,25 +281,13 @@ class Job : public PendingWork {
     }
 
     const Cut* cut = cuts_of(cuts, count);
-    const Cut whole = whole_cut(output.width, output.height);
     task_->skip = skipped(skip, count);
     const bool seeking = !seek_points.is_none();
     if (seeking && py::len(seek_points) != count)
       throw py::value_error("seek_points must have one entry a sample");
 
-    Output first;
-    first.data = out_->buf;
-    first.row_stride = out_->strides[1];
-    first.channels = output.channels;
-    // A single plane has no next one. Its stride only tells that the image is not interleaved.
-    first.plane_stride = !planar ? 0 : output.channels == 1 ? 1 : out_->strides[3];
-    first.type = type;
-    first.scale = normalisation_->scale;
-    first.offset = normalisation_->offset;
     if (looking_up) {
       if (seeking) throw py::value_error("rows have seek points of their own");
-      task_->first_output = first;
-      task_->output_stride = out_->strides[0];
       return;
     }
     views_.reserve((reading ? 0 : count) + (seeking ? count : 0));
@@ -301,9 +302,8 @@ class Job : public PendingWork {
           sample.seek_points = views_.back().bytes();
         }
       }
-      sample.cut = cut ? cut[i] : whole;
-      sample.output = first;
-      sample.output.data = static_cast<uint8_t*>(out_->buf) + i * out_->strides[0];
+      sample.output = outputs[i];
+      sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
     }
   }
 
@@ -340,8 +340,29 @@ class Job : public PendingWork {
     return tables;
   }
 
-  Job(std::shared_ptr<DecodeTask> task, const py::object& data, const py::object& out)
-      : PendingWork(task), data_(data), out_(out, /*writable=*/true), task_(std::move(task)) {}
+  Job(std::shared_ptr<DecodeTask> task, const py::object& data)
+      : PendingWork(task), data_(data), task_(std::move(task)) {}
+
+  /// Takes an array of images of one size, or a list of arrays of one each; returns their layout.
+  Output add_out(const py::object& out, DataType type) {
+    if (!py::isinstance<py::list>(out))
+      return add_outputs(out_.emplace_back(out, /*writable=*/true), type, task_->outputs);
+    std::vector<Output>& outputs = task_->outputs;
+    Output layout;
+    out_.reserve(py::len(out));
+    for (const py::handle one : out) {
+      const Output found = add_outputs(out_.emplace_back(one, /*writable=*/true), type, outputs);
+      if (layout.width * layout.height <= 1) layout = found;
+    }
+    const ptrdiff_t apart = layout.plane_stride ? static_cast<ptrdiff_t>(size_of(type)) : 0;
+    for (Output& output : outputs) {
+      // The planes of one pixel are a pixel.
+      if (output.width == 1 && output.height == 1) output.plane_stride = apart;
+      if (output.channels != layout.channels || !output.plane_stride != !layout.plane_stride)
+        throw py::value_error("out has images of several layouts");
+    }
+    return layout;
+  }
 
   void add_data(const py::object& data, Sample& sample) {
     views_.emplace_back(data);
@@ -352,7 +373,7 @@ class Job : public PendingWork {
   }
 
   py::object data_;
-  View out_;
+  std::vector<View> out_;
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
   py::object program_, geometry_;

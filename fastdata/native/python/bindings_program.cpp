@@ -1,5 +1,6 @@
 #include "python/bindings.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "augment/program.h"
+#include "geometry/cut.h"
 #include "python/python_view.h"
 
 namespace fastdata {
@@ -76,6 +78,21 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height)
   return py::make_tuple(calls, erased, drawn.width, drawn.height);
 }
 
+/// (width, height) of each image after it, whose canvas it begins with; 0 where it does not fit.
+py::array_t<int32_t> sizes(const PixelProgram& program,
+                           const py::array_t<Cut, py::array::c_style>& cuts) {
+  py::array_t<int32_t> found({cuts.size(), py::ssize_t{2}});
+  const Cut* cut = cuts.data();
+  int32_t* size = found.mutable_data();
+  Drawn drawn;
+  for (py::ssize_t i = 0; i < cuts.size(); i++, cut++, size += 2) {
+    const bool fits = program.draw(cut->key, cut->canvas[0], cut->canvas[1], drawn).ok();
+    size[0] = fits ? drawn.width : 0;
+    size[1] = fits ? drawn.height : 0;
+  }
+  return found;
+}
+
 std::vector<float> linspace_python(double start, double end, int count) {
   std::vector<float> entries;
   for (int i = 0; i < count; i++) entries.push_back(linspace(start, end, i, count));
@@ -95,7 +112,8 @@ void bind_program(py::module_& m) {
   m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
   py::class_<PixelProgram>(m, "PixelProgram")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
-      .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"));
+      .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"))
+      .def("sizes", &sizes, py::arg("cuts"));
 }
 
 }  // namespace fastdata

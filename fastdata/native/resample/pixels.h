@@ -64,6 +64,7 @@ size_t size_of(DataType type);
 /// channel.
 struct Output {
   void* data = nullptr;
+  int width = 0, height = 0;
   ptrdiff_t row_stride = 0;    // in bytes
   ptrdiff_t plane_stride = 0;  // in bytes; 0: interleaved
   int channels = 3;            // 1: a plane, of grey images alone
