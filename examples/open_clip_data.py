@@ -35,7 +35,8 @@ def get_fastdata_dataset(
     """Return open_clip's ``DataInfo`` of a packed dataset with a field ``txt``.
 
     An epoch has each pair once; rows without a caption are left out, as open_clip does. For
-    training, the order is a function of (``args.seed``, epoch), and each rank has its share.
+    training, the order is a function of (``args.seed``, epoch), and each rank has its share: as
+    many pairs as the others, so fewer than ``args.world_size`` pairs come twice.
     ``dataloader.state_dict()`` is the position in an epoch, ``load_state_dict`` resumes there.
 
     Args:
@@ -49,16 +50,18 @@ def get_fastdata_dataset(
         tokenizer: open_clip's.
 
     Raises:
-        ValueError: ``args`` asks for samples drawn with replacement.
+        ValueError: ``args`` asks for samples drawn with replacement, or for weights of datasets.
     """
-    if is_train and getattr(args, "dataset_resampled", False):
-        raise ValueError("--dataset-resampled: an epoch has each pair once; leave it out")
+    for option in ("dataset_resampled", "train_data_upsampling_factors"):
+        if is_train and getattr(args, option, None):
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag}: an epoch has each pair once; leave it out")
     path = args.train_data if is_train else args.val_data
     pairs: Any = ImageDataset(path, fields=("image", "txt"), transform=preprocess_img)
-    captions: Any = pairs.column("txt")
     dataset: Any = pairs
-    if captions.null_count:
-        dataset = Subset(pairs, np.flatnonzero(captions.is_valid()).tolist())
+    if pairs.source.field("txt").nullable:  # else the captions need not be read here
+        captioned: Any = np.flatnonzero(pairs.column("txt").is_valid())
+        dataset = Subset(pairs, captioned)
     wanted = args.train_num_samples if is_train else args.val_num_samples
     if wanted not in (None, len(dataset)):
         logging.warning("%s: an epoch has all %d pairs, not %d", path, len(dataset), wanted)

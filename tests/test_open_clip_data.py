@@ -206,8 +206,9 @@ def test_training_has_the_losses_of_open_clips_own_loader(setting: _Setting) -> 
 
 
 def test_what_it_cannot_honour_it_says(setting: _Setting, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match="dataset-resampled"):
-        setting.loader(dataset_resampled=True)
+    for option, value in (("dataset_resampled", True), ("train_data_upsampling_factors", "1::2")):
+        with pytest.raises(ValueError, match="--" + option.replace("_", "-")):
+            setting.loader(**{option: value})
     setting.loader(train_num_samples=10)
     assert f"an epoch has all {CAPTIONED} pairs, not 10" in caplog.text
 
