@@ -211,8 +211,8 @@ class Extents:
     def are_rows_sound(self, index: int, at: int, first: int, end: int, data: Buffer) -> bool:
         """Return whether ``data``, from byte ``at`` of a sample on, matches its checksums."""
 
-    def is_corrupt(self, index: int) -> bool:
-        """Return whether a sample's row of the index is contradictory."""
+    def corrupt_slots(self) -> list[int]:
+        """Return the places of samples whose row of the index is damaged or contradictory."""
 
     def path(self, index: int) -> str:
         """Return the path of a sample's file; empty where a corrupt index names none."""

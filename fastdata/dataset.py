@@ -46,7 +46,7 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Blob, Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe
 from fastdata.transforms.originals import composed, pillow_changed
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.reading import Step
@@ -384,10 +384,13 @@ class ImageDataset(NativeSamples):
             return FilesSource(listed, self.path, seek_points)
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
-        return Images(what, self, self, opener, *transforms, self._compiled(), files)
+        recipe = self._compiled()
+        return Images(what, self, self, opener, *transforms, recipe, files, fields=self.fields)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""
+        if "image" not in self.fields:
+            return NO_IMAGE
         if self.transform is not None and (reason := pillow_changed()):
             return Refusal(f"{reason}. Undo that.")
         recipe = compile_recipe(self.transform)

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import loader_data
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,14 +25,16 @@ from fastdata.converters.parquet import ParquetImages
 from hangs import HANG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_data import as_it_is, folder
+from loader_data import as_it_is, folder, tree
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset, default_collate
+from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 import fastdata
 from fastdata import DataLoader, DeviceLoader, ImageDataset, Ragged
-from fastdata.errors import DatasetError, FastdataError, SampleError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, UsageError
+from fastdata.storage.records import RECORD, RECORDS_AT
 from fastdata.transforms import CenterCrop, Compose, Normalize, RandomResizedCrop, Schedule, Views
 
 ROWS = 40
@@ -512,6 +515,135 @@ def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
     with pytest.warns(UserWarning, match=field):
         batches = list(DataLoader(dataset, 20, on_error="zero"))
     assert [v for b in batches for v in b[-1].tolist()] == [not 16 <= i < 24 for i in range(ROWS)]
+
+
+def test_a_damaged_piece_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copied(tmp_path)
+    _damage(root, "caption", 3)
+    dataset = ImageDataset(root, fields=("caption",))
+    source, reads = dataset.source, []
+    before = source.read  # type: ignore[attr-defined]
+    monkeypatch.setattr(source, "read", lambda *what: (reads.append(what), before(*what))[1])
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="caption"):
+            batches = list(DataLoader(dataset, 8, on_error="zero"))
+        assert [one for batch in batches for one in batch[0]] == [None] * ROWS
+        with pytest.raises(CorruptionError, match="caption"):
+            dataset[5]
+    assert len(reads) == 1
+
+
+# Samples whose image is not asked for.
+
+
+def without_blobs(tmp_path: Path) -> Path:
+    """A copy without the files that hold images and other blobs."""
+    root = copied(tmp_path)
+    dataset = ImageDataset(root)
+    for name in {Path(dataset.source.file(dataset.row(i), i)) for i in range(ROWS)}:  # type: ignore[attr-defined]
+        name.unlink()
+    return root
+
+
+NO_BLOBS = ("caption", "small", "boxes", "index")
+
+
+def by_pyarrow(rows: Any) -> list[tuple[Any, ...]]:
+    chosen = table().take(pa.array(rows)).to_pylist()
+    return [(row["caption"], row["small"], row["boxes"]) for row in chosen]
+
+
+@pytest.mark.parametrize("transform", [None, CenterCrop(16), as_it_is])
+def test_images_that_are_not_asked_for_are_not_read(tmp_path: Path, transform: Any) -> None:
+    root = without_blobs(tmp_path)
+    asked = ImageDataset(root, transform, fields=NO_BLOBS)
+    for samples in (asked.__getitems__(range(ROWS)), [asked[i] for i in range(ROWS)]):
+        found = [(text, small, boxes.tolist()) for text, small, boxes, _ in samples]
+        assert found == by_pyarrow(range(ROWS))
+    options: dict[str, Any] = {"shuffle": True, "num_workers": 1, "require_native": True}
+    every = ImageDataset(root, transform, fields=("image", "mask", *NO_BLOBS))
+    for loader in (
+        DataLoader(asked, 16, **options),
+        DataLoader(asked, 16, collate_fn=list, **options),
+        DataLoader(asked, 16, on_error="skip", device="cpu", **options),
+        DataLoader(every, 16, fields=NO_BLOBS, **options),
+    ):
+        assert "images:" not in loader.explain() and "no image is asked for" in loader.explain()
+        for _ in range(2):
+            found, rows = [], []
+            for batch in loader:
+                if isinstance(batch[0] if isinstance(batch, list) else batch, tuple):
+                    batch = list(zip(*batch, strict=True))
+                texts, small, boxes, numbers = batch.values() if isinstance(batch, dict) else batch
+                lists = boxes.list() if isinstance(boxes, Ragged) else boxes
+                rows += [int(number) for number in numbers]
+                found += zip(texts, map(int, small), [one.tolist() for one in lists], strict=True)
+            assert sorted(rows) == [*range(ROWS)] and found == by_pyarrow(rows)
+        assert loader.stats().samples == ROWS
+
+
+def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
+    with WebServer(without_blobs(tmp_path)) as server:
+        far = ImageDataset(server.url, fields=NO_BLOBS)
+        assert far[3][0] == far.__getitems__([3])[0][0] == "é number 3"
+        for fields in (("caption",), ("caption", "key"), ("index",)):
+            batches = [*DataLoader(far, 16, num_workers=1, fields=fields)]
+            assert [len(batch[fields[0]]) for batch in batches] == [16, 16, 8]
+        masks = ImageDataset(server.url, fields=("caption", "raw"))
+        with pytest.raises(FastdataError, match="sample 1 "):
+            list(DataLoader(masks, 16, num_workers=1))
+
+
+def test_dali_is_not_asked_for_columns(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
+    from fastdata.dali import DALILoader
+
+    root = without_blobs(tmp_path)
+    for dataset, fields in (
+        (ImageDataset(root, fields=("caption",)), None),
+        (ImageDataset(root, CenterCrop(16), fields=("image", "caption")), ("caption",)),
+    ):
+        batches = [*DALILoader(dataset, 16, fields=fields)]
+        texts = [text for b in batches for text in (b[0] if fields is None else b["caption"])]
+        assert texts == [f"é number {i}" for i in range(ROWS)]
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "torchvision"])
+def test_labels_without_their_images(tmp_path: Path, kind: str) -> None:
+    torchvision: Any = import_torchvision()
+    tree_of = torchvision.datasets.ImageFolder(str(tree()))
+    path = tree_of if kind == "torchvision" else loader_data.dataset()
+    if kind == "lmdb":
+        path = Path(shutil.copytree(path, tmp_path / "copy"))
+    expected = dict(enumerate(ImageDataset(path).labels.tolist()))
+    for options in ({}, {"target_transform": lambda label: label + 5}):
+        dataset = ImageDataset(path, CenterCrop(16), fields=("label", "index"), **options)
+        wanted = {i: label + (5 if options else 0) for i, label in expected.items()}
+        loader = DataLoader(dataset, 16, shuffle=True, num_workers=1)
+        pairs = [pair for labels, rows in loader for pair in zip(rows, labels, strict=True)]
+        assert {int(row): int(label) for row, label in pairs} == wanted
+        assert all(label.dtype == torch.int64 for label, _ in loader)
+        assert dataset.__getitems__([2, 1]) == [(wanted[2], 2), (wanted[1], 1)]
+        assert dataset[2] == (wanted[2], 2)
+    if kind == "torchvision":
+        return
+    index = path / ImageDataset(path).manifest.index.name
+    data = bytearray(index.read_bytes())
+    data[RECORDS_AT + 3 * RECORD.itemsize + 8] ^= 1
+    index.write_bytes(data)
+    dataset = ImageDataset(path, fields=("label", "index"))
+    for get in (lambda: dataset[3], lambda: dataset.__getitems__([3]), lambda: dataset.labels):
+        with pytest.raises(CorruptionError, match="row 3"):
+            get()
+    with pytest.warns(UserWarning, match="row 3"):
+        rows = [row for b in DataLoader(dataset, 8, on_error="skip") for row in b[1].tolist()]
+    assert 3 not in rows and len(rows) == len(dataset)
+
+
+def test_a_further_image_that_is_not_asked_for_needs_no_transform() -> None:
+    dataset = ImageDataset(packed(), CenterCrop(16), fields=("image", "mask", "small"))
+    (batch,) = DataLoader(dataset, ROWS, fields=("image", "small"))
+    assert [*batch] == ["image", "small"] and batch["image"].shape == (ROWS, 3, 16, 16)
 
 
 # A user's collate_fn.

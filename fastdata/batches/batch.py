@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from fastdata.transforms.compile import Program, Recipe
 
 
+_NOTHING = BlobColumn(_native.Extents([]))
+
+
 @dataclass
 class Settings:
     """Settings of all batches of a loader.
@@ -68,7 +71,7 @@ class Batch:
     Attributes:
         planned: The samples.
         key: Key of the epoch's random numbers.
-        gathered: Their images' column.
+        gathered: Their images' column; empty until it is known.
         columns: Their other columns, by name.
         fetch: Fetch of its bytes from a remote dataset, until it is done.
         probe: Job that reads sizes from files, until it is done.
@@ -84,7 +87,7 @@ class Batch:
 
     planned: Planned
     key: int
-    gathered: BlobColumn
+    gathered: BlobColumn = _NOTHING
     columns: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     fetch: Fetch | None = None
     probe: _native.ProbeJob | None = None

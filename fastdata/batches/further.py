@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fastdata import _native
+from fastdata.batches.batch import Batch
 from fastdata.batches.helpers import InlineExecutor, await_done, helper_threads, result_of
 from fastdata.errors import FastdataError, OutageError
 from fastdata.remote.ranges import attach_fetched
@@ -21,7 +22,7 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
-    from fastdata.batches.batch import Batch, View
+    from fastdata.batches.batch import View
     from fastdata.batches.pipeline import Pipeline
     from fastdata.decode.engine import Engine
     from fastdata.plan.schedule import Planned
@@ -194,30 +195,14 @@ class ColumnPipeline:
     """
 
     def __init__(self, source: Source, name: str) -> None:
-        self._source, self._field = source, source.field(name)
+        self._field = source.field(name)
+        self._column = partial(source.column, name)
         local = source.capabilities.local
         self._thread: Executor = InlineExecutor() if local else helper_threads(1)
 
     def begin(self, planned: Planned, key: int) -> ColumnBatch:
         """Begin to read a batch's values."""
-        return ColumnBatch(planned, self._thread.submit(self._read, planned.indices))
-
-    def _read(self, rows: Rows) -> tuple[Column, dict[int, FastdataError]]:
-        """Return the values, with zeros or nulls for rows that cannot be read, and their errors."""
-        column = partial(self._source.column, self._field.name)
-        try:
-            return column(rows), {}
-        except OutageError:  # the values may be intact
-            raise
-        except FastdataError:
-            failed: dict[int, FastdataError] = {}
-        for slot in range(len(rows)):
-            try:
-                column(rows[slot : slot + 1])
-            except FastdataError as error:
-                failed[slot] = error
-        good = np.setdiff1d(np.arange(len(rows)), list(failed))
-        return with_gaps(column(rows[good]), good, len(rows)), failed
+        return ColumnBatch(planned, self._thread.submit(_read, self._column, planned.indices))
 
     def advance(self, batch: ColumnBatch) -> None:
         """Do nothing: reading has one stage."""
@@ -249,6 +234,65 @@ class ColumnPipeline:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+def _read(column: Callable[[Rows], Column], rows: Rows) -> tuple[Column, dict[int, FastdataError]]:
+    """Return the values, with zeros or nulls for rows that cannot be read, and their errors."""
+    try:
+        return column(rows), {}
+    except OutageError:  # the values may be intact
+        raise
+    except FastdataError:
+        failed: dict[int, FastdataError] = {}
+    for slot in range(len(rows)):
+        try:
+            column(rows[slot : slot + 1])
+        except FastdataError as error:
+            failed[slot] = error
+    good = np.setdiff1d(np.arange(len(rows)), list(failed))
+    return with_gaps(column(rows[good]), good, len(rows)), failed
+
+
+class LabelPipeline:
+    """Pipeline of batches whose images are not asked for: it reads labels, if these are.
+
+    Args:
+        source: The source of all fields.
+        fields: Those of a batch.
+    """
+
+    def __init__(self, source: Source, fields: Sequence[str]) -> None:
+        self._source, self._has_label = source, "label" in fields
+
+    def begin(self, planned: Planned, key: int) -> Batch:
+        """Read a batch's labels: the index is on this machine."""
+        batch = Batch(planned, key)
+        if self._has_label:
+            try:
+                labels, batch.failed = _read(partial(self._source.column, "label"), planned.indices)
+                batch.columns["label"] = labels
+            except FastdataError as error:
+                batch.error = error
+        return batch
+
+    def advance(self, batch: Batch) -> None:
+        """Do nothing: reading has one stage."""
+
+    def ready(self, batch: Batch) -> bool:
+        """Return true: `begin` has read all."""
+        return True
+
+    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """See `Pipeline.finish`."""
+        if batch.error is not None:
+            raise batch.error
+        return batch.failed
+
+    def cancel(self, batch: Batch) -> None:
+        """Do nothing: nothing is under way."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
 FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline"
 
 
@@ -259,14 +303,17 @@ class Pipelines:
     cuts the same part.
 
     Args:
-        first: That of the image.
+        first: That of the image, or of labels alone.
         further: The others, by field.
         single: Whether samples are wanted one by one. A further image that a sample lacks is then
             None; a batch of images has no place for that, so there it is an error of its sample.
     """
 
     def __init__(
-        self, first: Pipeline, further: Mapping[str, FurtherPipeline], single: bool = False
+        self,
+        first: Pipeline | LabelPipeline,
+        further: Mapping[str, FurtherPipeline],
+        single: bool = False,
     ) -> None:
         self._first, self._further, self._single = first, further, single
 
@@ -302,12 +349,14 @@ class Pipelines:
     def image(self, batch: Batch, field: str = "image") -> Any:
         """Return a field of a finished batch: images, a list of bytes, or a column."""
         if field == "image":
+            assert not isinstance(self._first, LabelPipeline)
             return self._first.image(batch)
         return self._further[field].image(batch.further[field])
 
     def samples(self, batch: Batch, field: str = "image") -> list[Any]:
         """Return a field of each sample of a finished batch."""
         if field == "image":
+            assert not isinstance(self._first, LabelPipeline)
             return self._first.samples(batch)
         found: list[Any] = self._further[field].samples(batch.further[field])
         for slot in batch.lacking.get(field, ()):
@@ -361,10 +410,6 @@ def further_pipelines(
     return found
 
 
-def further_blobs(source: Source, fields: Sequence[str]) -> list[str]:
-    """Return the names of further images and blobs among some fields."""
-    return [
-        one.name
-        for one in source.fields
-        if one.kind in BLOBS and one != IMAGE and one.name in fields
-    ]
+def blobs_among(source: Source, fields: Sequence[str]) -> list[str]:
+    """Return the names of images and blobs among some fields."""
+    return [one.name for one in source.fields if one.kind in BLOBS and one.name in fields]

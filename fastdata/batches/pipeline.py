@@ -48,8 +48,6 @@ _ANY_SIZE = 1 << 15
 _FEW = 16
 
 _NO_CUTS = np.empty(0, _native.CUT)
-# Columns of a batch that are not known, or not yet.
-_NOTHING = BlobColumn(_native.Extents([]))
 
 
 def plan_fetches(
@@ -119,7 +117,6 @@ class Pipeline:
         self._engine = engine
         self._helpers = helpers
         self._counters = counters
-        self._fields = [one.name for one in IMAGE_AND_LABEL if one in source.fields]
         # Memory for images of several sizes is known once their crops are drawn.
         one_size = all(program.one_size for program in settings.recipe.programs)
         looks_up = self.looks_up and one_size and source.capabilities.local
@@ -139,7 +136,7 @@ class Pipeline:
             planned: The samples.
             key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         """
-        batch = self._new_batch(planned, key, _NOTHING)
+        batch = self._new_batch(planned, key)
         try:
             if self._table is not None:
                 self._begin_rows(batch, self._table)
@@ -201,8 +198,8 @@ class Pipeline:
                 problem = self._source.problem(int(batch.planned.indices[slot]), f"it {error.what}")
                 batch.failed.setdefault(slot, SampleError(problem.what, error.hint))
 
-    def _new_batch(self, planned: Planned, key: int, gathered: BlobColumn) -> Batch:
-        return Batch(planned, key, gathered)
+    def _new_batch(self, planned: Planned, key: int) -> Batch:
+        return Batch(planned, key)
 
     def advance(self, batch: Batch) -> None:
         """Begin the next stage of a batch, if the one before is done."""

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fastdata.batches.batch import Batch, Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, further_blobs, further_pipelines
+from fastdata.batches.further import LabelPipeline, Pipelines, blobs_among, further_pipelines
 from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.pipeline import Pipeline
@@ -144,7 +144,7 @@ class SampleDecoder:
     def _pipeline(self) -> Pipelines:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
-            blobs = ("image", *further_blobs(self._source, self._fields))
+            blobs = blobs_among(self._source, self._fields)
             remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
@@ -153,7 +153,10 @@ class SampleDecoder:
                 one = self._settings[name]
                 return Pipeline(source, one, pool, None, helpers, counters, fetches)
 
-            first = decoder(self._source, "image", None if remote is None else remote.of("image"))
+            first: Pipeline | LabelPipeline = LabelPipeline(self._source, self._fields)
+            if "image" in self._fields:
+                fetches = None if remote is None else remote.of("image")
+                first = decoder(self._source, "image", fetches)
             check = self._settings["image"].check
             further = further_pipelines(self._source, self._fields, decoder, None, check, remote)
             made = Pipelines(first, further, single=True)

@@ -70,8 +70,8 @@ class DALIPipeline(Pipeline):
         self._runner, self._device = runner, device
         self._warned = False
 
-    def _new_batch(self, planned: Planned, key: int, gathered: BlobColumn) -> Batch:
-        return DALIBatch(planned, key, gathered)
+    def _new_batch(self, planned: Planned, key: int) -> Batch:
+        return DALIBatch(planned, key)
 
     def _decode(self, batch: Batch) -> None:
         assert isinstance(batch, DALIBatch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, SupportsIndex
@@ -22,7 +22,7 @@ from fastdata.loading.sampler import own_ranks
 from fastdata.plan.order import OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.compile import Recipe
+from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.originals import changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
 
@@ -239,7 +239,8 @@ class LoaderConfig:
                 )
             return Choice("torch", images.reason, images.hint, avoidable=images.avoidable)
         fast = self.collate_fn is fast_collate
-        recipe = images.recipe
+        asked = self.fields or images.fields
+        recipe = images.recipe if "image" in asked else NO_IMAGE
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
         known = self.collate_fn in (None, default_collate) or fast
@@ -275,9 +276,10 @@ class LoaderConfig:
                 first.hint,
                 images,
             )
-        if choice := self._why_not_further(images, known):
+        further = {name: one for name, one in images.further.items() if name in asked}
+        if choice := self._why_not_further(images, further, known):
             return choice
-        recipes = (recipe, *_further(images, own))
+        recipes = [recipe, *_compiled(further, own)]
         outputs = [program.output for one in recipes for program in one.programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
@@ -303,14 +305,17 @@ class LoaderConfig:
             words += "; the collate_fn is called with each batch's samples"
         return Choice("native", words, images=images, recipe=recipe)
 
-    def _why_not_further(self, images: Images, stacked: bool) -> Choice | None:
+    def _why_not_further(
+        self, images: Images, further: Mapping[str, Recipe | Refusal], stacked: bool
+    ) -> Choice | None:
         """Return the path of a dataset that has further images which the core cannot make.
 
         Args:
             images: The dataset.
+            further: Transforms of further images that are asked for, compiled, by field.
             stacked: Whether a batch has one tensor of all images of a field.
         """
-        for name, found in images.further.items():
+        for name, found in further.items():
             other = found if stacked else of_any_size(found)
             why = f"the core does not do the transform of {name}"
             if isinstance(other, Refusal):
@@ -358,7 +363,7 @@ class LoaderConfig:
         """Return whether the ``collate_fn`` is timm's, and samples are as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
-        if images.fields != ("image", "label"):
+        if images.fields != ("image", "label") or not recipe.programs:
             return False
         if self.mixes_bytes and self.fields is not None:
             return False
@@ -404,9 +409,9 @@ def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -
     return Choice("workers", reason, hint, images)
 
 
-def _further(images: Images, own: bool) -> list[Recipe]:
-    """Return the compiled transforms of further images."""
-    found = [of_any_size(one) if own else one for one in images.further.values()]
+def _compiled(further: Mapping[str, Recipe | Refusal], own: bool) -> list[Recipe]:
+    """Return the transforms of further images that are compiled."""
+    found = [of_any_size(one) if own else one for one in further.values()]
     return [one for one in found if isinstance(one, Recipe)]
 
 

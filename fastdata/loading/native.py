@@ -12,7 +12,7 @@ import torch
 
 from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, further_blobs, further_pipelines
+from fastdata.batches.further import LabelPipeline, Pipelines, blobs_among, further_pipelines
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
@@ -74,7 +74,9 @@ class NativePath:
         return self._numbering.n
 
     def describe_kinds(self) -> str:
-        """The share of each kind of image, and what decodes it, in words."""
+        """The share of each kind of image, and what decodes it, in words; "" without images."""
+        if "image" not in self._fields:
+            return ""
         return describe_kinds(self.source, self._settings.limits, self._images.subset)
 
     @property
@@ -111,7 +113,7 @@ class NativePath:
         numbering = self._numbering
         bad = self._bad if skipping else set()
         fetches = partial(plan_fetches, self._settings, numbering, key) if self.in_part else None
-        blobs = ("image", *further_blobs(self.source, self._fields))
+        blobs = blobs_among(self.source, self._fields)
         remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
         if remote is not None:
             batches = remote
@@ -162,8 +164,10 @@ class NativePath:
         remote: RemotePass | None,
     ) -> Pipeline | Pipelines:
         """Return the pipeline that decodes a pass, with those of further images and blobs."""
-        fetches = None if remote is None else remote.of("image")
-        first = self._pipeline(pool, engine, helpers, counters, fetches)
+        first: Pipeline | LabelPipeline = LabelPipeline(self.source, self._fields)
+        if "image" in self._fields:
+            fetches = None if remote is None else remote.of("image")
+            first = self._pipeline(pool, engine, helpers, counters, fetches)
 
         def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
             recipe = of_any_size(self._images.further[name])
@@ -175,7 +179,9 @@ class NativePath:
         check = self._settings.check
         further = further_pipelines(self.source, self._fields, decoder, engine, check, remote)
         single = self._config.own_collate(self._images) is not None
-        return Pipelines(first, further, single) if further else first
+        if further or isinstance(first, LabelPipeline):
+            return Pipelines(first, further, single)
+        return first
 
     def _pipeline(
         self,

@@ -243,8 +243,9 @@ class RemoteSource(IndexedSource):
             strict=True,
         )
         found: dict[int, list[Wanted]] = {}
+        corrupt = set(extents.corrupt_slots())
         for slot, (number, file, offset, length, crc) in enumerate(columns):
-            if extents.is_corrupt(slot):
+            if slot in corrupt:
                 continue
             ref = self.ref(extents, slot, file, offset + length)
             if not fetches or slot not in fetches:

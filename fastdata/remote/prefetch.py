@@ -38,6 +38,8 @@ PlanFetches: TypeAlias = "Callable[[_native.Extents, Indices], Fetches]"
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
 _HELD_OF_CACHE = 16 << 20
+#: Most batches that are announced for each field.
+_MOST_COMING = 1024
 
 
 class _Held(Wanted):
@@ -197,6 +199,8 @@ class RemotePass:
     def _is_near(self) -> bool:
         """Return whether to announce more batches."""
         few = self._cache is None or len(self._pieces) < self._most_pieces
+        # Samples may lack all of the fields, or none may be asked for.
+        few = few and len(self._coming) < _MOST_COMING * len(self._fields)
         return few and self._announced < self._reach
 
     def _pull(self) -> None:

@@ -32,6 +32,8 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 _PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096
 #: Most bytes of a column that are kept in memory.
 _KEPT_BYTES = 256 << 20
+#: Most damaged pieces whose errors are kept.
+_KEPT_ERRORS = 4096
 
 
 def rows_per_piece(size: int, rows: int) -> int:
@@ -120,6 +122,8 @@ class ColumnReader:
         self._recent: dict[int, pa.Array] = {}
         self._older: dict[int, pa.Array] = {}
         self._whole: pa.Array | None = None
+        # Errors of damaged pieces, which are not read again; a raised error would keep its frames.
+        self._damaged: dict[int, tuple[str, str]] = {}
         self._bytes = 0
 
     def values(self, rows: npt.NDArray[np.int64] | None = None) -> pa.Array:
@@ -161,9 +165,18 @@ class ColumnReader:
         numbers = list(numbers)
         found = {number: recent.get(number, older.get(number)) for number in numbers}
         missing = [number for number, piece in found.items() if piece is None]
-        rows = list(map(self._record, missing))
-        for number, data in zip(missing, self._read(rows) if rows else (), strict=True):
-            found[number] = self._decoded(number, data)
+        for number in missing:
+            if number in self._damaged:
+                raise CorruptionError(*self._damaged[number])
+        try:
+            rows = list(map(self._record, missing))
+            for number, data in zip(missing, self._read(rows) if rows else (), strict=True):
+                found[number] = self._decoded(number, data)
+        except CorruptionError as error:
+            # Of several, the caller asks again for one at a time.
+            if len(missing) == 1 and len(self._damaged) < _KEPT_ERRORS:
+                self._damaged[missing[0]] = error.what, error.hint
+            raise
         self._keep(found)
         return [found[number] for number in numbers]
 

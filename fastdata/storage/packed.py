@@ -160,7 +160,10 @@ class IndexedSource(Source):
                 values = self._reader_of(field).values(rows)
                 return values if nullable else as_column(values)
             if rows is not None:
-                return self.table.gather(rows).labels.copy()
+                found = self.table.gather(rows)
+                for slot in found.corrupt_slots():
+                    self.row(int(rows[slot]))  # raises, unless only its extent is damaged
+                return found.labels.copy()
             labels: npt.NDArray[np.int64] = self.index.column(field).astype(np.int64)
             for label in (labels.min(), labels.max()) if len(labels) else ():
                 self._check_label(int(label), "a sample")

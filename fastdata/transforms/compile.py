@@ -126,7 +126,8 @@ class Recipe:
     """A compiled pipeline, made by :func:`compile_recipe`.
 
     Attributes:
-        programs: One for each view of a sample; one alone unless the pipeline has `Views`.
+        programs: One for each view of a sample; one alone unless the pipeline has `Views`; none
+            where no image is asked for.
         tail: Functions to call for each sample, in order, with its tensor or with its `Views`.
         calls: Functions to call for each sample and view, in order, before `tail`.
         form: As `Views` have it; None where there are no Views.
@@ -156,6 +157,8 @@ class Recipe:
 
     def describe(self) -> str:
         """Describe the pipeline in one line."""
+        if not self.programs:
+            return "no image is asked for"
         views = [program.describe() for program in self.programs]
         alike = [(view, len(list(same))) for view, same in groupby(views)]
         line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
@@ -177,6 +180,10 @@ class Recipe:
 
     def __str__(self) -> str:
         return self.describe()
+
+
+#: Recipe of samples whose image is not asked for.
+NO_IMAGE = Recipe(())
 
 
 class _Libraries(Libraries):

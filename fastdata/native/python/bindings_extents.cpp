@@ -237,8 +237,11 @@ bool are_rows_sound(const BoundExtents& extents, py::ssize_t index, size_t at, i
   return is_sound(extents, i, {first, end, {at, at + bytes.size}}, bytes);
 }
 
-bool is_corrupt(const BoundExtents& extents, py::ssize_t index) {
-  return extents.extents[check_index(extents, index)].corrupt != nullptr;
+py::list corrupt_slots(const BoundExtents& extents) {
+  py::list found;
+  for (size_t i = 0; i < extents.extents.size(); ++i)
+    if (extents.extents[i].corrupt) found.append(i);
+  return found;
 }
 
 int64_t checked(int64_t value, int64_t least, const char* name) {
@@ -451,7 +454,7 @@ void bind_extents(py::module_& m) {
             return extents.extents[check_index(extents, index)].is_partial();
           },
           py::arg("index"))
-      .def("is_corrupt", &is_corrupt, py::arg("index"))
+      .def("corrupt_slots", &corrupt_slots)
       .def("path", &path_of, py::arg("index"))
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
 
