@@ -113,15 +113,25 @@ class PartBuilder:
 
     def _flush(self) -> None:
         held, self._held = self._held, []
+        self._batches += self._batches_of(held)
+
+    def _batches_of(self, held: Sequence[Sample]) -> list[pa.RecordBatch]:
+        """Return samples in one batch; in several if their values have more than 2 GiB."""
         columns = list(rows_to_batch([sample.row for sample in held]).columns)
         for place, field in enumerate(self._fields):
             values = [sample.fields[place] for sample in held]
             if field.type is not None:
-                columns.append(array(values, field.type))
+                try:
+                    columns.append(array(values, field.type))
+                except (OverflowError, pa.ArrowCapacityError):
+                    if len(held) == 1:
+                        raise
+                    half = len(held) // 2
+                    return self._batches_of(held[:half]) + self._batches_of(held[half:])
                 continue
             rows = rows_to_batch([_NO_BLOB if value is None else value[0] for value in values])
             columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(SCHEMA)))
-        self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
 
     def write(
         self,
@@ -138,22 +148,25 @@ class PartBuilder:
         """
         self._flush()
         rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
-        columns = [_column(rows, name) for name in rows.column_names]
-        own = pa.RecordBatch.from_arrays(columns[: len(SCHEMA)], schema=SCHEMA)
+        own = [_column(rows, name) for name in SCHEMA.names]
+        own = pa.RecordBatch.from_arrays(own, schema=SCHEMA)
         given = offsets or {}
-        columns[: len(SCHEMA)] = _placed(own, file_number, given.get("image")).columns
+        columns: list[Any] = _placed(own, file_number, given.get("image")).columns
         sizes, nulls = {}, []
-        for place, field in enumerate(self._fields, len(SCHEMA)):
+        for field in self._fields:
             if field.type is not None:
-                sizes[field.name] = columns[place].nbytes
-                if has_nulls(columns[place]):
+                values = rows.column(FIELD + field.name)  # of several chunks beyond 2 GiB
+                columns.append(values)
+                sizes[field.name] = values.nbytes
+                if any(map(has_nulls, values.chunks)):
                     nulls.append(field.name)
                 continue
-            blobs = pa.RecordBatch.from_arrays(columns[place].flatten(), schema=SCHEMA)
+            blobs = _column(rows, FIELD + field.name).flatten()
+            blobs = pa.RecordBatch.from_arrays(blobs, schema=SCHEMA)
             blobs = _placed(blobs, file_number, given.get(field.name))
             if not as_numpy(blobs.column("length")).all():
                 nulls.append(field.name)
-            columns[place] = pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA))
+            columns.append(pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA)))
         about: Any = Part(
             fingerprint, self.samples, self._blob_bytes, None, self._bad, sizes, nulls
         )

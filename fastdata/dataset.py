@@ -501,14 +501,16 @@ class ImageDataset(NativeSamples):
         """Return the values of a column in all samples, for samplers and statistics.
 
         Returns:
-            A NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
+            A new NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
             number, or an array of one shape; else an Arrow array of N values. Labels are int32.
 
         Raises:
             DatasetError: It cannot be read, or has changed.
             UsageError: There is no such column.
         """
-        return self._source.column(name)
+        found = self._source.column(name)
+        # Numbers share the memory that later lookups take them from.
+        return found.copy() if isinstance(found, np.ndarray) else found
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:

@@ -21,7 +21,7 @@ from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.formats import Sample, open_writer
 from fastdata.storage.formats.parquet import extents
 from fastdata.storage.index import Index
-from fastdata.storage.records import Row
+from fastdata.storage.records import Row, rows_to_batch, write_index
 
 #: Examples of a test.
 EXAMPLES = int(os.environ.get("FASTDATA_FIELD_EXAMPLES", "40"))
@@ -146,3 +146,17 @@ def test_an_index_of_another_number_of_pieces_is_corrupt(tmp_path: Path) -> None
         ColumnReader(stored, opened, 13, lambda rows: [])
     with pytest.raises(ValueError, match="not 11 rows"):
         write_column(tmp_path / "file", tmp_path / "index", stored, 0, [pa.array(range(10))], 11)
+
+
+def test_a_column_of_more_than_32_bits_can_count(tmp_path: Path) -> None:
+    each, rows = 1 << 30, 5  # lists of nulls have no memory
+    piece = pa.ListArray.from_arrays(pa.array([0, each], pa.int32()), pa.nulls(each))
+    data = pa.RecordBatch.from_arrays([piece], ["f"]).serialize()
+    stored = StoredField(Field("f", "column", piece.type), "index", "file", 1)
+    about = Row("", 0, 0, None, 0, 0, 1, 1, 1, "other", 0)
+    write_index(tmp_path / "index", [rows_to_batch([about] * rows)], rows)
+    opened = Index(tmp_path / "index", rows)
+    reader = ColumnReader(stored, opened, rows, lambda pieces: [data] * len(pieces))
+    found = reader.values()
+    assert found.type == pa.large_list(pa.null())
+    assert found.value_lengths().to_pylist() == [each] * rows

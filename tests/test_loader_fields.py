@@ -162,6 +162,22 @@ def test_values_are_those_that_pyarrow_has(container: str) -> None:
         assert sample["index"] == number
 
 
+def test_values_that_a_user_changes_are_the_users_own() -> None:
+    dataset = opened(("score", "emb", "flag", "ids", "meta"))
+    expected = [dataset[number] for number in range(ROWS)]
+    for name in ("score", "emb", "flag"):
+        column: Any = dataset.column(name)
+        column[:] = 0
+    for sample in dataset.__getitems__([0, 1]):
+        for value in (sample[1], sample[3]):
+            value[:] = 0
+        sample[4]["w"] = 7
+    for batch in DataLoader(opened(("image", "score", "emb", "ids")), 8):
+        for tensor in (batch[1], batch[2], batch[3].values):
+            tensor.zero_()
+    assert equal([dataset[number] for number in range(ROWS)], expected)
+
+
 def test_a_second_image_has_the_pixels_that_pillow_finds() -> None:
     dataset = opened(("image", "mask"), {"image": CenterCrop(16), "mask": CenterCrop((12, 20))})
     _, masks = next(iter(DataLoader(dataset, ROWS, num_workers=1, require_native=True)))
@@ -851,6 +867,20 @@ def test_ragged_is_what_torch_makes_of_the_lists() -> None:
     assert (moved.values.dtype, moved.offsets.dtype) == (torch.float32, torch.int64)
     assert ragged.to(torch.float16).offsets.dtype == torch.int64
     assert fastdata.Ragged is Ragged
+
+
+def test_ragged_of_every_type_and_what_to_is_given() -> None:
+    for name in ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "float16", "bfloat16"):
+        values = torch.tensor([1, 0, 1, 1, 1]).to(getattr(torch, name))
+        ragged = Ragged(values, torch.tensor([0, 2, 2, 5]))
+        assert ragged.padded(1).dtype == values.dtype
+        assert ragged.padded(1).tolist() == [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
+    for args, options in (((), {"copy": True}), (("cpu", values.dtype, False, True), {})):
+        moved = ragged.to(*args, **options)
+        for one, other in ((moved.values, values), (moved.offsets, ragged.offsets)):
+            assert equal(one, other) and one.data_ptr() != other.data_ptr()
+    moved = ragged.to("cpu", torch.float64, non_blocking=True)
+    assert moved.values.dtype == torch.float64 and equal(moved.offsets, ragged.offsets)
 
 
 # Behind a URL.

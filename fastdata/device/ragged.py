@@ -9,6 +9,8 @@ import torch
 
 __all__ = ["Ragged"]
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -51,14 +53,19 @@ class Ragged:
         found = torch.full(shape, value, dtype=self.values.dtype, device=self.values.device)
         places = torch.arange(len(self.values), device=self.values.device)
         samples = self.batch_index
-        found[samples, places - self.offsets[samples]] = self.values
+        # torch assigns no unsigned integers of more than 8 bits by index.
+        kind = _SIGNED.get(self.values.dtype, self.values.dtype)
+        found.view(kind)[samples, places - self.offsets[samples]] = self.values.view(kind)
         return found
 
     def to(self, *args: Any, **options: Any) -> Ragged:
         """Return it on a device; the arguments are those of ``torch.Tensor.to``."""
         values = self.values.to(*args, **options)
-        options.pop("dtype", None)
-        return replace(self, values=values, offsets=self.offsets.to(values.device))
+        # `dtype` is for the values alone.
+        names, given = ("non_blocking", "copy"), (one for one in args if isinstance(one, bool))
+        own: dict[str, Any] = dict(zip(names, given, strict=False))
+        own |= {name: options[name] for name in names if name in options}
+        return replace(self, values=values, offsets=self.offsets.to(values.device, **own))
 
     def pin_memory(self) -> Ragged:
         """Return it in page-locked memory."""

@@ -138,18 +138,18 @@ class ColumnReader:
         if rows is None and self._whole is None:
             every = self._pieces(range(len(self._index)))
             if self._whole is None:  # too large to keep
-                return pa.concat_arrays(every)
+                return _joined(every)
         whole = self._whole
         if rows is None:
             return whole
         if whole is not None:
-            return whole.take(_indices(rows))
+            return _joined([whole], rows)
         pieces, places = np.divmod(rows, self._stored.rows)
         order = np.argsort(pieces, kind="stable")
         numbers, starts = np.unique(pieces[order], return_index=True)
         parts = np.split(places[order], starts[1:])
         found = [
-            piece.take(_indices(part))
+            _joined([piece], part)
             for piece, part in zip(self._pieces(numbers.tolist()), parts, strict=True)
         ]
         if len(found) == 1:
@@ -157,7 +157,7 @@ class ColumnReader:
             return found[0]
         back = np.empty(len(rows), np.int64)
         back[order] = np.arange(len(rows))
-        return pa.concat_arrays(found).take(_indices(back))
+        return _joined(found, back)
 
     def _pieces(self, numbers: Iterable[int]) -> list[pa.Array]:
         """Return pieces by number; read those that are not in memory, together."""
@@ -184,14 +184,14 @@ class ColumnReader:
         new = {number: one for number, one in pieces.items() if number not in self._recent}
         if not new:
             return
-        self._recent.update(new)
+        recent = self._recent  # another thread may exchange it meanwhile
+        recent.update(new)
         self._bytes += sum(piece.nbytes for piece in new.values())
-        if len(self._recent) == len(self._index) and self._bytes <= _KEPT_BYTES:
-            kept = self._recent
-            self._whole = pa.concat_arrays([kept[number] for number in range(len(self._index))])
+        if len(recent) == len(self._index) and self._bytes <= _KEPT_BYTES:
+            self._whole = _joined([recent[number] for number in range(len(self._index))])
             self._recent, self._older = {}, {}
         elif self._bytes > _KEPT_BYTES // 2:
-            self._older, self._recent, self._bytes = self._recent, {}, 0
+            self._older, self._recent, self._bytes = recent, {}, 0
 
     def piece(self, number: int) -> pa.Array:
         """Return a piece, without keeping it; see `values` for errors."""
@@ -253,8 +253,29 @@ def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None 
     if all(isinstance(column, np.ndarray) for column in columns):
         joined = np.concatenate(columns)
         return joined if order is None else joined[order]
-    whole = pa.concat_arrays([as_arrow(column) for column in columns])
-    return whole if order is None else whole.take(_indices(order))
+    return _joined([as_arrow(column) for column in columns], order)
+
+
+def _joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = None) -> pa.Array:
+    """Return arrays one after the other; with ``order``, the values at these places.
+
+    Text, bytes and lists that 32 bits cannot count become those that 64 bits count.
+    """
+    try:
+        whole = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+        return whole if order is None else whole.take(_indices(order))
+    except pa.ArrowInvalid:
+        large = [_large(part.type) for part in parts]
+        if large == [part.type for part in parts]:
+            raise
+        return _joined([part.cast(large[0]) for part in parts], order)
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values that counts with 64 bits; itself if there is none."""
+    if pa.types.is_list(kind):
+        return pa.large_list(kind.value_field)
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
 
 
 def with_gaps(column: Column, places: npt.NDArray[np.int64], count: int) -> Column:
