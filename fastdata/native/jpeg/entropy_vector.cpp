@@ -17,8 +17,6 @@ namespace {
 // Fewer segments than these are decoded as fast by three streams in turns.
 constexpr size_t kWorthwhile = 8;
 
-// A load of eight bytes has at least 57 bits that are of use.
-constexpr int kMaxLength = 57 / kVectorTurns;
 constexpr int kLongestSymbol = 16 + 15;  // on the slow path
 
 // Each lane has its own stretch of bytes and of coefficients. Their distances are no multiples
@@ -36,7 +34,7 @@ constexpr uint32_t kIdleBlock = kVectorStreams * kLaneCoefficients;
 constexpr uint32_t kBytes = kIdleBytes + 64, kCoefficients = kIdleBlock + kBlockSize;
 constexpr size_t kBefore = 32;  // coefficients: VectorLanes, and alignment
 static_assert(uint64_t{kBytes} * 8 <= INT32_MAX && SeekSegment::kMaxBytes <= UINT16_MAX);
-static_assert(7 + kMaxLength * kVectorTurns <= 64 && kMaxLength < 32);
+static_assert(7 + kVectorMaxLength * kVectorTurns <= 64 && kVectorMaxLength < 32);
 constexpr uint32_t kIdlePlan = kVectorLanes - 1;
 
 std::atomic<VectorUse> used{VectorUse::measured};
@@ -46,38 +44,17 @@ constexpr uint32_t entry_of(int length, int size, uint32_t advance) {
   return static_cast<uint32_t>(length | size << 5 | length << 16) | advance << 9;
 }
 
-/// A symbol of an entry, the first: what is left of it where a second one has joined it.
-struct FirstSymbol {
-  explicit FirstSymbol(uint32_t entry)
-      : length(entry >> 16 & 31), size(entry >> 5 & 15), advance(entry >> 9 & 127) {}
-  uint32_t length, size, advance;
-};
-
-/// Gives AC entries the second symbols that their bits hold.
-void join_symbols(uint32_t* lookup) {
-  constexpr uint32_t kEntries = VectorTables::kEntries;
-  for (uint32_t bits = 0; bits < kEntries; bits++) {
-    const FirstSymbol first(lookup[bits]);
-    if (first.advance >= kVectorEndOfBlock || first.length >= kVectorLookupBits) continue;
-    const FirstSymbol second(lookup[bits << first.length & (kEntries - 1)]);
-    const uint32_t code = second.length - second.size, length = first.length + second.length;
-    const bool joins = second.advance == kVectorEndOfBlock || second.advance == 1;
-    if (joins && first.length + code <= kVectorLookupBits && length <= kMaxLength)
-      lookup[bits] = (lookup[bits] & ~31u) | length | second.size << 21 | second.advance << 25;
-  }
-}
-
 void build_lookup(const HuffmanSpec& spec, bool dc, uint32_t* out) {
   constexpr uint32_t kSlow = entry_of(0, 0, kVectorSlow);
   const int used =
       for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
         const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
         const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
-        const bool fits = length + size <= kMaxLength;
+        const bool fits = length + size <= kVectorMaxLength;
         std::fill_n(out + entry, span, fits ? entry_of(length + size, size, advance) : kSlow);
       });
   std::fill(out + used, out + VectorTables::kEntries, kSlow);
-  if (!dc) join_symbols(out);
+  if (!dc) kernels().join_symbols(out);
 }
 
 }  // namespace

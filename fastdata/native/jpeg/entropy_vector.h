@@ -23,6 +23,8 @@ constexpr int kVectorLanes = 16;
 constexpr int kVectorStreams = 2 * kVectorLanes;
 constexpr int kVectorLookupBits = 11;  // 10 and 12 cost 3% and 1% of all
 constexpr int kVectorTurns = 3;        // look-ups of each stream to a load; 2 and 4 cost 3% and 6%
+// A load of eight bytes has at least 57 bits that are of use.
+constexpr int kVectorMaxLength = 57 / kVectorTurns;
 
 /// MCUs from a seek point on, in one MCU row.
 struct SeekSegment {
@@ -103,6 +105,9 @@ struct VectorStop {
   uint32_t slow;   // the next symbol needs the slow path (T.81, F.2.2)
   uint32_t ended;  // the segment's last block has been decoded
 };
+
+/// Gives AC entries, kEntries of them, the second symbols that their bits hold.
+using JoinSymbols = void (*)(uint32_t* lookup);
 
 /// Decodes until a lane needs attention. DC coefficients are left as differences.
 using DecodeVector = VectorStop (*)(VectorLanes& lanes);

@@ -146,6 +146,37 @@ struct VectorGroup {
   }
 };
 
+/// Bits of entries from `begin` on.
+template <int begin>
+FASTDATA_INLINE I part(I entries, uint32_t mask) {
+  return _mm512_and_si512(_mm512_srli_epi32(entries, begin), set32(static_cast<int>(mask)));
+}
+
+void join_symbols(uint32_t* lookup) {
+  constexpr int kEntries = VectorTables::kEntries;
+  const I numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int bits = 0; bits < kEntries; bits += kVectorLanes) {
+    // Joining keeps what is read here of a first symbol, so the order does not matter.
+    const I first = load(lookup + bits), taken = part<16>(first, 31);
+    const I rest = _mm512_and_si512(_mm512_sllv_epi32(add32(set32(bits), numbers), taken),
+                                    set32(kEntries - 1));
+    const I second = _mm512_mask_i32gather_epi32(zero(), 0xFFFF, rest, lookup, 4);
+    const I size = part<5>(second, 15), advance = part<9>(second, 127);
+    const I length = add32(taken, part<16>(second, 31));
+    const I looked_at = sub32(length, size);  // both codes, the first's extra bits
+    __mmask16 joins = _mm512_cmplt_epu32_mask(part<9>(first, 127), set32(kVectorEndOfBlock));
+    joins &= _mm512_cmplt_epu32_mask(taken, set32(kVectorLookupBits));
+    joins &= _mm512_cmpeq_epu32_mask(advance, set32(kVectorEndOfBlock)) |
+             _mm512_cmpeq_epu32_mask(advance, set32(1));
+    joins &= _mm512_cmple_epu32_mask(looked_at, set32(kVectorLookupBits));
+    joins &= _mm512_cmple_epu32_mask(length, set32(kVectorMaxLength));
+    const I kept = _mm512_and_si512(first, set32(~31));
+    const I behind = _mm512_or_si512(_mm512_slli_epi32(size, 21), _mm512_slli_epi32(advance, 25));
+    _mm512_mask_storeu_epi32(lookup + bits, joins,
+                             _mm512_or_si512(_mm512_or_si512(kept, length), behind));
+  }
+}
+
 VectorStop decode_vector(VectorLanes& lanes) {
   const VectorConstants constants(lanes);
   VectorGroup a(lanes, 0), b(lanes, kVectorLanes);

@@ -30,7 +30,8 @@ struct Kernels {
   DecodeStreams decode_streams;
   SkipStreams skip_streams;
   DecodeBand decode_band, refine_band;  // first scans; those that refine
-  DecodeVector decode_vector;           // null where there is none; then so is idct_row_zigzag
+  DecodeVector decode_vector;           // null where there is none; then so are the other two
+  JoinSymbols join_symbols;
 
   // Coefficients to samples.
   IdctRow idct_row;

@@ -66,7 +66,8 @@ void look_up(uint8_t* pixels, size_t n, const uint8_t* table) {
 
 namespace fastdata {
 
-constinit const Kernels kAvx512Kernels = kernels_of(Level::avx512, decode_vector, idct_row_zigzag);
+constinit const Kernels kAvx512Kernels =
+    kernels_of(Level::avx512, decode_vector, join_symbols, idct_row_zigzag);
 
 }  // namespace fastdata
 

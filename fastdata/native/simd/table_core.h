@@ -5,7 +5,8 @@
 namespace fastdata {
 namespace {
 
-constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow zigzag = nullptr) {
+constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, JoinSymbols join = nullptr,
+                             IdctRow zigzag = nullptr) {
   return {
       .level = level,
       .unstuff = unstuff,
@@ -14,6 +15,7 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, IdctRow
       .decode_band = decode_band,
       .refine_band = refine_band,
       .decode_vector = vector,
+      .join_symbols = join,
       .idct_row = idct_row,
       .idct_row_zigzag = zigzag,
       .upsample_h2v1 = upsample_h2v1,
