@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastdata.converters.records import Record
 
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.values import as_text
+from fastdata.storage.formats.values import as_file
 
 #: Containers that hold columns as text, a value a member or record.
 _TEXTS = ("lmdb", "shards")
@@ -75,7 +75,7 @@ def with_fields(
         for field, value in zip(fields, record.fields, strict=True):
             if value is None:
                 continue
-            size = value.length if isinstance(value, Record) else len(as_text(field, value))
+            size = value.length if isinstance(value, Record) else len(as_file(field, value)[1])
             text += 0 if isinstance(value, Record) else size
             beside += _beside(container, size)
     return Estimate(growth, text / values if values else 1.0, beside / len(records))

@@ -35,7 +35,7 @@ from fastdata.converters.listing import (
 
 from fastdata.executors import Executor
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.storage.arrow import as_numpy
+from fastdata.storage.arrow import as_numpy, unsliced
 
 #: Names of the orders.
 SHUFFLED, SOURCE = ORDERS = ("shuffled", "source")
@@ -217,7 +217,8 @@ def _taken(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBat
     indices = pa.Array.from_buffers(
         pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))]
     )
-    return rows.take(indices)
+    columns = [unsliced(column).take(indices) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _unsigned(values: npt.NDArray[np.uint64]) -> pa.Array:

@@ -13,7 +13,7 @@ import pickle
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,7 +34,8 @@ from fastdata.remote.files import list_paths
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.shards import NPY_HEAD, npy_shape
+from fastdata.storage.formats.npy import HEAD, read_array, read_header
+from fastdata.storage.formats.shards import npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
@@ -47,6 +48,8 @@ _MOST_CLS, _MOST_JSON = 100, 16 << 20
 _MOST_TEXT = 16 << 20
 #: Last parts of extensions that the webdataset package decodes as text, JSON and integers.
 _TEXTS, _NUMBERS = {"txt", "text", "transcript", "json", "jsn"}, {"id", "index", "inx"}
+#: Of extensions of NumPy's arrays.
+_ARRAYS = "npy"
 #: Keys of the ``.json`` that packing to shards writes.
 _OWN_KEYS = {"key", "label", "class", "width", "height"}
 #: Extensions of torchvision, and of the shards container.
@@ -62,8 +65,10 @@ class WebDataset(Sharded):
 
     Each other member is a field with the name of its extension. ``.txt``, ``.text``,
     ``.transcript`` and ``.json`` are strings; ``.id``, ``.index`` and ``.inx`` are int64; those
-    with an image's suffix, such as ``.seg.png``, are images; all others are blobs. A sample may
-    lack any of them. A text that is not UTF-8, or an integer that is none, makes a bad sample.
+    with an image's suffix, such as ``.seg.png``, are images; all others are blobs. ``.npy`` that
+    all have one type and shape are lists of a fixed size, and else blobs. A sample may lack any of
+    them. A text that is not UTF-8, an integer that is none, and an array that is pickled or has
+    not the bytes of its shape make a bad sample.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.
@@ -130,7 +135,7 @@ class WebDataset(Sharded):
                     f"{where}: no sample has a member .{name}",
                     f"There is: {', '.join(sorted(found)) or 'none beside image and label'}.",
                 )
-        self.fields = tuple(map(field_of, names))
+        self.fields = tuple(field_of(name, found[name]) for name in names)
         self.about = {"kind": "webdataset", "root": where}
 
     def shards(self) -> Sequence[Listable]:
@@ -140,20 +145,24 @@ class WebDataset(Sharded):
         ]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
-    def _walk(self) -> tuple[list[str], set[str]]:
-        """Return the class names and the extensions of further members."""
+    def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
+        """Return the class names and the extensions of further members, with types of arrays."""
         names: dict[int | None, str | None] = {}
-        found: set[str] = set()
+        found: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self._files):
             kept: list[tuple[int, _Sample]] = []
-            for sample in TarListing(file, self._shard_keys, self._labels).samples():
+            listing = TarListing(file, self._shard_keys, self._labels)
+            for sample in listing.samples(None if self._kept else (), arrays=True):
                 if self._kept is not None:
-                    kept.append((number, sample))
+                    kept.append((number, sample._replace(arrays={})))
                 if len(kept) == _KEPT_AT_ONCE:
                     pickle.dump(kept, self._kept)
                     kept = []
-                found.update(sample.members)
+                for extension in sample.members:
+                    found.setdefault(extension, set())
+                for extension, kind in sample.arrays.items():
+                    found[extension].add(kind)
                 known = names.setdefault(sample.label, sample.class_name)
                 if sample.label is None and unlabelled is None:
                     unlabelled = file, sample.key, sample.members
@@ -175,9 +184,18 @@ class WebDataset(Sharded):
         return [names.get(label) or str(label) for label in numbers], found
 
 
-def field_of(extension: str) -> Field:
-    """Return the field of a member, by its extension."""
+def field_of(extension: str, arrays: Collection[pa.DataType | None] = ()) -> Field:
+    """Return the field of a member, by its extension.
+
+    Args:
+        extension: The extension.
+        arrays: Types of the sound arrays among them, if they are ``.npy``.
+    """
     last = extension.rpartition(".")[2]
+    if last == _ARRAYS and (len(arrays) > 1 or None in arrays):
+        return Field(extension, "blob")
+    if last == _ARRAYS:
+        return Field(extension, "column", next(iter(arrays), pa.null()))
     if last in _TEXTS:
         return Field(extension, "column", pa.string())
     if last in _NUMBERS:
@@ -207,7 +225,8 @@ class _Sample(NamedTuple):
         image: The member of its image.
         pixels: As of `Record`.
         members: Its other members, by extension, in the archive's order.
-        texts: Bytes of those that are strings or numbers.
+        texts: Bytes of those that are columns.
+        arrays: Types of those that are sound arrays; None for those that no column has.
     """
 
     key: str
@@ -217,6 +236,7 @@ class _Sample(NamedTuple):
     pixels: tuple[int, int, None] | None
     members: dict[str, Member]
     texts: dict[str, bytes]
+    arrays: dict[str, pa.DataType | None]
 
 
 class TarListing(NamedTuple):
@@ -229,7 +249,8 @@ class TarListing(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
-        for sample in self.samples():
+        columns = [field.name for field in self.fields if field.type is not None]
+        for sample in self.samples(columns):
             yield self.record(sample)
 
     def record(self, sample: _Sample) -> Record:
@@ -269,8 +290,12 @@ class TarListing(NamedTuple):
             return blob_of(f"{key}\0{field.name}", *where)
         if field.name not in sample.texts:
             raise ValueError(f"has {member.size:,} bytes, more than {_MOST_TEXT:,}")
+        data = sample.texts[field.name]
+        if field.name.rpartition(".")[2] == _ARRAYS:
+            array = read_array(data)
+            return array if array.ndim else array.item()
         try:
-            text = sample.texts[field.name].decode()
+            text = data.decode()
         except UnicodeDecodeError:
             raise ValueError("is not UTF-8") from None
         if field.type == pa.string():
@@ -279,8 +304,14 @@ class TarListing(NamedTuple):
             raise ValueError(f"is {text[:40]!r}, which is no integer of 64 bits")
         return int(text)
 
-    def samples(self) -> Iterator[_Sample]:
+    def samples(
+        self, columns: Collection[str] | None, *, arrays: bool = False
+    ) -> Iterator[_Sample]:
         """Yield the samples in the shard's order.
+
+        Args:
+            columns: Extensions of members to read; None for all that may be columns.
+            arrays: Whether to look for the types of arrays.
 
         Raises:
             SourceError: The shard is damaged, or a sample lacks its image or label.
@@ -305,7 +336,7 @@ class TarListing(NamedTuple):
 
         with opened:
             for stem, parts in self._groups():
-                yield self._sample(stem, parts, read)
+                yield self._sample(stem, parts, read, columns, arrays)
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
         """Yield the key and the members of each sample, by extension."""
@@ -329,7 +360,14 @@ class TarListing(NamedTuple):
         if key is not None:
             yield key, parts
 
-    def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
+    def _sample(
+        self,
+        stem: str,
+        parts: dict[str, Member],
+        read: _Read,
+        columns: Collection[str] | None,
+        arrays: bool,
+    ) -> _Sample:
         first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
@@ -338,9 +376,11 @@ class TarListing(NamedTuple):
             image, pixels = self._pixels(members.pop(EXTENSIONS["raw"]), read)
         if image is None:
             raise _missing(self.file, stem, parts, "image", "Each sample needs one.")
-        about = self._json(parts["json"], read) if "json" in parts else {}
-        if about and _OWN_KEYS.issuperset(about):
-            del members["json"]
+        # Where a field has the name json, packing to shards writes the other.
+        own = next((ext for ext in ("fastdata.json", "json") if ext in parts), None)
+        about = {} if own is None else self._json(parts[own], read)
+        if about and own and _OWN_KEYS.issuperset(about):
+            del members[own]
         label: Any = about.get("label") if self.labels else None
         if "cls" in parts and self.labels:
             text = read(parts["cls"]) if parts["cls"].size < _MOST_CLS else b""
@@ -360,8 +400,10 @@ class TarListing(NamedTuple):
         texts = {
             ext: read(member)
             for ext, member in members.items()
-            if field_of(ext).type is not None and member.size <= _MOST_TEXT
+            if (field_of(ext).type is not None if columns is None else ext in columns)
+            and member.size <= _MOST_TEXT
         }
+        found = dict(_arrays(members, read)) if arrays else {}
         return _Sample(
             stem if key is None else str(key),
             label,
@@ -370,6 +412,7 @@ class TarListing(NamedTuple):
             pixels,
             members,
             texts,
+            found,
         )
 
     def _json(self, member: Member, read: _Read) -> dict[str, Any]:
@@ -400,7 +443,7 @@ class TarListing(NamedTuple):
     def _pixels(self, member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
         """Return the raw pixels after NumPy's header, and their size."""
         try:
-            head = read(member._replace(size=min(member.size, NPY_HEAD)))
+            head = read(member._replace(size=min(member.size, HEAD)))
             length, height, width = npy_shape(head, member.size)
         except ValueError as error:
             raise SourceError(
@@ -410,6 +453,26 @@ class TarListing(NamedTuple):
             ) from None
         image = Member(member.name, member.offset + length, member.size - length)
         return image, (height, width, None)
+
+
+def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, pa.DataType | None]]:
+    """Yield the extension and the type of each array; None for one that no column has."""
+    for extension, member in members.items():
+        if extension.rpartition(".")[2] != _ARRAYS:
+            continue
+        try:
+            head = read(member._replace(size=min(member.size, HEAD)))
+            header = read_header(head, member.size)
+        except ValueError:
+            continue  # a bad sample, later
+        kind, shape = header.dtype, header.shape
+        if kind.kind not in "biuf" or kind.itemsize > 8 or 0 in shape or member.size > _MOST_TEXT:
+            yield extension, None
+            continue
+        found = pa.from_numpy_dtype(kind.newbyteorder("="))
+        for size in reversed(shape):
+            found = pa.list_(found, size)
+        yield extension, found
 
 
 _UNLABELLED = (

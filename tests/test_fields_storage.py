@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 import warnings
 from collections.abc import Mapping
@@ -329,7 +330,8 @@ class TestShards:
         keys = keys_of(written.path)
         assert [sample["json"]["key"] for sample in samples] == keys
         for at, sample in enumerate(samples):
-            found = {name.removesuffix(".json"): value for name, value in sample.items()}
+            found = {re.sub("[.](json|npy)$", "", name): one for name, one in sample.items()}
+            found |= {n: one.tolist() for n, one in found.items() if isinstance(one, np.ndarray)}
             found |= {n: found[n].decode() for n in TEXTS if isinstance(found.get(n), bytes)}
             members_agree(written, at, found)
             assert found.get("raw") == written.blobs["raw"][keys[at]]
@@ -343,9 +345,16 @@ class TestShards:
         found = hugging_face.load_dataset(str(tmp_path / "out"), split="train")
         table = pq.read_table(sources / "parquet")
         assert found["text"] == table.column("text").to_pylist()
-        for name in ("id", "boxes", "vector"):
-            expected = table.column(name).to_pylist()
-            assert_same(found[f"{name}.json"], expected, name)
+        for name in ("id.json", "boxes.json", "vector.npy"):
+            expected = table.column(name[:-5] if name.endswith("json") else name[:-4]).to_pylist()
+            assert_same(found[name], expected, name)
+
+
+def decoded(value: bytes) -> Any:
+    """A value of an LMDB: NumPy's file, or JSON."""
+    if value.startswith(b"\x93NUMPY"):
+        return np.load(io.BytesIO(value)).tolist()
+    return json.loads(value)
 
 
 class TestLmdb:
@@ -366,7 +375,7 @@ class TestLmdb:
             assert sample.pop("") == field_data.image_file(written.values("id")[at])
             for name in BLOBS:
                 assert sample.pop(name, None) == written.blobs[name][keys[at]]
-            others = {name: v if name in TEXTS else json.loads(v) for name, v in sample.items()}
+            others = {name: v if name in TEXTS else decoded(v) for name, v in sample.items()}
             members_agree(written, at, others)
 
 

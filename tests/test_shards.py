@@ -22,7 +22,7 @@ from PIL import Image
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
 from fastdata.storage.formats import Sample
-from fastdata.storage.formats.shards import ShardWriter, extents, member_head, member_name
+from fastdata.storage.formats.shards import ShardWriter, extents, member_head, sample_name
 
 
 def shards(dataset: Path) -> list[str]:
@@ -156,7 +156,7 @@ def test_shards_packed_again_are_the_same(odd_tree: Path, tmp_path: Path) -> Non
     ],
 )
 def test_member_names(key: str, name: str) -> None:
-    assert member_name(key) == name
+    assert sample_name(key) == name
 
 
 def test_an_empty_shard_is_a_tar_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -23,6 +24,12 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         kind: Its type. Integers, ``string`` and ``binary`` need no pandas.
     """
     if not (pa.types.is_integer(kind) or kind in (pa.string(), pa.binary())):
+        found = array_type(kind)
+        if found and all(one is None or isinstance(one, np.ndarray) for one in values):
+            return _arrays(values, kind, *found)
+        if found and len(found[1]) > 1:
+            # Arrow takes no arrays of several dimensions.
+            values = [one.tolist() if isinstance(one, np.ndarray) else one for one in values]
         return pa.array(values, kind)
     valid = [value is not None for value in values]
     if not any(valid):
@@ -40,6 +47,85 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     else:
         buffers = [bitmap, pa.py_buffer(np.asarray(values, numpy_type(kind)))]
     return pa.Array.from_buffers(kind, len(valid), buffers)
+
+
+def _arrays(
+    values: Sequence[Any], kind: pa.DataType, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> pa.Array:
+    """Return an array of lists of a fixed size, from arrays of one shape."""
+    items = np.zeros((len(values), *shape), dtype)
+    for place, value in enumerate(values):
+        if value is not None:
+            items[place] = value
+    missing = [value is None for value in values]
+    return fixed_lists(items, kind, missing if any(missing) else None)
+
+
+def fixed_lists(
+    items: npt.NDArray[Any], kind: pa.DataType, missing: Sequence[bool] | None = None
+) -> pa.Array:
+    """Return an array of lists of a fixed size: one of a type of `array_type`.
+
+    Args:
+        items: The numbers, shape (N, …).
+        kind: The type.
+        missing: Whether each list is null; None if none is.
+    """
+    kinds = [kind]
+    while pa.types.is_fixed_size_list(kinds[-1]):
+        kinds.append(kinds[-1].value_type)
+    flat = np.ascontiguousarray(items).reshape(-1)
+    if flat.dtype == np.bool_:
+        data = pa.py_buffer(np.packbits(flat, bitorder="little"))
+    else:
+        data = pa.py_buffer(flat)
+    found = pa.Array.from_buffers(kinds.pop(), flat.size, [None, data])
+    for level, one in reversed(list(enumerate(kinds))):
+        count = math.prod(items.shape[: level + 1])
+        valid = None
+        if not level and missing is not None:
+            valid = pa.py_buffer(np.packbits(~np.array(missing), bitorder="little"))
+        found = pa.Array.from_buffers(one, count, [valid], children=[found])
+    return found
+
+
+def array_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Return the type and shape of the arrays that lists of a fixed size are, also nested.
+
+    None for all other types.
+    """
+    shape = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    if not shape or not (str(kind) in _NUMBERS or pa.types.is_boolean(kind)):
+        return None
+    return numpy_type(kind), tuple(shape)
+
+
+def unsliced(column: pa.Array) -> pa.Array:
+    """Return an array that begins where its memory begins.
+
+    Of other arrays of lists of a fixed size in such lists, Arrow drops and takes wrong items.
+    """
+    return pa.concat_arrays([column]) if column.offset else column
+
+
+def fixed_items(column: pa.Array) -> npt.NDArray[Any] | None:
+    """Return the numbers of lists of a fixed size, shape (N, …); without those that are null.
+
+    None if a null is inside a list.
+    """
+    column = unsliced(column).drop_null()
+    shape = [len(column)]
+    while pa.types.is_fixed_size_list(column.type):
+        shape.append(column.type.list_size)
+        column = column.flatten()
+        if column.null_count:
+            return None
+    if pa.types.is_boolean(column.type):
+        return as_numpy(column.cast(pa.uint8())).view(np.bool_).reshape(shape)
+    return as_numpy(column).reshape(shape)
 
 
 def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
@@ -125,15 +211,22 @@ def has_nulls(column: pa.Array) -> bool:
 def python_values(column: pa.Array) -> list[Any]:
     """Return an array's values for `array`, which makes an array of its stored type of them.
 
-    Lists of numbers are NumPy arrays, for speed; dates, moments and durations, at any depth, are
-    whole numbers of their unit, because Python's own lose nanoseconds and end in the year 9999.
+    Lists of numbers are NumPy arrays, for speed, and those of a fixed size have the shape of
+    `array_type`; dates, moments and durations, at any depth, are whole numbers of their unit,
+    because Python's own lose nanoseconds and end in the year 9999.
     """
     counted = _with_moments(_rebuilt(column.type, _decoded), None)
     kind = column.type
     if counted != kind:
         column = column.cast(counted)
-    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not lists or str(kind.value_type) not in _NUMBERS or column.flatten().null_count:
+    if array_type(kind) is not None and (items := fixed_items(column)) is not None:
+        rest = iter(items)
+        return [next(rest) if valid else None for valid in column.is_valid().to_pylist()]
+    if (
+        not pa.types.is_list(kind)
+        or str(kind.value_type) not in _NUMBERS
+        or column.flatten().null_count
+    ):
         found: list[Any] = column.to_pylist()
         return found
     numbers = as_numpy(column.flatten())
@@ -195,7 +288,7 @@ def update_digest(digest: Any, column: pa.Array) -> None:
         return
     if column.null_count:
         digest.update(as_numpy(column.is_valid().cast(pa.uint8())).tobytes())
-        column = column.drop_null()
+        column = unsliced(column).drop_null()
     kind = column.type
     if kind in (pa.string(), pa.binary()):
         offsets = np.frombuffer(column.buffers()[1], np.int32)

@@ -28,7 +28,7 @@ from fastdata.storage.files import (
     written_behind,
 )
 from fastdata.storage.formats import Sample
-from fastdata.storage.formats.values import as_text
+from fastdata.storage.formats.values import as_file
 
 FILE_NAME = DATA_NAME = "data.mdb"
 #: A disk with fewer free bytes than this could not take a write of LMDB's, which are up to
@@ -112,7 +112,7 @@ class LmdbWriter:
         for place, field in self._fields:
             value = sample.fields[place]
             if value is not None:
-                data = value[1] if field.type is None else as_text(field, value)
+                data = value[1] if field.type is None else as_file(field, value)[1]
                 self._put(field_key(self._next, field.name), data)
         self._next += 1
 

@@ -6,10 +6,8 @@ A tar member's data is contiguous, an extent.
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +21,11 @@ from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats import Sample
+from fastdata.storage.formats.npy import HEAD, head_of, read_header
 from fastdata.storage.formats.tars import Member, members
-from fastdata.storage.formats.values import as_text, is_text
-from fastdata.storage.records import Row
+from fastdata.storage.formats.values import as_file, member_name, member_names
 
 FILE_NAME = "shard-{:06d}.tar"
-#: Longest header of a .npy in bytes: NumPy's own have 128.
-NPY_HEAD = 4096
 _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
@@ -42,17 +38,20 @@ class ShardWriter:
 
     def __init__(self, path: Path, classes: Sequence[str], fields: Sequence[Field] = ()) -> None:
         self._classes, self._fields = classes, fields
-        taken = {"json", "cls"}.intersection(field.name for field in fields)
-        self._about = "fastdata.json" if "json" in taken else "json"
-        self._has_cls = bool(classes) and "cls" not in taken
         #: What has each member, by extension in lower case, as webdataset reads it.
-        own = [self._about, "cls"] if self._has_cls else [self._about]
-        self._members = dict.fromkeys(own, "fastdata's own")
+        self._members: dict[str, str] = {}
         for field in fields:
-            extension = member_extension(field).lower()
-            other = self._members.setdefault(extension, f"the field {field.name}")
-            if other != f"the field {field.name}":
-                raise _one_member(f"the field {field.name} and {other}", extension)
+            for name in sorted(member_names(field)):
+                extension, what = name.lower(), f"the field {field.name}"
+                other = self._members.setdefault(extension, what)
+                if other != what:
+                    raise _one_member(f"{what} and {other}", extension)
+        self._about = "fastdata.json" if "json" in self._members else "json"
+        self._has_cls = bool(classes) and "cls" not in self._members
+        for extension in [self._about, "cls"] if self._has_cls else [self._about]:
+            other = self._members.setdefault(extension, "fastdata's own")
+            if other != "fastdata's own":
+                raise _one_member(f"{other} and fastdata's own", extension)
         self._file = DirectFile(path)
         self._at = 0
         self._crc = 0
@@ -62,8 +61,10 @@ class ShardWriter:
     def add(self, sample: Sample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         row = sample.row
-        name = member_name(row.key)
-        header = _npy_header(row) if row.encoding == "raw" else b""
+        name = sample_name(row.key)
+        # Readers learn the size of raw pixels from the header.
+        shape = row.height, row.width, 3
+        header = head_of("|u1", shape) if row.encoding == "raw" else b""
         extension = EXTENSIONS[row.encoding]
         if extension in self._members:
             image = f"the image of {printable(row.key)}"
@@ -78,12 +79,12 @@ class ShardWriter:
         about |= {"width": row.width, "height": row.height}
         self._member(f"{name}.{self._about}", json.dumps(about, ensure_ascii=False).encode())
         for field, value in zip(self._fields, sample.fields, strict=True):
-            member = f"{name}.{member_extension(field)}"
             if field.type is None:
-                at = 0 if value is None else self._member(member, value[1])
+                at = 0 if value is None else self._member(f"{name}.{field.name}", value[1])
                 self._offsets[field.name].append(at)
             elif value is not None:
-                self._member(member, as_text(field, value))
+                suffix, data = as_file(field, value)
+                self._member(f"{name}.{member_name(field, suffix)}", data)
 
     def _member(self, name: str, *parts: bytes) -> int:
         """Write a member; return where its data begins."""
@@ -158,13 +159,7 @@ _EMPTY = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
 _EMPTY_SUM = int(_EMPTY[_SUM_AT : _SUM_AT + 6], 8)
 
 
-def member_extension(field: Field) -> str:
-    """Return the extension of a field's members; ``.json`` ends those whose values are JSON."""
-    name = field.name
-    return name if field.type is None or is_text(field) else f"{name}.json"
-
-
-def member_name(key: str) -> str:
+def sample_name(key: str) -> str:
     """Return the name that a key's members share.
 
     WebDataset takes what follows the first dot of the last path component for the
@@ -173,14 +168,6 @@ def member_name(key: str) -> str:
     """
     folder, slash, last = key.rpartition("/")
     return folder + slash + last.replace("%", "%25").replace(".", "%2E")
-
-
-def _npy_header(row: Row) -> bytes:
-    """Return NumPy's header for raw pixels, from which readers learn the array's size."""
-    header = io.BytesIO()
-    shape = {"descr": "|u1", "fortran_order": False, "shape": (row.height, row.width, 3)}
-    np.lib.format.write_array_header_1_0(header, shape)
-    return header.getvalue()
 
 
 def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
@@ -214,7 +201,7 @@ def _image_extent(path: Path, member: Member) -> tuple[int, int]:
     if not member.name.endswith("." + EXTENSIONS["raw"]):
         return member.offset, member.size
     with open_file(path) as file:
-        head = read_exactly(file.fileno(), member.offset, min(member.size, NPY_HEAD))
+        head = read_exactly(file.fileno(), member.offset, min(member.size, HEAD))
     header, _, _ = npy_shape(head, member.size)
     return member.offset + header, member.size - header
 
@@ -223,7 +210,7 @@ def npy_shape(head: bytes, size: int) -> tuple[int, int, int]:
     """Read the header of raw pixels, a .npy.
 
     Args:
-        head: The file's first `NPY_HEAD` bytes.
+        head: The file's first `fastdata.storage.formats.npy.HEAD` bytes.
         size: The file's size in bytes.
 
     Returns:
@@ -232,20 +219,11 @@ def npy_shape(head: bytes, size: int) -> tuple[int, int, int]:
     Raises:
         ValueError: It is of another version, type or shape than the one that this module writes.
     """
-    file = io.BytesIO(head)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Python 2 wrote
-            version = np.lib.format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError(f"version {version}")
-            shape, by_column, kind = np.lib.format.read_array_header_1_0(file)
-    except Exception as error:  # NumPy's parser raises almost anything on foreign bytes
-        raise ValueError(error) from None
+    if head[6:8] != b"\1\0":
+        raise ValueError(f"version {tuple(head[6:8])}")
+    kind, shape, by_column, length = read_header(head, size)
     if by_column or kind != np.uint8:
         raise ValueError(f"{kind}, Fortran order: {by_column}")
     if len(shape) != 3 or shape[2] != 3 or min(shape) < 1 or max(shape) > _MOST_SIDE:
         raise ValueError(f"shape {shape}")
-    if file.tell() + shape[0] * shape[1] * 3 != size:
-        raise ValueError(f"{size} bytes for shape {shape}")
-    return file.tell(), int(shape[0]), int(shape[1])
+    return length, shape[0], shape[1]

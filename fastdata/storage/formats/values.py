@@ -1,4 +1,4 @@
-"""Values of columns as text, for containers that have files instead of types."""
+"""Values of columns as files, for containers that have files instead of types."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastdata.storage.arrow import has_moments, moments_as_text
+from fastdata.storage.arrow import array_type, has_moments, moments_as_text
 from fastdata.storage.fields import Field
+from fastdata.storage.formats.npy import write_array
+
+_NPY, _JSON = ".npy", ".json"
 
 
 def is_text(field: Field) -> bool:
@@ -23,12 +26,37 @@ def is_text(field: Field) -> bool:
     )
 
 
-def as_text(field: Field, value: Any) -> bytes:
-    """Return a value of `python_values`: strings in UTF-8, bytes as they are, others as JSON."""
+def as_file(field: Field, value: Any) -> tuple[str, bytes]:
+    """Return a value of `python_values` as the suffix and the bytes of a file.
+
+    Strings are in UTF-8, bytes as they are, both without a suffix. Lists of a fixed number of
+    numbers, also nested, are ``.npy``; with a null among the numbers, as all others, ``.json``.
+    """
     if is_text(field):
-        return value.encode() if isinstance(value, str) else bytes(value)
+        return "", value.encode() if isinstance(value, str) else bytes(value)
+    found = array_type(field.type)
+    if found is not None and not isinstance(value, np.ndarray):
+        # Nulls in other rows make lists of this one, too.
+        items = np.array(value, object)
+        complete = all(item is not None for item in items.flat)
+        value = items.astype(found[0]) if complete else value
     if isinstance(value, np.ndarray):
+        if found is not None:
+            return _NPY, write_array(value)
         value = value.tolist()
     elif has_moments(field.type):
         value = moments_as_text(pa.array([value], field.type))[0].as_py()
-    return json.dumps(value, ensure_ascii=False, default=str).encode()
+    return _JSON, json.dumps(value, ensure_ascii=False, default=str).encode()
+
+
+def member_name(field: Field, suffix: str) -> str:
+    """Return a field's name with the suffix of a value; once, if the name ends with it."""
+    return field.name if f".{field.name}".endswith(suffix) else field.name + suffix
+
+
+def member_names(field: Field) -> set[str]:
+    """Return the names that members of a field may have."""
+    if field.type is None or is_text(field):
+        return {field.name}
+    suffixes = (_JSON,) if array_type(field.type) is None else (_JSON, _NPY)
+    return {member_name(field, suffix) for suffix in suffixes}
