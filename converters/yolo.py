@@ -26,7 +26,7 @@ from fastdata.errors import SourceError
 from fastdata.storage.paths import is_inside
 
 _SPLITS = ("train", "val", "test")
-_WANTED = (*_SPLITS, "path", "names", "nc", "kpt_shape")
+_WANTED = (*_SPLITS, "validation", "path", "names", "nc", "kpt_shape")
 #: Share of an image's side that coordinates may lie outside, as in ultralytics.
 _TOLERANCE = 0.01
 _MOST_CLASSES = 1 << 20
@@ -151,6 +151,8 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         if keypoints[0] < 1 or keypoints[1] < 2:
             raise ValueError("kpt_shape: it is not [number, 2 or 3]")
     path = found.get("path") or ""
+    if found.get("validation"):
+        found = {"val": found["validation"], **found}
     splits = {one: found[one] for one in _SPLITS if found.get(one)}
     places = {one: [value] if isinstance(value, str) else value for one, value in splits.items()}
     for one, value in {"path": [path], **places}.items():
@@ -238,7 +240,7 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
 def _listed(folder: Folder, place: str) -> Iterator[str]:
     """Yield the images that a text file lists, relative to its folder."""
     try:
-        lines = folder.read(place).decode().splitlines()
+        lines = folder.read(place).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise SourceError(f"{folder}/{place}: {error}", "Write it in UTF-8.") from None
     for line in filter(None, map(str.strip, lines)):
@@ -249,10 +251,10 @@ def _listed(folder: Folder, place: str) -> Iterator[str]:
 def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
     """Return the columns of a file of labels; its problem if it has one."""
     try:
-        lines = data.decode().splitlines()
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         return str(error)
-    objects = []
+    objects: list[tuple[int, Any, Any, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -281,21 +283,27 @@ def _object(words: list[str], described: Description) -> tuple[int, Any, Any, An
         if len(values) != 4 + count * size:
             raise ValueError(f"it has {len(words)} numbers, not {5 + count * size}")
         points = values[4:]
-        shares = values[:4] + [x for at in range(0, len(points), size) for x in points[at : at + 2]]
+        places = [x for at in range(0, len(points), size) for x in points[at : at + 2]]
     elif len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0):
-        shares, points = values, []
+        points = places = []
     else:
         raise ValueError(
             f"it has {len(words)} numbers; a box has 5, a polygon 7 or any higher odd number"
         )
-    if min(shares) < -_TOLERANCE or max(shares) > 1 + _TOLERANCE:
+    polygons = []
+    box = values[:4]
+    if len(values) > 4 and not described.keypoints:
+        left, right = min(values[::2]), max(values[::2])
+        top, bottom = min(values[1::2]), max(values[1::2])
+        box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+        polygons = [values]
+    # The box of keypoints, and the corners of a polygon, may lie farther outside.
+    shares = places if described.keypoints else box
+    if min(*box, *points) < -_TOLERANCE or max(shares) > 1 + _TOLERANCE:
         raise ValueError("it has coordinates outside of the image, or not normalised")
-    if described.keypoints or len(values) == 4:
-        return int(label), values[:4], [], points
-    left, right = min(values[::2]), max(values[::2])
-    top, bottom = min(values[1::2]), max(values[1::2])
-    box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
-    return int(label), box, [values], []
+    if min(box[2:]) < 0:
+        raise ValueError("its box has a negative side")
+    return int(label), box, polygons, points
 
 
 def _whole(name: str, text: str, most: int) -> int:

@@ -67,7 +67,8 @@ GOOD = "0 0.5 0.5 0.5 0.5\n"
         ("0.5 0.5 0.5 0.5 0.5\n", "its class is 0.5"),
         ("0 320 0.5 0.5 0.5\n", "outside of the image, or not normalised"),
         ("0 -0.5 0.5 0.5 0.5\n", "outside of the image"),
-        ("0 0.5 0.5 0.5 0.5 0.5 1.5\n", "outside of the image"),
+        ("0 0.5 0.5 0.5 0.5 0.5 1.9\n", "outside of the image"),
+        ("0 0.5 0.5 -0.005 0.5\n", "its box has a negative side"),
         (b"\xff\xfe0 0.5\n", "can't decode"),
         (b"0 0.5 0.5 0.5\x00 0.5\n", "other than finite numbers"),
     ],
@@ -332,3 +333,51 @@ def test_masks_that_are_no_masks(tmp_path: Path, out: Path) -> None:
         MaskedImages(root, "images/training", "annotations/training")
     with pytest.raises(SourceError, match="none: has no images"):
         MaskedImages(root, "none", "annotations/training")
+
+
+#: Labels, the keypoints of each object, and whether ultralytics 8.4.190 takes them
+#: (verify_image_label with three classes).
+JUDGED = [
+    ("0 1.005 0.5 0.5 0.5", None, True),
+    ("0 1.01 0.5 0.5 0.5", None, True),
+    ("0 1.02 0.5 0.5 0.5", None, False),
+    ("0 -0.005 0.5 0.5 0.5", None, True),
+    ("0 -0.02 0.5 0.5 0.5", None, False),
+    ("0 0.5 0.5 -0.005 0.5", None, False),
+    ("\ufeff0 0.5 0.5 0.5 0.5", None, True),
+    ("0 0.5 0.5 0.5 0.5\n \n\n1 0.5 0.5 0.5 0.5", None, True),
+    ("2.0 0.5 0.5 0.5 0.5", None, True),
+    ("1.5 0.5 0.5 0.5 0.5", None, False),
+    ("3 0.5 0.5 0.5 0.5", None, False),
+    ("-1 0.5 0.5 0.5 0.5", None, False),
+    ("0 0.5 0.5 1.2 0.5 0.6 0.7", None, True),  # by its box: centre 0.85, width 0.7
+    ("0 -0.3 0.5 0.5 0.5 0.4 0.7", None, True),
+    ("0 0.5 0.5 0.5 0.5 0.5 1.9", None, False),
+    ("0 0.5 0.5 0.5 0.5 0.1", None, False),
+    ("0 1.2 0.5 0.5 0.5 0.1 0.1 2 0.2 0.2 0", (2, 3), True),
+    ("0 0.5 0.5 0.5 0.5 1.2 0.1 2 0.2 0.2 0", (2, 3), False),
+    ("0 0.5 0.5 0.5 0.5 0.1 0.1 -1 0.2 0.2 0", (2, 3), False),
+    ("0 0.5 0.5 0.5 0.5 0.1 0.1 0.2 -0.005", (2, 2), True),
+    ("0 0.5 0.5 0.5 0.5 0.1 0.1 0.2", (2, 2), False),
+    ("", None, True),
+    ("\n", (2, 3), True),
+]
+
+
+@pytest.mark.parametrize(("text", "keypoints", "taken"), JUDGED)
+def test_takes_the_lines_that_ultralytics_takes(
+    text: str, keypoints: tuple[int, int] | None, taken: bool, tmp_path: Path, out: Path
+) -> None:
+    about = "names: [cat, dog, hen]\n"
+    about += f"kpt_shape: {list(keypoints)}\n" if keypoints else ""
+    root = write(tmp_path, text, about)
+    other = "1 0.5 0.5 1 1" + " 0.5" * (keypoints[0] * keypoints[1] if keypoints else 0)
+    (root / "labels/b.txt").write_text(other, "utf-8")
+    problems = [record.problem for record in YoloImages(root).records()]
+    assert problems[1] is None
+    assert (problems[0] is None) == taken, problems[0]
+
+
+def test_a_split_called_validation_is_val(tmp_path: Path) -> None:
+    root = write(tmp_path, GOOD, "names: [cat, dog]\nvalidation: images\n")
+    assert [record.key for record in YoloImages(root, "val").records()] == ["images/a", "images/b"]
