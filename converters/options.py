@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
@@ -21,6 +22,11 @@ from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, LABEL, NAME, Field
 from fastdata.storage.trust import make_cache_folder
 
+#: Fields with pixels of the image as coordinates or areas, by the kind of their source.
+_IN_PIXELS: dict[Any, tuple[str, ...]] = {
+    "coco": ("boxes", "areas", "polygons", "rle", "keypoints"),
+    "voc": ("boxes",),
+}
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
 
@@ -87,12 +93,31 @@ def check_options(
                 "--to folder leaves images unchanged, so it takes no --encoding",
                 "Use --to lmdb, parquet or shards.",
             )
+    if encoding.max_side is not None:
+        _require_no_pixels(source)
     if plain_images and container != "parquet":
         raise UsageError(f"plain_images has no effect in {container}", "Leave it out.")
     if shard_size is not None and container not in ("parquet", "shards"):
         raise UsageError(f"--shard-size has no effect with --to {container}", "Leave it out.")
     if shard_size is not None and shard_size < 1:
         raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
+
+
+def _require_no_pixels(source: Source) -> None:
+    """Reject smaller images beside fields that would still belong to the larger ones."""
+    known: set[str] = set()
+    about: Any = source.about
+    while isinstance(about, Mapping):  # a packed dataset is "of" its source
+        known.update(_IN_PIXELS.get(about.get("kind"), ()))
+        about = about.get("of")
+    fields = further_fields(source)
+    names = [field.name for field in fields if field.kind == "image" or field.name in known]
+    if names:
+        raise UsageError(
+            f"--max-side reduces the images, but not their {', '.join(names)}, which would no "
+            "longer fit",
+            "Leave --max-side out, or name the other fields with --fields.",
+        )
 
 
 def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
