@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import re
 import tarfile
 import warnings
@@ -18,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from containers import load_manifest, pack_tree
+from containers import digests, load_manifest, pack_tree
+from fastdata.converters import parts, tasks
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.table import TableImages
@@ -29,6 +31,7 @@ from fastdata import ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import UsageError
 from fastdata.storage.columns import as_arrow
+from fastdata.storage.fields import Field
 
 #: Columns whose text for other tools is neither their string nor their value as JSON.
 TEXTS = ("text", "maybe-text", "large", "category", "empty")
@@ -494,3 +497,27 @@ def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:
         table = pa.table({"key": list("abcd"), "path": ["p.png"] * 4, **other})
         with pytest.raises(UsageError, match=why):
             pack_tree(TableImages(table, tmp_path), tmp_path / container, container)
+
+
+def test_bytes_depend_on_neither_workers_nor_pieces(
+    packed: Written, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = load_manifest(packed.path)["container"]
+    order = "source" if container == "lmdb" else "shuffled"
+    options: dict[str, Any] = {"unit_size": 30_000, "order": order}
+    source = ParquetImages(sources / "parquet")
+    if container == "parquet":  # the others take what this one pickles
+        pack_tree(source, tmp_path / "workers", container, workers=2, **options)
+        assert digests(tmp_path / "workers") == digests(packed.path)
+    for module, name in ((tasks, "PIECE_ROWS"), (tasks, "SEEK_BATCH"), (parts, "_ROWS_HELD")):
+        monkeypatch.setattr(module, name, 3)
+    pack_tree(source, tmp_path / "pieces", container, **options)
+    assert digests(tmp_path / "pieces") == digests(packed.path)
+
+
+def test_types_of_fields_keep_the_names_of_nested_fields_in_pickles() -> None:
+    inside = pa.field("element", pa.list_(pa.field("x", pa.int8(), nullable=False), 2))
+    for kind in (None, pa.string(), pa.list_(inside), pa.list_(inside, 3), pa.struct([inside])):
+        field = Field("f", "blob" if kind is None else "column", kind, nullable=True)
+        again = pickle.loads(pickle.dumps(field))
+        assert again == field and str(again.type) == str(kind)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import field_data
+import loader_data
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from containers import pack_tree
+from fastdata.converters.table import TableImages
 from loader_data import dataset, tree
 from PIL import Image
+from test_fields_storage import BLOBS, as_files, has_null, same
 from torch.utils.data import ConcatDataset, Subset
 from torchvision_stub import import_torchvision
 from web_server import WebServer
 
-from fastdata import DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.batches.images import Images
 from fastdata.batches.pipeline import Settings
 from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
+from fastdata.storage.columns import as_arrow
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.source import Blob, Source
-from fastdata.transforms import Resize
+from fastdata.transforms import CenterCrop, Resize
 from fastdata.transforms.compile import Recipe, compile_recipe
 
 Identity = Callable[[Any], Any]
@@ -289,3 +299,217 @@ def test_files_are_torchvisions() -> None:
     loader = DataLoader(ImageDataset(folder, Resize((8, 8))), 7, num_workers=0)
     labels = torch.cat([labels for _, labels in loader])
     assert labels.tolist() == folder.targets
+
+
+#: Columns of every kind, and further blobs.
+COLUMNS = ("id", "maybe-int16", "float", "flag", "text", "maybe-text", "vector", "maybe-vector")
+COLUMNS += ("ragged", "boxes", "maybe-boxes", "tags", "about", "parts", "time-ns", "nothing")
+FURTHER = (*COLUMNS, "second", "raw")
+#: Their types in a `fastdata.storage.columns.Column` of NumPy; others are Arrow's.
+PLAIN = {"id": np.int64, "float": np.float32, "flag": np.bool_, "vector": np.float32}
+
+
+@cache
+def fields_table() -> pa.Table:
+    """The rows of tests of fields, by pyarrow."""
+    return field_data.table().select(("key", "label", *COLUMNS))
+
+
+@cache
+def with_fields(container: str = "shards", labels: bool = True) -> Path:
+    """A packed dataset of these rows in their order; do not change it."""
+    root = loader_data.folder()
+    table = as_files(root / "files").select(("key", "label", "path", *FURTHER))
+    if not labels:
+        table = table.drop_columns("label")
+    source = TableImages(table, root / "files", files=BLOBS)
+    pack_tree(source, root / "out", container, unit_size=20_000, order="source")
+    return root / "out"
+
+
+CROPS: dict[str, Any] = {"image": CenterCrop(8), "second": CenterCrop(6)}
+#: Fields of batches: without `second`, which some rows lack.
+LOADED = ("image", *COLUMNS, "raw", "key", "index")
+
+
+def opened_fields(where: Any = None, fields: Any = LOADED, **options: Any) -> ImageDataset:
+    transform = CROPS if "second" in fields else CROPS["image"]
+    return ImageDataset(where or with_fields(), transform, fields=fields, **options)
+
+
+class FieldConformance:
+    """Contract of `Source` for further fields; ``opened`` is (dataset, its rows of the table)."""
+
+    has_label = True
+
+    @pytest.fixture
+    def opened(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def found(self, opened: Any) -> Any:
+        """(source, the table's rows, numbers of the source for them)."""
+        images = recognise(opened[0])
+        assert isinstance(images, Images)
+        source = images.open(True)
+        numbering = images.numbering(source)
+        numbers = np.arange(len(opened[1]))
+        return source, np.array(opened[1]), np.asarray(numbering(numbers))
+
+    def test_schema(self, found: Any) -> None:
+        expected = ["image", *["label"] * self.has_label, *FURTHER]
+        assert sorted(field.name for field in found[0].fields) == sorted(expected)
+        kinds = {field.name: (field.kind, field.nullable) for field in found[0].fields}
+        assert kinds["second"] == ("image", True) and kinds["raw"] == ("blob", True)
+        for name in COLUMNS:
+            values = fields_table()[name].combine_chunks()
+            assert kinds[name] == ("column", has_null(values.to_pylist())), name
+            assert found[0].field(name).type == values.type
+
+    def test_columns(self, found: Any) -> None:
+        source, rows, numbers = found
+        places = np.random.default_rng(4).integers(0, len(rows), 50)
+        for name in COLUMNS:
+            values = fields_table()[name].combine_chunks()
+            for at in (places, places[:1], np.arange(0)):
+                column = source.column(name, numbers[at])
+                assert column_of(values.take(pa.array(rows[at]))) == column_of(column), name
+                if name in PLAIN:
+                    assert column.dtype == PLAIN[name] and len(column) == len(at)
+            assert len(source.column(name)) == len(source)
+
+    def test_gathered(self, found: Any) -> None:
+        source, rows, numbers = found
+        names = ("raw", "text", "second", "image", "vector")
+        gathered = source.gather(numbers, names)
+        assert list(gathered.blobs) == ["raw", "second", "image"]
+        assert list(gathered.columns) == ["text", "vector"]
+        for name in gathered.columns:
+            values = fields_table()[name].take(pa.array(rows)).combine_chunks()
+            assert column_of(gathered.columns[name]) == column_of(values)
+        for name, expected in further_blobs(rows).items():
+            column = gathered.blobs[name]
+            assert np.asarray(column.extents.lengths).tolist() == [len(e or b"") for e in expected]
+            for slot, data in enumerate(expected):
+                if data and source.capabilities.local:
+                    assert column.extents.read(slot) == data
+                if data and name != "raw" and column.widths[slot]:
+                    with Image.open(io.BytesIO(data)) as image:
+                        assert (column.widths[slot], column.heights[slot]) == image.size
+
+    def test_single_blobs_and_errors(self, found: Any) -> None:
+        source, rows, numbers = found
+        for name, expected in further_blobs(rows).items():
+            for number, data in zip(numbers.tolist()[:12], expected, strict=False):
+                blob = source.encoded(number, name)
+                assert blob.data == (data or b"")
+                assert source.encoded(number, name, data=b"own").data == b"own"
+        key = fields_table()["key"][int(rows[3])].as_py()
+        assert source.key(int(numbers[3])) == key and key in source.describe(int(numbers[3]))
+        of_field = FieldSource(source, "second")
+        text = str(of_field.problem(int(numbers[3]), "it is green"))
+        assert key in text and "its second: it is green" in text
+        lacking = next(at for at, data in enumerate(further_blobs(rows)["second"]) if not data)
+        with pytest.raises(MissingError, match="it has no second"):
+            of_field.encoded(int(numbers[lacking]))
+        with pytest.raises(UsageError, match="no image or blob field 'text'"):
+            source.encoded(0, "text")
+        with pytest.raises(UsageError, match="no column field 'second'"):
+            source.column("second")
+
+    def test_samples(self, opened: Any) -> None:
+        """Single samples, and several at once."""
+        data, rows = opened
+        everything = data.__getitems__([*range(len(rows))]) if hasattr(data, "__getitems__") else []
+        for sample in (*((at, data[at]) for at in range(0, len(rows), 7)), *enumerate(everything)):
+            assert_row(dict(zip(LOADED, sample[1], strict=True)), int(rows[sample[0]]))
+
+    def test_loaded_shuffled_and_resumed(self, opened: Any) -> None:
+        data, rows = opened
+        for options in ({}, {"shuffle": True, "seed": 5, "num_workers": 0}):
+            loader = DataLoader(data, 7, require_native=True, **options)
+            seen: list[int] = []
+            batches = iter(loader)
+            state: Any = None
+            for batch in batches:
+                seen += self.check(batch)
+                state = loader.state_dict() if len(seen) == 14 else state
+            assert sorted(seen) == sorted(rows)
+            again = DataLoader(data, 7, require_native=True, **options)
+            again.load_state_dict(state)
+            assert [row for batch in again for row in self.check(batch)] == seen[14:]
+
+    def check(self, batch: Any) -> list[int]:
+        """Compare each sample of a batch with the row of its number in its part; return these."""
+        columns = [one.list() if isinstance(one, Ragged) else list(one) for one in batch]
+        samples = [dict(zip(LOADED, sample, strict=True)) for sample in zip(*columns, strict=True)]
+        for sample in samples:
+            assert_row(sample, int(sample["index"]))
+        return [int(sample["index"]) for sample in samples]
+
+
+def assert_row(sample: dict[str, Any], row: int) -> None:
+    """Compare a sample with a row of the table."""
+    assert sample["key"] == fields_table()["key"][row].as_py()
+    assert sample["raw"] == further_blobs([row])["raw"][0]
+    assert sample["image"].shape == (3, 8, 8)
+    for name in COLUMNS:
+        value = sample[name]
+        value = value.tolist() if hasattr(value, "tolist") else value
+        assert same(value, fields_table()[name][row].as_py()), (name, row)
+
+
+def column_of(column: Any) -> str:
+    """The values as pyarrow shows them, which knows nanoseconds."""
+    whole = as_arrow(column)
+    return str(whole.to_string(window=1000, container_window=1000))
+
+
+@cache
+def _blobs() -> dict[str, list[bytes | None]]:
+    own = {"image": [field_data.image_file(at) for at in range(field_data.ROWS)]}
+    return own | field_data.blobs()
+
+
+def further_blobs(rows: Any) -> dict[str, list[bytes | None]]:
+    """The bytes of each blob that the test wrote."""
+    return {name: [values[int(row)] for row in rows] for name, values in _blobs().items()}
+
+
+ALL_ROWS = list(range(field_data.ROWS))
+
+
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+class TestPackedFields(FieldConformance):
+    @pytest.fixture
+    def opened(self, container: str) -> Any:
+        return opened_fields(with_fields(container)), ALL_ROWS
+
+
+class TestFieldsWithoutLabels(FieldConformance):
+    has_label = False
+
+    @pytest.fixture
+    def opened(self) -> Any:
+        return opened_fields(with_fields(labels=False)), ALL_ROWS
+
+
+@pytest.mark.parametrize("cached", [False, True])
+class TestRemoteFields(FieldConformance):
+    @pytest.fixture
+    def opened(self, cached: bool, tmp_path: Path) -> Iterator[Any]:
+        with WebServer(with_fields()) as server:
+            cache, options = tmp_path / "pieces", RemoteOptions(progress=False)
+            yield (
+                opened_fields(server.url, cache=cache if cached else None, remote=options),
+                ALL_ROWS,
+            )
+
+
+class TestConcatenatedFields(FieldConformance):
+    @pytest.fixture
+    def opened(self) -> Any:
+        numbers = np.random.default_rng(5).integers(0, 3 * field_data.ROWS, 45).tolist()
+        parts = [opened_fields(with_fields(name)) for name in ("shards", "lmdb", "folder")]
+        rows = [number % field_data.ROWS for number in numbers]
+        return Subset(ConcatDataset(parts), numbers), rows

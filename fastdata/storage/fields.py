@@ -36,6 +36,31 @@ class Field(NamedTuple):
     type: pa.DataType | None = None
     nullable: bool = False
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pickles of pyarrow's types lose the names of nested fields, which are in files.
+        kind = None if self.type is None else _packed_type(self.name, self.type)
+        return _unpickled, (self.name, self.kind, kind, self.nullable)
+
+
+def _packed_type(name: str, kind: pa.DataType) -> bytes:
+    """Return Arrow's schema message with one field of this type."""
+    packed: bytes = pa.schema([(name, kind)]).serialize().to_pybytes()
+    return packed
+
+
+def _unpacked_type(packed: bytes) -> pa.DataType:
+    """Return the type in a schema message of `_packed_type`.
+
+    Raises:
+        pyarrow.ArrowException, OSError, ValueError: It is none.
+    """
+    (field,) = pa.ipc.read_schema(pa.py_buffer(packed))
+    return field.type
+
+
+def _unpickled(name: str, kind: str, packed: bytes | None, nullable: bool) -> Field:
+    return Field(name, kind, None if packed is None else _unpacked_type(packed), nullable)
+
 
 IMAGE = Field("image", "image")
 LABEL = Field("label", "column", pa.int32())
@@ -72,9 +97,8 @@ class StoredField:
             entry["index"] = self.index
         if self.file is not None:
             assert kind_of_values is not None
-            schema = pa.schema([(name, kind_of_values)]).serialize()
             entry |= {"file": self.file, "rows": self.rows}
-            entry["schema"] = base64.b64encode(schema).decode()
+            entry["schema"] = base64.b64encode(_packed_type(name, kind_of_values)).decode()
         return entry
 
     @classmethod
@@ -112,11 +136,10 @@ class StoredField:
         if type(rows) is not int or not 1 <= rows < 1 << 32:
             raise ValueError(f"the rows of field {name} are {rows!r}")
         try:
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(entry["schema"])))
-            (field,) = schema
+            kind_of_values = _unpacked_type(base64.b64decode(entry["schema"]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
-        return cls(Field(name, kind, field.type, nullable), index, file, rows)
+        return cls(Field(name, kind, kind_of_values, nullable), index, file, rows)
 
 
 def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
