@@ -17,7 +17,7 @@ def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) 
     """Return the loader's pixels for one RGB image: (height, width, channels)."""
     cuts = program.draw([image.width], [image.height], keys)
     pixels = np.asarray(image)
-    if cuts["needs_padding"][0]:
+    if cuts["padding"][0] == 2:
         pixels, cuts = render(image, cuts[0]), rendered(cuts)
     form = program.output
     dtype = "uint16" if form.dtype == "bfloat16" else form.dtype

@@ -110,7 +110,7 @@ def test_nothing_is_told_where_the_core_decodes_all() -> None:
 
 
 def test_an_image_that_needs_padding_is_told_so() -> None:
-    dataset = images("lmdb", baseline(2), t.Compose([t.CenterCrop(64)]))
+    dataset = images("lmdb", baseline(2), t.Compose([t.CenterCrop(64), t.Resize((32, 32))]))
     (words,) = told(FallbackWarning, DataLoader(dataset, batch_size=2))
     assert "sample 0" in words and "as its crop needs padding." in words
 
@@ -230,7 +230,7 @@ def slow() -> Any:
 
 
 def padded() -> Any:
-    return images("lmdb", baseline(3), t.Compose([t.CenterCrop(64)]))
+    return images("lmdb", baseline(3), t.Compose([t.CenterCrop(64), t.Resize((32, 32))]))
 
 
 @pytest.mark.parametrize("threads", [0, 2])

@@ -44,8 +44,10 @@ def test_boxes_are_those_of_numpy(
     found = boxes(step, widths, heights, keys, draw)
     expected = np.stack(boxes_by_numpy(step, widths, heights, keys, draw))
     # exp() may differ in its last bit, and then a side that lies on one half is rounded
-    # otherwise: by one pixel, rarely.
-    assert (found != expected).any(axis=0).mean() <= 2 / 64
+    # otherwise, by one pixel: rarely, but all of them where no area and ratio is drawn.
+    assert np.abs(found - expected).max() <= 1
+    if scale[1] - scale[0] > 0.01 or ratio[1] - ratio[0] > 0.01:
+        assert (found != expected).any(axis=0).mean() <= 2 / 64
     assert (found[2:] >= 1).all()
     assert (found[:2] >= 0).all()
     assert (found[0] + found[2] <= width).all()

@@ -30,7 +30,6 @@ from fastdata.transforms import (
     RandomInvert,
     RandomResizedCrop,
     Resize,
-    ResizeKeepRatio,
     Transform,
     Views,
 )
@@ -111,7 +110,7 @@ def test_boxes_are_in_the_image_and_as_large_and_wide_as_asked(
     width, height = np.array(sizes).T
     got = program.draw(width, height, keys_of(len(sizes), seed))
     assert (got["size"] == 32).all() and not got["window"].any()
-    assert not got["needs_padding"].any() and not got["flip"].any()
+    assert not got["padding"].any() and not got["flip"].any()
     for (left, upper, right, lower), (w, h) in zip(got["box"].tolist(), sizes, strict=True):
         assert 0 <= left < right <= w and 0 <= upper < lower <= h
         wide, high = right - left, lower - upper
@@ -361,20 +360,24 @@ def test_a_crop_after_a_flip_is_mirrored_exactly(
 def test_odd_samples_are_those_that_reach_outside() -> None:
     width, height = np.array([10, 30, 30]), np.array([30, 30, 10])
     got = program_of(CenterCrop(20)).draw(width, height, keys_of(3))
-    assert got["needs_padding"].tolist() == [True, False, True]
-    assert got["box"].tolist() == [[-5, 5, 15, 25], [5, 5, 25, 25], [5, -5, 25, 15]]
-    assert not program_of(CenterCrop(10)).draw(width, height, keys_of(3))["needs_padding"].any()
-    # What pads most images, or all, is a pixel program's.
+    assert got["padding"].tolist() == [1, 0, 1]
+    assert got["box"].tolist() == [[0, 5, 10, 25], [5, 5, 25, 25], [5, 0, 25, 10]]
+    assert got["window"].tolist() == [[-5, 0], [0, 0], [0, -5]]
+    resized = program_of([CenterCrop(20), Resize((9, 9))]).draw(width, height, keys_of(3))
+    assert resized["padding"].tolist() == [2, 0, 2]
+    assert not program_of(CenterCrop(10)).draw(width, height, keys_of(3))["padding"].any()
     padded = program_of([Resize(20), CenterCrop((20, 40))])
-    assert padded.pixels == (CenterCrop((20, 40)),)
+    assert padded.pixels == ()
     got = padded.draw(width, height, keys_of(3))
-    assert not got["needs_padding"].any()
-    assert got["canvas"].tolist() == [[20, 60], [20, 20], [60, 20]]
-    assert program_of([ResizeKeepRatio(20), CenterCrop(20)]).pixels == ()
-    assert program_of([ResizeKeepRatio(20), CenterCrop((20, 24))]).pixels == (CenterCrop((20, 24)),)
+    assert got["padding"].tolist() == [1, 1, 0]
+    assert got["size"].tolist() == [[20, 60], [20, 20], [60, 20]]
+    # What another crop has cut off, or what is not zeros, is a pixel program's.
+    cropped = program_of([RandomCrop(8), CenterCrop(9)])
+    assert cropped.pixels == (CenterCrop(9),)
+    assert program_of(CenterCrop(9, fill=1)).pixels == (CenterCrop(9, fill=1),)
     padded = program_of(RandomCrop(30, padding=1))
     assert padded.pixels == (RandomCrop(30, padding=1),)
-    assert not padded.draw([30] * 60, [30] * 60, keys_of(60))["needs_padding"].any()
+    assert not padded.draw([30] * 60, [30] * 60, keys_of(60))["padding"].any()
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:

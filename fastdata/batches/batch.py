@@ -165,13 +165,13 @@ class OneOfBatch(Alone):
         """Put the image's crops into their slots; decode no more of it than they need."""
         programs, cuts = self._settings.recipe.programs, self._cuts(image)
         box = None
-        if not any(cut["needs_padding"][0] for cut in cuts):
+        if not any(cut["padding"][0] == 2 for cut in cuts):
             sides = list(zip(*(cut["box"][0].tolist() for cut in cuts), strict=True))
             box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
         pixels = image.pixels(box)
         for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
             out = self._room(view, program, cut)
-            if cut["needs_padding"][0]:
+            if cut["padding"][0] == 2:
                 image.decoder = PILLOW  # it crops and resizes, too
                 found = render(image.image(), cut[0])
                 _decode_one(program, rendered(cut), found, out)

@@ -79,6 +79,8 @@ class DALIPipeline(Pipeline):
         for number, cuts in enumerate(drawn):
             batch.views.append(View(self._memory(batch, number), cuts))
         skip = slow | ~_may_be_for_dali(batch.gathered, self._source.capabilities.seek_points)
+        for cuts in drawn:
+            skip |= cuts["padding"] > 0
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents

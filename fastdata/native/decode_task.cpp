@@ -58,7 +58,7 @@ Status DecodeTask::draw(size_t i) {
     if (before > 0) own = draw_bits(own, static_cast<uint64_t>(-1 - before));
     Cut& cut = task.samples[i].cut;
     cut = task.geometry->draw(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
-    outside = outside || cut.needs_padding || cut.too_small;
+    outside = outside || cut.padding == 2 || cut.too_small;
   };
   draw_for(*this);
   for (const auto& view : views) draw_for(*view);

@@ -26,9 +26,15 @@ int dct_scale(const Box& crop, int width, int height) {
   return scale;
 }
 
-/// Whether the output's window, at `first`, lies within the resized image.
-bool window_inside(int first, int count, int full) {
-  return first >= 0 && count <= full && first <= full - count;
+/// Cuts off what of a window, at `first`, lies outside the resized image. The window then begins
+/// `skipped` later. False: nothing is left.
+bool cut_window(int& first, int& count, int full, int& skipped) {
+  const int64_t begin = std::max(first, 0), end = std::min<int64_t>(int64_t{first} + count, full);
+  if (begin >= end) return false;
+  skipped = static_cast<int>(begin - first);
+  first = static_cast<int>(begin);
+  count = static_cast<int>(end - begin);
+  return true;
 }
 
 /// The smallest box that holds both.
@@ -120,17 +126,26 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   crop = cut.whole ? Box{0, 0, width, height} : view.sample->box();
   if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
 
+  plan.scale = 1;
   plan.full_width = cut.size[0];
   plan.full_height = cut.size[1];
-  const int left = cut.window[0], top = cut.window[1];
-  if (!window_inside(left, plan.width, plan.full_width) ||
-      !window_inside(top, plan.height, plan.full_height))
+  int left = cut.window[0], top = cut.window[1];
+  const int width_out = plan.width, height_out = plan.height;
+  plan.left = plan.top = 0;
+  const bool some = cut_window(left, plan.width, plan.full_width, plan.left) &&
+                    cut_window(top, plan.height, plan.full_height, plan.top);
+  if (!some && cut.padding) {  // nothing of the image is seen
+    plan.width = plan.height = 0;
+    plan.needed = {crop.x0, crop.y0, crop.x0 + 1, crop.y0 + 1};
+    return {};
+  }
+  if (!some || (cut.padding == 0 && (plan.width != width_out || plan.height != height_out)))
     return {Code::bad_region, "a window outside the resized image"};
+  if (cut.flip) plan.left = width_out - plan.width - plan.left;
   if (plan.full_width > std::max(kMaxResize, plan.width) ||
       plan.full_height > std::max(kMaxResize, plan.height))
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
-  plan.scale = 1;
   Extension across = all_of(crop.width()), down = all_of(crop.height());
   if (view.options->dct_scaling && !image.raw.pixels) {
     plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
@@ -181,21 +196,24 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   const SampleOptions& options = *view.options;
   const Output& output = view.sample->output;
   if (!options.program) {
-    resample(source, plan, output);
+    place(source, plan, output);
     return source.status();
   }
-  if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
+  const int width = view.sample->cut.canvas[0], height = view.sample->cut.canvas[1];
+  if (Status s = canvas_.reset(width, height, 3); !s.ok()) return s;
   const Planes& planes = canvas_.image();
   Output canvas;
   canvas.data = planes.data;
+  canvas.width = width;
+  canvas.height = height;
   canvas.row_stride = static_cast<ptrdiff_t>(planes.stride);
   canvas.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
-  resample(source, plan, canvas);
+  place(source, plan, canvas);
   if (Status s = source.status(); !s.ok()) return s;
 
   profile(Stage::augment);
   const uint64_t key = view.sample->cut.key;
-  if (Status s = options.program->draw(key, plan.width, plan.height, drawn_); !s.ok()) return s;
+  if (Status s = options.program->draw(key, width, height, drawn_); !s.ok()) return s;
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 
@@ -213,6 +231,33 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   }
   for (const Erasure& erasure : drawn_.erasures) erase(erasure, output, canvas_.scratch);
   return {};
+}
+
+/// Writes the window to its place in the output, and zeros around it.
+void SampleDecoder::place(RowSource& source, const Plan& plan, const Output& output) {
+  const size_t pixel = size_of(output.type) * (output.plane_stride ? 1 : output.channels);
+  const auto from = [&](int x, int y) {
+    Output part = output;
+    part.data = static_cast<uint8_t*>(output.data) + y * output.row_stride +
+                x * static_cast<ptrdiff_t>(pixel);
+    return part;
+  };
+  if (plan.width < output.width || plan.height < output.height) {
+    uint8_t* zeros = rows_.reserve(round_up(output.width, 64) + kRowPadding);
+    std::memset(zeros, 0, static_cast<size_t>(output.width));
+    const uint8_t* planes[3] = {zeros, zeros, zeros};
+    const int right = plan.left + plan.width;
+    const Output rest = from(right, 0);
+    for (int y = 0; y < output.height; y++) {
+      if (y < plan.top || y >= plan.top + plan.height) {
+        writer_.write(output, y, output.width, planes, false);
+        continue;
+      }
+      if (plan.left > 0) writer_.write(output, y, plan.left, planes, false);
+      if (right < output.width) writer_.write(rest, y, output.width - right, planes, false);
+    }
+  }
+  if (plan.width > 0) resample(source, plan, from(plan.left, plan.top));
 }
 
 void SampleDecoder::resample(RowSource& source, const Plan& plan, const Output& output) {

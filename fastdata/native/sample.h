@@ -67,7 +67,8 @@ class SampleDecoder {
     int scale = 1;              // of the decoding: 1/scale
     Box crop, needed;           // of the image at that scale
     bool as_is = false;         // not resampled
-    int width = 0, height = 0;  // of the window
+    int width = 0, height = 0;  // of the window, within the resized image
+    int left = 0, top = 0;      // of it in the output, which zeros fill around it
     int full_width = 0, full_height = 0;
     Axis x_axis, y_axis;
   };
@@ -76,6 +77,7 @@ class SampleDecoder {
   Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
   bool share(const SampleImage& image, int max_scans, int scale, size_t count);
   Status render(const SampleView& view, const Plan& plan, RowSource& source);
+  void place(RowSource& source, const Plan& plan, const Output& output);
   void resample(RowSource& source, const Plan& plan, const Output& output);
   void copy(RowSource& source, const Box& box, const Output& output);
   void resample_rows_first(RowSource& source, const Plan& plan, const Output& output);

@@ -53,13 +53,12 @@ class _Cropping(Sized):
         return "it is larger than the images, and may not pad them" if too_large else ""
 
     def cut(self, reading: Reading) -> bool:
-        larger = reading.fixed is not None and self.exceeds(reading.fixed)
-        if larger:  # it would pad most images, which a pixel program does, or it does not fit
+        may_pad = self.may_pad(reading.fixed)
+        if not self.pads and reading.fixed is not None and self.exceeds(reading.fixed):
             return False
-        if self.pads and reading.fixed is None:
-            padded_already = reading.cropped or reading.mean is not None
-            if not self.adds_zeros or padded_already or reading.resized_below(self.target):
-                return False
+        # What a crop before has cut off would come back.
+        if may_pad and (not self.adds_zeros or reading.cropped or reading.mean is not None):
+            return False
         reading.fixed, reading.cropped = self.target, True
         reading.add_geometry(self)
         return True

@@ -10,8 +10,8 @@
 - ``filter``: the number of the resize's filter in `_native.FILTERS`.
 - ``flip``: 1 where the canvas is mirrored left to right, last of all.
 - ``whole``: 1 where the box is all of the image, whatever its size; never drawn.
-- ``needs_padding``: whether a box reaches outside the image, or a window outside the resized box:
-  zeros fill what is missing.
+- ``padding``: 1 where the window reaches outside the resized box, 2 where the box reaches outside
+  the image: zeros fill what is missing. The core does the former.
 - ``too_small``, ``found``: see `too_small`.
 - ``key``: pixel programs draw from it.
 - ``matrix``: float64, 3 x 3 row by row: from the source image to the canvas. It maps (x, y, 1) in
@@ -120,5 +120,5 @@ def rendered(cuts: Cuts) -> Cuts:
     """Return the geometry that remains after `render`: all pixels, unchanged."""
     left: Cuts = cuts.copy()
     left["size"] = cuts["canvas"]
-    left["whole"], left["window"], left["flip"], left["needs_padding"] = 1, 0, 0, False
+    left["whole"], left["window"], left["flip"], left["padding"] = 1, 0, 0, 0
     return left

@@ -150,10 +150,6 @@ class Step:
         """Add it to a reading's geometry, if it can stand there."""
         return False
 
-    def leaves_less(self, size: tuple[int, int]) -> bool | None:
-        """Return whether images may be smaller than a size after it; None: it is no resize."""
-        return None
-
     # --- other libraries ---------------------------------------------------------------------
 
     @classmethod
@@ -500,11 +496,6 @@ class Reading:
         """Add a crop or a resize to the geometry."""
         self.steps.append(step)
         self.last = step.title
-
-    def resized_below(self, size: tuple[int, int]) -> bool:
-        """Return whether the last resize may leave images smaller than a size."""
-        found = (step.leaves_less(size) for step in reversed(self.steps))
-        return next((less for less in found if less is not None), False)
 
     # --- what a container holds ----------------------------------------------------------------
 

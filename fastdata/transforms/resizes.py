@@ -149,10 +149,6 @@ class Resize(_Resizing):
         size = self.size_after(reading.fixed)
         return (size is not None and size == reading.fixed) or super().cut(reading)
 
-    def leaves_less(self, size: tuple[int, int]) -> bool | None:
-        shorter: Any = self.size
-        return self.max_size is not None or max(size) > shorter
-
     def geometry(self) -> Cut:
         if isinstance(self.size, tuple):
             return "resize", self.target
@@ -212,10 +208,6 @@ class ResizeKeepRatio(_Resizing):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
-
-    def leaves_less(self, size: tuple[int, int]) -> bool | None:
-        beyond = size[0] > self.target[0] or size[1] > self.target[1]
-        return beyond or self.longest > 0 or self.draws_geometry
 
     def geometry(self) -> Cut:
         scale = self.random_scale_prob, *self.random_scale_range, self.random_scale_area

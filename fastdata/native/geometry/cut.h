@@ -16,20 +16,21 @@ struct Cut {
   int32_t canvas[2] = {};  // width, height: the output's, or what a pixel program begins with
   // The crop that the image is too small for, counted from 1; 0: none. The rest then means nothing.
   int32_t too_small = 0;
-  int32_t found[2] = {};       // width, height of the image where it was too small
-  uint8_t filter = 1;          // enum class Filter: bilinear
-  uint8_t flip = 0;            // mirrors the canvas left to right
-  uint8_t whole = 0;           // the box is all of the image, whatever its size
-  bool needs_padding = false;  // zeros fill what lies outside the image or the resized box
-  uint64_t key = 0;            // what a pixel program draws from
-  double matrix[9] = {};       // row by row: from the source image's coordinates to the canvas's
+  int32_t found[2] = {};  // width, height of the image where it was too small
+  uint8_t filter = 1;     // enum class Filter: bilinear
+  uint8_t flip = 0;       // mirrors the canvas left to right
+  uint8_t whole = 0;      // the box is all of the image, whatever its size
+  // Zeros fill what lies outside: 1, of the resized box, which the core does; 2, of the image.
+  uint8_t padding = 0;
+  uint64_t key = 0;       // what a pixel program draws from
+  double matrix[9] = {};  // row by row: from the source image's coordinates to the canvas's
 };
 
 static_assert(std::is_trivially_copyable_v<Cut> && std::is_standard_layout_v<Cut>);
-static_assert(sizeof(bool) == 1 && sizeof(Cut) == 136);
+static_assert(sizeof(Cut) == 136);
 static_assert(offsetof(Cut, size) == 16 && offsetof(Cut, window) == 24);
 static_assert(offsetof(Cut, canvas) == 32 && offsetof(Cut, too_small) == 40);
-static_assert(offsetof(Cut, filter) == 52 && offsetof(Cut, needs_padding) == 55);
+static_assert(offsetof(Cut, filter) == 52 && offsetof(Cut, padding) == 55);
 static_assert(offsetof(Cut, key) == 56 && offsetof(Cut, matrix) == 64);
 
 /// All of an image, resized to a size.

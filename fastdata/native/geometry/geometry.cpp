@@ -33,6 +33,15 @@ double between(double low, double high, uint64_t key, uint64_t draw) {
   return low + (high - low) * draw_uniform(key, draw);
 }
 
+/// The part of a frame that an image has; its nearest pixel, if it has none.
+CropBox inside(const CropBox& frame, int64_t width, int64_t height) {
+  const int64_t left = std::clamp<int64_t>(frame.left, 0, width - 1);
+  const int64_t top = std::clamp<int64_t>(frame.top, 0, height - 1);
+  const int64_t right = std::clamp<int64_t>(frame.left + frame.width, left + 1, width);
+  const int64_t bottom = std::clamp<int64_t>(frame.top + frame.height, top + 1, height);
+  return {left, top, right - left, bottom - top};
+}
+
 }  // namespace
 
 /// A drawing under way. The frame is the current image, as a part of the source image or, after a
@@ -127,9 +136,11 @@ void Geometry::Drawing::crop_inside(const GeometryStep& step, int number) {
 
 Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   if (!resized) {
-    box = std::exchange(frame, {0, 0, frame.width, frame.height});
-    cut.size[0] = narrow(frame.width);
-    cut.size[1] = narrow(frame.height);
+    box = inside(frame, width, height);
+    frame.left -= box.left;
+    frame.top -= box.top;
+    cut.size[0] = narrow(box.width);
+    cut.size[1] = narrow(box.height);
   }
   const int64_t sides[4] = {box.left, box.top, box.left + box.width, box.top + box.height};
   std::transform(sides, sides + 4, cut.box, narrow);
@@ -137,9 +148,11 @@ Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   cut.window[1] = narrow(frame.top);
   cut.canvas[0] = narrow(frame.width);
   cut.canvas[1] = narrow(frame.height);
-  cut.needs_padding = sides[0] < 0 || sides[1] < 0 || sides[2] > width || sides[3] > height ||
-                      frame.left < 0 || frame.top < 0 || frame.left + frame.width > cut.size[0] ||
-                      frame.top + frame.height > cut.size[1];
+  if (sides[0] < 0 || sides[1] < 0 || sides[2] > width || sides[3] > height)
+    cut.padding = 2;
+  else if (frame.left < 0 || frame.top < 0 || frame.left + frame.width > cut.size[0] ||
+           frame.top + frame.height > cut.size[1])
+    cut.padding = 1;
   cut.flip = flipped;
   cut.key = key;
 
