@@ -34,6 +34,8 @@ _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
 _MISSING = "does not exist"
+#: Rows that are held as Python's objects.
+_ROWS_HELD = 4096
 
 
 class Table(NamedTuple):
@@ -94,8 +96,9 @@ class Rows:
 
     def __init__(self, columns: Mapping[str, pa.DataType]) -> None:
         first = dict.fromkeys(("path", "key", "problem"), pa.string())
-        self._types = {**first, **columns}
-        self._values: dict[str, list[Any]] = {name: [] for name in self._types}
+        self._schema = pa.schema({**first, **columns})
+        self._values: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        self._batches: list[pa.RecordBatch] = []
 
     def add(self, path: str, values: Mapping[str, Any], key: str | None = None) -> None:
         """Add a good row; without a key, its key is the path without extension."""
@@ -113,11 +116,20 @@ class Rows:
     def _add(self, values: Mapping[str, Any]) -> None:
         for name, column in self._values.items():
             column.append(values.get(name))
+        if len(column) == _ROWS_HELD:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Make arrays of the rows, which need a fraction of the memory."""
+        arrays = [pa.array(self._values[field.name], field.type) for field in self._schema]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        for column in self._values.values():
+            column.clear()
 
     def table(self) -> pa.Table:
         """Return all rows."""
-        arrays = [pa.array(self._values[name], kind) for name, kind in self._types.items()]
-        return pa.Table.from_arrays(arrays, list(self._types))
+        self._flush()
+        return pa.Table.from_batches(self._batches, self._schema)
 
 
 class Folder:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
@@ -98,9 +100,8 @@ def coco_table(
     reader = _Reader()
     for path in annotations:
         name = os.fspath(path)
-        data = read_file(path, storage_options)
         short = name_of(name) if is_url(name) else os.path.basename(name)
-        reader.read(shown_name(name), short, data)
+        reader.read(shown_name(name), short, _parsed(path, storage_options))
     return reader.table()
 
 
@@ -153,7 +154,7 @@ class _Object(NamedTuple):
         box: Its box.
         area: Its area.
         crowd: Whether it is a crowd.
-        polygons: Its polygons.
+        polygons: Its polygons, arrays of float64.
         rle: Its run lengths; None for polygons.
         keypoints: Its keypoints; None without any.
         labelled: Number of labelled keypoints.
@@ -164,7 +165,7 @@ class _Object(NamedTuple):
     box: list[float]
     area: float
     crowd: bool
-    polygons: list[list[float]]
+    polygons: list[npt.NDArray[np.float64]]
     rle: dict[str, Any] | None
     keypoints: list[float] | None
     labelled: int
@@ -193,12 +194,8 @@ class _Reader:
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
-    def read(self, name: str, short: str, data: bytes) -> None:
-        """Read one file: its categories, images, then annotations."""
-        try:
-            found = parse_json(data, lenient=True)
-        except ValueError as error:
-            raise _not_coco(name, f"it is not JSON: {error}") from None
+    def read(self, name: str, short: str, found: Any) -> None:
+        """Read one file: its categories, images, then annotations, which are removed from it."""
         if not isinstance(found, dict) or not isinstance(found.get("images"), list):
             raise _not_coco(name, "it has no list of images")
         for part in ("categories", "annotations"):
@@ -257,7 +254,10 @@ class _Reader:
 
     def _add_annotations(self, name: str, short: str, annotations: list[Any]) -> None:
         orphans: dict[Any, list[int]] = {}
-        for number, annotation in enumerate(annotations):
+        annotations.reverse()
+        for number in range(len(annotations)):
+            # A file's objects need ten times the memory of the arrays that become of them.
+            annotation = annotations.pop()
             if not isinstance(annotation, dict):
                 what = f"{name}: annotations[{number}] is not an object: {_short(annotation)}"
                 self._bad.append((f"{short}/annotations/{number}", what))
@@ -358,7 +358,8 @@ class _Reader:
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
         rows = Rows(columns)
-        for number, image in sorted(self._images.items()):
+        for number in sorted(self._images):
+            image = self._images.pop(number)
             if image.problem:
                 rows.add_bad(image.problem, image.path)
             else:
@@ -395,7 +396,23 @@ class _Reader:
         return points + [0.0] * (3 * self._keypoints - len(points))
 
 
-def _segmentation(found: Any) -> tuple[list[list[float]], dict[str, Any] | None]:
+def _parsed(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Any:
+    """Return a file's JSON.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: It cannot be read.
+    """
+    try:
+        return parse_json(read_file(path, storage_options), lenient=True)
+    except ValueError as error:
+        reason = f"it is not JSON: {error}"
+        raise _not_coco(shown_name(os.fspath(path)), reason) from None
+
+
+def _segmentation(
+    found: Any,
+) -> tuple[list[npt.NDArray[np.float64]], dict[str, Any] | None]:
     """Return polygons, or run lengths.
 
     Raises:
@@ -406,7 +423,7 @@ def _segmentation(found: Any) -> tuple[list[list[float]], dict[str, Any] | None]
     if isinstance(found, list):
         if not all(map(_is_polygon, found)):
             raise ValueError("its segmentation has a polygon that is not pairs of finite numbers")
-        return [list(map(float, one)) for one in found], None
+        return [np.array(one, np.float64) for one in found], None
     size = found.get("size") if isinstance(found, dict) else None
     if not (isinstance(size, list) and len(size) == 2 and all(map(_is_side, size))):
         raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(found)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from annotated import (
     write_images,
     write_json,
 )
-from fastdata.converters.coco import CocoImages, decode_counts
+from fastdata.converters.coco import CocoImages, coco_table, decode_counts
 from sources import convert, plain, require_said
 
 from fastdata import ImageDataset
@@ -346,3 +347,27 @@ def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     require_said(convert("coco", "--root", "exported", "--out", "exported-{split}"), 0)
     assert dict(packed_fields(tmp_path / "exported-valid"))["labels"] == [[1], []]
     require_said(convert("coco", "--root", "coco/val2017"), 1, "has no split with annotations")
+
+
+def test_annotations_are_freed_as_they_become_columns(tmp_path: Path) -> None:
+    """The objects of a file and the columns of all images are never in memory together."""
+    write_images(tmp_path, ["a.jpg"])
+    count, points = 500, 200
+    values = [float(at % 48) + 0.5 for at in range(points)]
+    objects = [object_of(at + 1, at, 1, segmentation=[values]) for at in range(count)]
+    images = [{"id": at, "file_name": f"{at}.jpg"} for at in range(count)]
+    about = {"images": images, "annotations": objects, "categories": CATEGORIES}
+    path = write_json(tmp_path / "a.json", about)
+    del objects, about, images
+    coco_table([path])  # imports what it needs
+    tracemalloc.start()
+    try:
+        json.loads(path.read_text("utf-8"))
+        _, parsed = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        table = coco_table([path])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(table.rows) == count
+    assert peak < 1.2 * parsed

@@ -54,10 +54,10 @@ def _refuse_constant(name: str) -> float:
 
 
 def _check_depth(found: Any) -> None:
-    level = [found]
+    level = [found] if isinstance(found, dict | list) else []
     for _ in range(_MOST_DEPTH + 1):
-        level = [value for value in level if isinstance(value, dict | list)]
-        level = list(chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level))
         if not level:
             return
+        inner = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
+        level = [value for value in inner if isinstance(value, dict | list)]
     raise ValueError(_TOO_DEEP)
