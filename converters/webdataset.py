@@ -67,8 +67,8 @@ class WebDataset(Sharded):
     ``.transcript`` and ``.json`` are strings; ``.id``, ``.index`` and ``.inx`` are int64; those
     with an image's suffix, such as ``.seg.png``, are images; all others are blobs. ``.npy`` that
     all have one type and shape are lists of a fixed size, and else blobs. A sample may lack any of
-    them. A text that is not UTF-8, an integer that is none, and an array that is pickled or has
-    not the bytes of its shape make a bad sample.
+    them. A ``.json`` that is not JSON, a text that is not UTF-8, an integer that is none, and an
+    array that is pickled or has not the bytes of its shape make a bad sample.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.
@@ -159,6 +159,8 @@ class WebDataset(Sharded):
                 if len(kept) == _KEPT_AT_ONCE:
                     pickle.dump(kept, self._kept)
                     kept = []
+                if sample.problem is not None:
+                    continue  # its label and class are not known
                 for extension in sample.members:
                     found.setdefault(extension, set())
                 for extension, kind in sample.arrays.items():
@@ -227,6 +229,7 @@ class _Sample(NamedTuple):
         members: Its other members, by extension, in the archive's order.
         texts: Bytes of those that are columns.
         arrays: Types of those that are sound arrays; None for those that no column has.
+        problem: The reason why it is a bad sample, before its fields are looked at.
     """
 
     key: str
@@ -237,6 +240,7 @@ class _Sample(NamedTuple):
     members: dict[str, Member]
     texts: dict[str, bytes]
     arrays: dict[str, pa.DataType | None]
+    problem: str | None
 
 
 class TarListing(NamedTuple):
@@ -257,6 +261,7 @@ class TarListing(NamedTuple):
         """Return the record of a sample."""
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
+        problem = problem or sample.problem
         values: list[Any] = []
         for field in self.fields:
             value = None
@@ -378,7 +383,12 @@ class TarListing(NamedTuple):
             raise _missing(self.file, stem, parts, "image", "Each sample needs one.")
         # Where a field has the name json, packing to shards writes the other.
         own = next((ext for ext in ("fastdata.json", "json") if ext in parts), None)
-        about = {} if own is None else self._json(parts[own], read)
+        about: dict[str, Any] = {}
+        problem = None
+        try:
+            about = {} if own is None else self._json(parts[own], read)
+        except ValueError as error:
+            problem = str(error)
         if about and own and _OWN_KEYS.issuperset(about):
             del members[own]
         label: Any = about.get("label") if self.labels else None
@@ -413,6 +423,7 @@ class TarListing(NamedTuple):
             members,
             texts,
             found,
+            problem,
         )
 
     def _json(self, member: Member, read: _Read) -> dict[str, Any]:
@@ -421,10 +432,7 @@ class TarListing(NamedTuple):
                 raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
             about = parse_json(read(member), lenient=True)
         except ValueError as error:
-            raise SourceError(
-                f"{self.file}: {member.name} is not JSON: {error}",
-                "Write the shard again with this member corrected.",
-            ) from None
+            raise ValueError(f"its {member.name} is not JSON: {error}") from None
         if not isinstance(about, dict):
             return {}
         if type(about.get("key")) not in (str, int, type(None)):

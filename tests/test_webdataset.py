@@ -315,8 +315,6 @@ BAD = {
     "text in cls": ([ONE, ("1.cls", b"cat")], "sample 1 has no integer label"),
     "negative cls": ([ONE, ("1.cls", b"-1")], "sample 1 has no integer label"),
     "label text": ([ONE, ("1.json", about(label="7"))], "no integer label"),
-    "broken json": ([ONE, ("1.json", b"{")], "1.json is not JSON"),
-    "json that is no text": ([ONE, ("1.json", b'{"a": "\xff"}')], "1.json is not JSON"),
     # Labels size the class list: these would be all of memory.
     "huge label": ([ONE, ("1.cls", b"4000000000")], "label 4000000000"),
     "huger label": ([ONE, ("1.cls", b"9" * 5000)], "no integer label"),
@@ -347,6 +345,28 @@ def test_bad_shards(tmp_path: Path, name: str) -> None:
     result = convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out")
     require_said(result, 1, path, said)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("broken", [b"{", b'{"a": "\xff"}', b""])
+@pytest.mark.parametrize("labels", ["cls", "json", "none"])
+def test_json_that_is_none_is_a_bad_sample(tmp_path: Path, broken: bytes, labels: str) -> None:
+    members = []
+    for number in range(4):
+        own = about(label=number, url="u") if labels == "json" else about(url="u")
+        members.append((f"{number}.jpg", jpeg(number)))
+        members.append((f"{number}.json", broken if number == 2 else own))
+        members += [(f"{number}.cls", b"%d" % number)] * (labels == "cls")
+    path, out = shard(tmp_path, *members), tmp_path / "out"
+    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--order", "source")
+    require_said(convert(*arguments), 1, "1 of 4 images", path, "its 2.json is not JSON")
+    require_said(convert(*arguments, "--skip-bad"), 0)
+    (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())
+    assert bad["key"] == "2" and "its 2.json is not JSON" in bad["reason"]
+    dataset = ImageDataset(out, fields=("key", "json"))
+    assert [key for key, _ in dataset] == ["0", "1", "3"]
+    assert all(json.loads(text)["url"] == "u" for _, text in dataset)
+    if labels != "none":
+        assert ImageDataset(out).labels.tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize("field", ["key", "class"])
