@@ -133,6 +133,20 @@ def _pairs(results: Path) -> Values:
     }
 
 
+def _fields(results: Path) -> Values:
+    result = _read(results / "fields.json")
+    opening, reading, collating = _benchmark("fields").figures(result)
+    return {
+        **result,
+        "machine": _machine(result),
+        "opening": opening,
+        "reading": reading,
+        "collating": collating,
+        "unread_rounds": len(result["unread"]["turns"]["none"]),
+        "step": result["collating"]["step"] * 1e3,
+    }
+
+
 def _training(results: Path) -> Values:
     result = _read(results / "training.json")
     fed, alone = _benchmark("training").figures(result)
@@ -232,6 +246,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "kinds": _kinds,
     "loading": _loading,
     "pairs": _pairs,
+    "fields": _fields,
     "augmentations": _augmentations,
     "training": _training,
 }

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from containers import pack_tree
+from jpegs import encode, picture
 
 torch = pytest.importorskip("torch")
 
-from fastdata.benchmarks import kinds, loading, pages  # noqa: E402
+from fastdata.benchmarks import fields, kinds, loading, pages  # noqa: E402
 from fastdata.benchmarks.adapters._transforms import random_resized_box  # noqa: E402
 
+from fastdata import ImageDataset  # noqa: E402
+from fastdata.errors import CorruptionError  # noqa: E402
 from fastdata.transforms import RandomResizedCrop  # noqa: E402
 from fastdata.transforms.compile import compile_recipe  # noqa: E402
 
@@ -90,7 +93,23 @@ def test_the_transform_in_pillow_crops_as_torchvision_draws():
     assert (np.abs(np.log(widths / heights)) < np.log(4 / 3) + 0.05).all()
 
 
-@pytest.mark.parametrize("name", ["loading", "kinds", "pairs"])
+def test_a_dataset_with_holes_reads_as_the_one_it_is_made_from(tmp_path):
+    images = [encode(picture(8, 8))] * 4096  # whole pieces of columns
+    small = fields._pack(images, list(fields._TWO), tmp_path / "small", "parquet")
+    fields.enlarge(small, tmp_path / "many", 10**6, 3)
+    both = [
+        ImageDataset(path, fields=("image", *fields._TWO, "key"))
+        for path in (small, tmp_path / "many")
+    ]
+    assert [len(one) for one in both] == [4096, 10**6]
+    for row in (0, 1, 2000, 4095):
+        (image, *values), (other, *others) = (one[row] for one in both)
+        assert image.tobytes() == other.tobytes() and values == others
+    with pytest.raises(CorruptionError, match="damaged at row 4096"):
+        both[1][4096]
+
+
+@pytest.mark.parametrize("name", ["loading", "kinds", "pairs", "fields"])
 def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"
     shutil.copy(results / f"{name}.json", tmp_path)

@@ -226,7 +226,7 @@ def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file_entry(found: dict[str, Any]) -> FileEntry:
-    entry = FileEntry(**_known(FileEntry, found))
+    entry = FileEntry(found["name"], found["size"], found["crc32c"])
     name = entry.name
     if not isinstance(name, str):
         raise ValueError(f"file name is {name!r}")

@@ -160,8 +160,13 @@ def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> Non
                 heap_size += len(heap)
         if done != rows:
             raise ValueError(f"{done} rows, not {rows}")
-        header = _HEADER.pack(MAGIC, RECORD.itemsize, 0, rows, heap_size)
-        _write(file.fileno(), header + _CRC.pack(crc32c(header)), 0)
+        _write(file.fileno(), pack_header(rows, heap_size), 0)
+
+
+def pack_header(rows: int, heap_size: int) -> bytes:
+    """Return the beginning of an index; the inverse of `parse_header`."""
+    header = _HEADER.pack(MAGIC, RECORD.itemsize, 0, rows, heap_size)
+    return header + _CRC.pack(crc32c(header))
 
 
 def _write(descriptor: int, data: bytes, at: int) -> None:
