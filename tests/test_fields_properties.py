@@ -76,7 +76,7 @@ def text(column: pa.Array) -> str:
 @settings(max_examples=EXAMPLES)
 @given(column=columns(), pieces=st.integers(1, 50), data=st.data())
 def test_columns_give_back_their_values(column: pa.Array, pieces: int, data: st.DataObject) -> None:
-    field = Field("f", "column", column.type)
+    field = Field("f", "column", column.type, nullable=True)
     stored = StoredField(field, "index", "file", pieces)
     cut = data.draw(st.integers(0, len(column)))
     # pyarrow's `take` gives wrong values of slices of fixed lists of fixed lists.
@@ -152,7 +152,7 @@ def test_a_column_of_more_than_32_bits_can_count(tmp_path: Path) -> None:
     each, rows = 1 << 30, 5  # lists of nulls have no memory
     piece = pa.ListArray.from_arrays(pa.array([0, each], pa.int32()), pa.nulls(each))
     data = pa.RecordBatch.from_arrays([piece], ["f"]).serialize()
-    stored = StoredField(Field("f", "column", piece.type), "index", "file", 1)
+    stored = StoredField(Field("f", "column", piece.type, nullable=True), "index", "file", 1)
     about = Row("", 0, 0, None, 0, 0, 1, 1, 1, "other", 0)
     write_index(tmp_path / "index", [rows_to_batch([about] * rows)], rows)
     opened = Index(tmp_path / "index", rows)

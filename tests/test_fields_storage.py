@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import pickle
@@ -19,19 +20,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from containers import digests, load_manifest, pack_tree
+from containers import digests, edit_manifest, load_manifest, pack_tree, png
 from fastdata.converters import parts, tasks
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.table import TableImages
 from fastdata.converters.webdataset import WebDataset
+from hostile import refit
 from PIL import Image
 
-from fastdata import ImageDataset, verify
+from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
-from fastdata.errors import UsageError
+from fastdata.errors import CorruptionError, UsageError
+from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import as_arrow
 from fastdata.storage.fields import Field
+from fastdata.storage.records import Row, rows_to_batch, write_index
+from fastdata.transforms import CenterCrop
 
 #: Columns whose text for other tools is neither their string nor their value as JSON.
 TEXTS = ("text", "maybe-text", "large", "category", "empty")
@@ -451,6 +456,10 @@ def test_types_that_stand_for_others(tmp_path: Path) -> None:
     for name, values in columns.items():
         plain = values if name == "days" else pa.array(values.to_pylist(), stored[name])
         assert dataset.column(name).equals(plain), name
+    for fields in (("image", "days"), ("days",)):
+        dataset.fields = fields
+        with pytest.raises(UsageError, match="the field days has a value of date32"):
+            dataset[rows - 1]
     assert verify(tmp_path / "out", workers=1).problems == []
 
 
@@ -521,3 +530,46 @@ def test_types_of_fields_keep_the_names_of_nested_fields_in_pickles() -> None:
         field = Field("f", "blob" if kind is None else "column", kind, nullable=True)
         again = pickle.loads(pickle.dumps(field))
         assert again == field and str(again.type) == str(kind)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        ({"nullable": False}, "the ids of samples 0 to 3 cannot be read: it has a null"),
+        ({"type": pa.list_(pa.int32(), 0)}, r"the type of field ids is fixed_size_list.*\[0\]"),
+        ({"type": pa.struct([])}, "the type of field ids is struct<>"),
+        ({"type": pa.dictionary(pa.int8(), pa.string())}, "the type of field ids is dictionary"),
+        ({"name": "key"}, "a field's name is 'key'"),
+        ({"name": "TEXT"}, "two of its fields have one name"),
+        ({"compressed": "zstd"}, "the ids of samples 0 to 3 cannot be read: it is compressed"),
+    ],
+    ids=str,
+)
+def test_a_column_that_is_not_what_the_manifest_says(
+    tmp_path: Path, lie: dict[str, Any], why: str
+) -> None:
+    columns = {"ids": [[1], None, [], [2]], "text": list("abcd")}
+    (tmp_path / "p.png").write_bytes(png())
+    table = pa.table({"key": list("wxyz"), "path": ["p.png"] * 4, **columns})
+    out = tmp_path / "out"
+    pack_tree(TableImages(table, tmp_path), out, "lmdb", order="source")
+    if "type" in lie:
+        schema = pa.schema([("ids", lie["type"])]).serialize()
+        lie = {"schema": base64.b64encode(schema).decode()}
+    if "compressed" in lie:
+        sink, schema = pa.BufferOutputStream(), pa.schema([("ids", pa.list_(pa.int64()))])
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        batch = pa.RecordBatch.from_pydict({"ids": [[7] * 9999] * 4}, schema)
+        with pa.ipc.new_stream(sink, schema, options=options) as writer:
+            writer.write_batch(batch)
+        _, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+        data, index = message.serialize().to_pybytes(), out / "_index-ids.rows"
+        (out / "_field-ids.arrow").write_bytes(data)
+        row = Row("", 0, 1, None, 0, len(data), 4, 1, 1, "other", crc32c(data))
+        write_index(index, [rows_to_batch([row])], 1)
+        for name in ("_index-ids.rows", "_field-ids.arrow"):
+            refit(out, name)
+    else:
+        edit_manifest(out, lambda fields: fields["fields"][1].update(lie))
+    with pytest.raises(CorruptionError, match=why):
+        next(iter(DataLoader(ImageDataset(out, CenterCrop(1), fields=("image", "ids")), 4)))

@@ -702,7 +702,10 @@ class TestFields:
             ({"text": {"schema": "binary"}}, "holds text string, the manifest says text binary"),
             ({"id": {"rows": 3}}, "_index-id.rows: the index holds 3 rows"),
             ({"id": {"rows": 5}}, "_index-id.rows: its row 0 is impossible for 5 rows"),
-            ({"maybe": {"nullable": False}}, "_field-maybe.arrow: has a null in samples 0 to 3"),
+            (
+                {"maybe": {"nullable": False}},
+                "the maybe of samples 0 to 3 cannot be read: it has a null",
+            ),
             ({"mask": {"nullable": False}}, "sample 4 (4): its index row of mask is impossible"),
             ({"mask": {"kind": "blob"}}, "sample 1 (1): its index row of mask is impossible"),
             ({"note": {"kind": "image"}}, "sample 0 (0): its note: not an image"),

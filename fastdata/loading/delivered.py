@@ -9,7 +9,7 @@ import torch
 
 from fastdata.device.ragged import Ragged
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.columns import Column, as_column, is_ragged
+from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
 from fastdata.storage.fields import Field
 
 
@@ -29,4 +29,4 @@ def delivered(column: Column, field: Field) -> Any:
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(as_numpy(column.value_lengths()), out=offsets[1:])
         return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(offsets))
-    return column.to_pylist()
+    return python_objects(column, field)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import DatasetError, printable
-from fastdata.storage.arrow import as_numpy, has_nulls
+from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import IMAGE, StoredField
 from fastdata.storage.packed import PackedSource
 
@@ -103,15 +103,9 @@ def check_pieces(
     path = str(source.location / stored.file)
     for number in range(start, stop):
         try:
-            values = source.piece(stored.field.name, number)
+            source.piece(stored.field.name, number)
         except DatasetError as error:
             yield Finding(path, error.what.removeprefix(f"{source.location}: "))
-            continue
-        if not stored.field.nullable and has_nulls(values):
-            first = number * stored.rows
-            last = first + len(values) - 1
-            what = f"has a null in samples {first} to {last}, the manifest says that there is none"
-            yield Finding(path, what)
 
 
 def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Finding]:

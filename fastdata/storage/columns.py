@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fastdata.errors import CorruptionError
-from fastdata.storage.arrow import as_numpy
+from fastdata.errors import CorruptionError, UsageError
+from fastdata.storage.arrow import as_numpy, has_nulls
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import Row, rows_to_batch, write_index
@@ -215,7 +215,11 @@ class ColumnReader:
             batch.validate(full=True)
             if batch.num_rows != expected:
                 raise ValueError(f"it has {batch.num_rows} rows, not {expected}")
-        except (pa.ArrowException, OSError, ValueError) as error:
+            if batch.nbytes > len(data):
+                raise ValueError("it is compressed")
+            if not self._stored.field.nullable and has_nulls(batch.column(0)):
+                raise ValueError("it has a null, the manifest says that there is none")
+        except (pa.ArrowException, EOFError, OSError, ValueError) as error:
             raise CorruptionError(
                 f"{self._index.path.parent}: {self._describe(number)} cannot be read: {error}",
                 "Pack the dataset again (fastdata convert … --force), or copy it again.",
@@ -313,7 +317,22 @@ def values_of(column: Column, field: Field) -> list[Any]:
     if not field.nullable and is_ragged(column.type):
         lists = (column.slice(at, 1).flatten() for at in range(len(column)))
         return [np.array(as_column(one)) for one in lists]
-    found: list[Any] = column.to_pylist()
+    return python_objects(column, field)
+
+
+def python_objects(column: pa.Array, field: Field) -> list[Any]:
+    """Return values as Python objects.
+
+    Raises:
+        UsageError: Python has no such values: days after the year 9999, nanoseconds without pandas.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise UsageError(
+            f"the field {field.name} has a value of {field.type} that is no Python object: {error}",
+            "Read it as an Arrow array: ImageDataset.column(name).",
+        ) from None
     return found
 
 

@@ -19,6 +19,9 @@ class MissingError(SampleError):
     """A sample lacks a further image."""
 
 
+_LACKS = 'Leave such samples out with on_error="skip", or give a collate_fn, which gets None.'
+
+
 class FieldSource(Source):
     """Source with the rows of another one, whose image is one of its further fields.
 
@@ -61,7 +64,7 @@ class FieldSource(Source):
         """
         blob = self._source.encoded(row, self._field, data)
         if not blob.data:
-            error = self._source.problem(row, f"it has no {self._field}")
+            error = self._source.problem(row, f"it has no {self._field}", hint=_LACKS)
             raise MissingError(error.what, error.hint) if type(error) is SampleError else error
         return blob
 

@@ -245,7 +245,7 @@ def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...
     fields = [one.field.name for one in stored]
     if fields[:1] != [IMAGE.name]:
         raise ValueError("its first field is not the image")
-    if len(set(fields)) != len(fields):
+    if len({name.lower() for name in fields}) != len(fields):
         raise ValueError("two of its fields have one name")
     own = [name for one in stored for name in (one.index, one.file) if name is not None]
     if len(set(own)) != len(own):
