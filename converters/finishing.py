@@ -139,7 +139,7 @@ def list_bad(out: Path, bad: Sequence[Bad]) -> None:
 
 def bad_samples(out: Path, bad: Sequence[Bad], samples: int, container: str) -> BadSamplesError:
     """Return the error for images that cannot be packed."""
-    first = f"the first: {bad[0].path}: {bad[0].reason}"
+    first = f"the first, {bad[0].key}: {bad[0].path}: {bad[0].reason}"
     listed = f"all are listed in {out / BAD_SAMPLES_NAME}"
     images = human_count(samples + len(bad), "image")
     if not samples:

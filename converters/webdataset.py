@@ -67,8 +67,8 @@ class WebDataset(Sharded):
     ``.transcript`` and ``.json`` are strings; ``.id``, ``.index`` and ``.inx`` are int64; those
     with an image's suffix, such as ``.seg.png``, are images; all others are blobs. ``.npy`` that
     all have one type and shape are lists of a fixed size, and else blobs. A sample may lack any of
-    them. A ``.json`` that is not JSON, a text that is not UTF-8, an integer that is none, and an
-    array that is pickled or has not the bytes of its shape make a bad sample.
+    them. A missing image, a ``.json`` that is not JSON, a text that is not UTF-8, an integer that
+    is none, and an array that is pickled or has not the bytes of its shape make a bad sample.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.
@@ -87,8 +87,8 @@ class WebDataset(Sharded):
 
     Raises:
         RemoteError: The URL cannot be reached.
-        SourceError: There are no shards, one cannot be read, or a sample lacks its image; or
-            its label, if others have one.
+        SourceError: There are no shards, one cannot be read, or a sample lacks its label, though
+            others have one.
         UsageError: No sample has a member of ``fields``.
     """
 
@@ -319,7 +319,7 @@ class TarListing(NamedTuple):
             arrays: Whether to look for the types of arrays.
 
         Raises:
-            SourceError: The shard is damaged, or a sample lacks its image or label.
+            SourceError: The shard is damaged, or a sample's label is.
         """
         try:
             opened = self.file.open()
@@ -377,18 +377,23 @@ class TarListing(NamedTuple):
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
         pixels: tuple[int, int, None] | None = None
+        problem: str | None = None
         if image is None and EXTENSIONS["raw"] in parts:
-            image, pixels = self._pixels(members.pop(EXTENSIONS["raw"]), read)
+            image = members.pop(EXTENSIONS["raw"])
+            try:
+                image, pixels = _pixels(image, read)
+            except ValueError as error:
+                problem = f"its {image.name} is no image: {error}"
         if image is None:
-            raise _missing(self.file, stem, parts, "image", "Each sample needs one.")
+            image = next(iter(parts.values()))  # a place for the list of bad samples
+            problem = f"has no image (it has: {', '.join(sorted(parts))})"
         # Where a field has the name json, packing to shards writes the other.
         own = next((ext for ext in ("fastdata.json", "json") if ext in parts), None)
         about: dict[str, Any] = {}
-        problem = None
         try:
-            about = {} if own is None else self._json(parts[own], read)
+            about = {} if own is None else _about(parts[own], read)
         except ValueError as error:
-            problem = str(error)
+            problem = problem or str(error)
         if about and own and _OWN_KEYS.issuperset(about):
             del members[own]
         label: Any = about.get("label") if self.labels else None
@@ -396,7 +401,9 @@ class TarListing(NamedTuple):
             text = read(parts["cls"]) if parts["cls"].size < _MOST_CLS else b""
             label = int(text) if text.strip().isdigit() else None
             del members["cls"]
-        claimed = self.labels and ("cls" in parts or "label" in about)
+        if problem is not None:
+            label = None
+        claimed = self.labels and problem is None and ("cls" in parts or "label" in about)
         if claimed and (type(label) is not int or label < 0):
             what = "integer label in .cls or .json"
             raise _missing(self.file, stem, parts, what, _UNLABELLED)
@@ -426,41 +433,44 @@ class TarListing(NamedTuple):
             problem,
         )
 
-    def _json(self, member: Member, read: _Read) -> dict[str, Any]:
-        try:
-            if member.size > _MOST_JSON:
-                raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
-            about = parse_json(read(member), lenient=True)
-        except ValueError as error:
-            raise ValueError(f"its {member.name} is not JSON: {error}") from None
-        if not isinstance(about, dict):
-            return {}
-        if type(about.get("key")) not in (str, int, type(None)):
-            raise SourceError(
-                f"{self.file}: the key in {member.name} is neither text nor a number",
-                "Write the shard with other keys, or without.",
-            )
-        for field in ("key", "class"):
-            if not is_utf8(str(about.get(field, ""))):
-                raise SourceError(
-                    f"{self.file}: {member.name} has a {field} that cannot be written as UTF-8",
-                    "Write the shards without it.",
-                )
-        return about
 
-    def _pixels(self, member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
-        """Return the raw pixels after NumPy's header, and their size."""
-        try:
-            head = read(member._replace(size=min(member.size, HEAD)))
-            length, height, width = npy_shape(head, member.size)
-        except ValueError as error:
-            raise SourceError(
-                f"{self.file}: {member.name} does not contain pixels: {error}",
-                "An image as .npy must be of version 1.0, uint8, height x width x 3; write the "
-                "shards again, with such arrays or with image files.",
-            ) from None
-        image = Member(member.name, member.offset + length, member.size - length)
-        return image, (height, width, None)
+def _about(member: Member, read: _Read) -> dict[str, Any]:
+    """Return the object in a ``.json``; an empty one for other JSON.
+
+    Raises:
+        ValueError: It is not JSON, or its key or class cannot be stored; the text is a problem.
+    """
+    try:
+        if member.size > _MOST_JSON:
+            raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
+        about = parse_json(read(member), lenient=True)
+    except ValueError as error:
+        raise ValueError(f"its {member.name} is not JSON: {error}") from None
+    if not isinstance(about, dict):
+        return {}
+    if type(about.get("key")) not in (str, int, type(None)):
+        raise ValueError(f"the key in its {member.name} is neither text nor a number")
+    for field in ("key", "class"):
+        if not is_utf8(str(about.get(field, ""))):
+            raise ValueError(f"its {member.name} has a {field} that is not UTF-8")
+    return about
+
+
+def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
+    """Return the raw pixels after NumPy's header, and their size.
+
+    Raises:
+        ValueError: They are not pixels as in the `shards` container.
+    """
+    head = read(member._replace(size=min(member.size, HEAD)))
+    try:
+        length, height, width = npy_shape(head, member.size)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; an image as .npy must be of version 1.0, uint8, height x width x 3"
+        ) from None
+    image = Member(member.name, member.offset + length, member.size - length)
+    return image, (height, width, None)
 
 
 def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, pa.DataType | None]]:

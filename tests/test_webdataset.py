@@ -246,7 +246,7 @@ def test_an_image_comes_before_an_array(tmp_path: Path) -> None:
 def test_other_arrays_are_refused(tmp_path: Path, data: bytes, said: str) -> None:
     path = shard(tmp_path, ("1.npy", data), ("1.cls", b"0"))
     result = convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out")
-    require_said(result, 1, path, "not contain pixels", said, "uint8, height x width x 3")
+    require_said(result, 1, path, "its 1.npy is no image", said, "uint8, height x width x 3")
 
 
 def test_shards_that_number_their_samples_alike(tmp_path: Path) -> None:
@@ -309,7 +309,6 @@ def about(**values: object) -> bytes:
 
 ONE, TWO = ("1.jpg", jpeg(1)), ("2.jpg", jpeg(2))
 BAD = {
-    "no image": ([("1.cls", b"0"), ("1.txt", b"")], "sample 1 has no image (it has: cls, txt)"),
     "no label": ([ONE, ("1.txt", b""), TWO, ("2.cls", b"0")], "sample 1 has no integer label"),
     "empty cls": ([ONE, ("1.cls", b"")], "sample 1 has no integer label"),
     "text in cls": ([ONE, ("1.cls", b"cat")], "sample 1 has no integer label"),
@@ -367,6 +366,29 @@ def test_json_that_is_none_is_a_bad_sample(tmp_path: Path, broken: bytes, labels
     assert all(json.loads(text)["url"] == "u" for _, text in dataset)
     if labels != "none":
         assert ImageDataset(out).labels.tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([("2.cls", b"2"), ("2.txt", b"text")], "has no image (it has: cls, txt)"),
+        ([("2.mp3", b"1"), ("2.cls", b"cat")], "has no image (it has: cls, mp3)"),
+        ([("2.npy", b"1"), ("2.cls", b"2")], "its 2.npy is no image"),
+        ([("2.jpg", jpeg(2)), ("2.json", about(key=[1]))], "the key in its 2.json"),
+    ],
+)
+def test_samples_that_cannot_be_packed_are_listed(
+    tmp_path: Path, members: list[tuple[str, bytes]], said: str
+) -> None:
+    good = [[(f"{n}.jpg", jpeg(n)), (f"{n}.cls", b"%d" % n)] for n in (0, 1, 3)]
+    path, out = shard(tmp_path, *good[0], *good[1], *members, *good[2]), tmp_path / "out"
+    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--order", "source")
+    require_said(convert(*arguments), 1, "1 of 4 images", "2", path, said, "--skip-bad")
+    require_said(convert(*arguments, "--skip-bad"), 0)
+    (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())
+    assert bad["key"] == "2" and bad["path"] == str(path) and said in bad["reason"]
+    dataset = ImageDataset(out, fields=("key", "label"))
+    assert list(dataset) == [("0", 0), ("1", 1), ("3", 3)]
 
 
 @pytest.mark.parametrize("field", ["key", "class"])

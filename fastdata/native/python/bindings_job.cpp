@@ -352,7 +352,7 @@ class Job : public PendingWork {
     out_.reserve(py::len(out));
     for (const py::handle one : out) {
       const Output found = add_outputs(out_.emplace_back(one, /*writable=*/true), type, outputs);
-      if (layout.width * layout.height <= 1) layout = found;
+      if (layout.width <= 1 && layout.height <= 1) layout = found;
     }
     const ptrdiff_t apart = layout.plane_stride ? static_cast<ptrdiff_t>(size_of(type)) : 0;
     for (Output& output : outputs) {
