@@ -7,6 +7,7 @@ when it is read. They are not needed and never unpickled.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
-from fastdata.converters.rows import column_path, column_values, open_parquet
+from fastdata.converters.rows import column_path, column_values, open_parquet, stored_columns
 from fastdata.converters.trees import (
     LocalFile,
     LocalTree,
@@ -42,6 +43,8 @@ _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "c
            "digit", "noun_id", "fine_label", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
 _EXTENSION = ".parquet"
+#: Hugging Face's name of a file of a split: ``data/train-00000-of-00002.parquet``.
+_OF_SPLIT = re.compile(r"(?:.*/)?([^/]+)-\d+-of-\d+(?:-[0-9a-f]+)?\.parquet")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Values of a column to check for images.
@@ -78,6 +81,7 @@ class ParquetImages(Sharded):
         label_column: The column of labels.
         key_column: The column of keys; None for ``key`` if it exists.
         fields: Columns to take beside these; None for all.
+        split: The files to take, one of `parquet_splits`; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -96,25 +100,33 @@ class ParquetImages(Sharded):
         label_column: str | None = None,
         key_column: str | None = None,
         fields: Sequence[str] | None = None,
+        split: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if is_url(root):
-            where = redact(os.fspath(root))
-            tree, self._files = _remote_files(os.fspath(root), storage_options)
-        else:
-            where = str(require_utf8(Path(root).resolve()))
-            tree, self._files = _local_files(Path(root))
+        remote = is_url(root)
+        where = redact(os.fspath(root)) if remote else str(require_utf8(Path(root).resolve()))
+        tree, files = _files(root, storage_options)
+        self._files = {n: f for n, f in files.items() if split is None or _split_of(n) == split}
+        if not self._files:
+            found = ", ".join(filter(None, dict.fromkeys(map(_split_of, files)))) or "none"
+            raise UsageError(f"{where}: has no split {split!r}", f"There is: {found}.")
         self._base = str(tree)
         self.inputs: list[Path | str] = [file.location for file in self._files.values()]
         self._left_out: list[str] = []
         self._columns = self._choose(image_column, label_column, key_column)
         self.fields, self._leaves = self._choose_fields(fields)
         self.classes = self._find_classes() if self._columns.label else []
-        self.about = {
+        self.about: dict[str, Any] = {
             "kind": "petastorm" if _is_petastorm(tree) else "parquet",
             "root": where,
             "columns": [self._columns.image, self._columns.label, self._columns.key],
         }
+        # The index has the names of the label's classes alone.
+        names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
+        if names:
+            self.about["names"] = names
+        if split is not None:
+            self.about["split"] = split
 
     @property
     def columns_taken(self) -> str:
@@ -140,7 +152,7 @@ class ParquetImages(Sharded):
         name, path = next(iter(self._files.items()))
         folders = _folder_values(name)
         with open_parquet(path) as file:
-            names, schema = _leaves(path, file), file.schema_arrow
+            names, schema = stored_columns(path, file), file.schema_arrow
             self._features = _features(file.schema_arrow)
             if image is None:
                 image = _image_column(path, file, names)
@@ -180,7 +192,7 @@ class ParquetImages(Sharded):
         path = next(iter(self._files.values()))
         found: dict[str, tuple[Field, str]] = {}
         with open_parquet(path) as file:
-            leaves = _leaves(path, file)
+            leaves = stored_columns(path, file)
             for column in file.schema_arrow:
                 if column.name in self._left_out:
                     found[column.name] = _field(file, column, leaves)
@@ -267,6 +279,27 @@ def _is_petastorm(tree: Tree) -> bool:
         raise
     except PARQUET_ERRORS:
         return False
+
+
+def parquet_splits(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the splits that Hugging Face's names of files have; none if a file has another."""
+    splits = [_split_of(name) for name in _files(root, storage_options)[1]]
+    return [] if None in splits else [split for split in dict.fromkeys(splits) if split]
+
+
+def _split_of(name: str) -> str | None:
+    found = _OF_SPLIT.fullmatch(name)
+    return found and found[1]
+
+
+def _files(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> tuple[Tree, Mapping[str, SourceFile]]:
+    if is_url(root):
+        return _remote_files(os.fspath(root), storage_options)
+    return _local_files(Path(root))
 
 
 def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
@@ -396,7 +429,7 @@ def _batches(
     """
     folders = _folder_values(path)
     with open_parquet(source) as file:
-        names = _leaves(source, file)
+        names = stored_columns(source, file)
         kinds = dict.fromkeys(folders, pa.string()) | names
         _require(source, chosen.image, kinds.get(chosen.image), _is_binary)
         for role in roles:
@@ -476,28 +509,6 @@ def _folder_values(path: str) -> dict[str, str | None]:
     return {name: None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}
 
 
-def _leaves(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order."""
-    found: dict[str, pa.DataType] = {}
-
-    def add(prefix: str, kind: pa.DataType) -> None:
-        if pa.types.is_struct(kind):
-            for number in range(kind.num_fields):
-                child = kind.field(number)
-                add(f"{prefix}.{child.name}", child.type)
-        elif prefix in found:
-            raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
-        else:
-            found[prefix] = kind
-
-    try:
-        for field in file.schema_arrow:
-            add(field.name, field.type)
-    except pa.ArrowException as error:
-        raise SourceError(f"{path}: its columns cannot be read: {error}") from None
-    return found
-
-
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
@@ -566,13 +577,14 @@ def _label_column(
 
 
 def _features(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the class names in Hugging Face's schema metadata, by column."""
+    """Return the class names in Hugging Face's schema metadata, by column of one or several."""
     try:
         about = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        inner = {name: feature.get("feature", feature) for name, feature in about.items()}
         return {
             name: [str(entry) for entry in feature["names"]]
-            for name, feature in about.items()
-            if feature.get("_type") == "ClassLabel"
+            for name, feature in inner.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}

@@ -56,6 +56,32 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
     return python_values(values)
 
 
+def stored_columns(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
+    """Return the types of a file's stored columns by path in the schema, in order.
+
+    Raises:
+        SourceError: Two columns have the same path, or one has an unknown type.
+    """
+    found: dict[str, pa.DataType] = {}
+
+    def add(prefix: str, kind: pa.DataType) -> None:
+        if pa.types.is_struct(kind):
+            for number in range(kind.num_fields):
+                child = kind.field(number)
+                add(f"{prefix}.{child.name}", child.type)
+        elif prefix in found:
+            raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
+        else:
+            found[prefix] = kind
+
+    try:
+        for field in file.schema_arrow:
+            add(field.name, field.type)
+    except pa.ArrowException as error:
+        raise SourceError(f"{path}: its columns cannot be read: {error}") from None
+    return found
+
+
 def column_path(schema: pa.Schema, column: str) -> list[str]:
     """Return the name of a column, which may have dots in it, and those of the fields inside."""
     for name in sorted(schema.names, key=len, reverse=True):

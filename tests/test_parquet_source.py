@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from containers import digests
 from fastdata.converters import Encoding, ParquetImages, Source, pack
+from fastdata.converters.parquet import parquet_splits
 from fastdata.converters.rows import close_rows, read_row
 from fastdata.converters.tasks import encode, reader
 from fastdata.converters.trees import file_at
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from sources import convert, jpeg, require_said
 
 from fastdata import ImageDataset, verify
+from fastdata.cli import cli
 from fastdata.errors import SourceError, UsageError
 
 
@@ -132,6 +135,44 @@ def test_hugging_face(tmp_path: Path) -> None:
     assert [(name, image) for _, name, image in found] == [
         ("dog", IMAGES[0]), ("cat", IMAGES[1]), ("dog", IMAGES[2]),
     ]  # fmt: skip
+
+
+def test_splits_of_hugging_face_are_datasets_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001-0a1b")
+    for number, name in enumerate(names):
+        write(tmp_path / f"hf/data/{name}.parquet", {"image": IMAGES[number : number + 1]})
+    assert parquet_splits(tmp_path / "hf") == ["test", "train"]
+    command = ["convert", "parquet", "--root", str(tmp_path / "hf")]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, [*command, "--out", "all"])
+    assert done.exit_code == 2 and "the splits test and train" in done.stderr
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    assert list(ImageDataset("hf-train-lmdb").read([0, 1])) == IMAGES[:2]
+    assert list(ImageDataset("hf-test-lmdb").read([0])) == IMAGES[2:3]
+    done = CliRunner().invoke(cli, [*command, "--split", "test", "--out", "one"])
+    assert done.exit_code == 0 and len(ImageDataset("one")) == 1
+    done = CliRunner().invoke(cli, [*command, "--split", "dev"])
+    assert done.exit_code == 2 and "There is: test, train." in done.stderr
+    write(tmp_path / "hf/more.parquet", {"image": IMAGES[3:4]})
+    assert parquet_splits(tmp_path / "hf") == []
+
+
+def test_names_of_further_classes_are_kept(tmp_path: Path) -> None:
+    feature = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    features = {
+        "label": feature, "fine": {**feature, "names": ["a", "b"]},
+        "many": {"feature": feature, "_type": "List"}, "boxes": {"feature": [1]},
+    }  # fmt: skip
+    table = pa.table(
+        {"image": IMAGES[:1], "label": [1], "fine": [0], "many": [[1]], "boxes": [[1]]}
+    )
+    about = json.dumps({"info": {"features": features}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": about}), tmp_path / "in.parquet")
+    source = ParquetImages(tmp_path / "in.parquet")
+    assert source.classes == ["cat", "dog"]
+    assert source.about["names"] == {"fine": ["a", "b"], "many": ["cat", "dog"]}
 
 
 def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packed import PackedDataset, Part
-from fastdata.converters.parquet import ParquetImages, is_petastorm
+from fastdata.converters.parquet import ParquetImages, is_petastorm, parquet_splits
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.webdataset import WebDataset
@@ -282,7 +282,8 @@ def _read_keys(path: Path) -> list[str]:
 _PARQUET_HELP = """\
 The column of images is found by its contents, that of labels by its name (label, class, …) or
 Hugging Face's features; else name them. All other columns are fields; the columns taken and left
-out are printed. Rows whose image or label is null are bad samples.
+out are printed. Rows whose image or label is null are bad samples. Files named as Hugging Face's
+splits (train-00000-of-00002.parquet) make a dataset a split.
 
 \b
 Examples:
@@ -303,9 +304,10 @@ def _parquet(kind: str, about: str) -> None:
     @click.option(
         "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
     )
+    @click.option("--split", metavar="NAME", help="Which split. [default: all found]")
     @fields_option("Columns")
     @shared
-    def run(root: Path | str, fields: list[str] | None, **options: Any) -> None:
+    def run(root: Path | str, split: str | None, fields: list[str] | None, **options: Any) -> None:
         drivers = options["storage_options"]
         if kind == "petastorm" and not is_petastorm(root, drivers):
             raise SourceError(
@@ -314,12 +316,18 @@ def _parquet(kind: str, about: str) -> None:
             )
         columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
 
-        def source() -> Source:
-            opened = ParquetImages(root, fields=fields, storage_options=drivers, **columns)
+        def source(one: str | None) -> Source:
+            opened = ParquetImages(
+                root, fields=fields, split=one, storage_options=drivers, **columns
+            )
             say(f"{named(root)}: {opened.columns_taken}", err=True)
             return opened
 
-        pack_all(source_name(root).removesuffix(".parquet"), root, {"": source}, options)
+        splits = [split] if split is not None else parquet_splits(root, drivers)
+        sources = {one: partial(source, one) for one in splits}
+        if split is None and len(splits) < 2:
+            sources = {"": partial(source, None)}
+        pack_all(source_name(root).removesuffix(".parquet"), root, sources, options)
 
 
 _parquet("parquet", "Parquet with a column of images, from any writer.")
