@@ -254,6 +254,8 @@ class TableRows(NamedTuple):
             value = row[field.name]
             if field.type is None and value is not None:
                 place, length, stamp, missing = files.find(value)
+                if missing and missing.startswith("cannot"):  # the others name the path
+                    missing = f"{value} {missing}"
                 problem = problem or (missing and f"its {field.name} {missing}")
                 value = blob_of(f"{key}\0{field.name}", place, 0, length, stamp)
             fields.append(value)

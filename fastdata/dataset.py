@@ -229,13 +229,17 @@ class ImageDataset(NativeSamples):
         for name in given:
             if name not in known and name not in BESIDES:
                 raise UsageError(
-                    f"{self.path}: fields={given!r}, and it has no field {name!r}",
-                    f"It has {listed}.",
+                    f"{self.path}: has no field {name!r} (fields={given!r})", f"It has {listed}."
                 )
         for name in self.further_transforms:
-            if name not in given or known[name].kind != "image":
+            if name in known and known[name].kind != "image":
                 raise UsageError(
-                    f"{self.path}: transform has {name!r}, which is no field of images here",
+                    f"{self.path}: transform has {name!r}, which is no field of images",
+                    "Leave it out; batch_transform= or collate_fn= of the loader see other fields.",
+                )
+            if name not in given:
+                raise UsageError(
+                    f"{self.path}: transform has {name!r}, which is not in fields={given!r}",
                     "Name the field in fields=, or leave its transform out.",
                 )
         if self.target_transform is not None and "label" not in known:

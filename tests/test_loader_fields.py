@@ -379,6 +379,20 @@ def test_fields_that_cannot_be(wrong: Any) -> None:
         DataLoader(opened(("image",), CenterCrop(16)), 4, fields=wrong)
 
 
+@pytest.mark.parametrize("fields", [("image", "caption"), ("image",)])
+def test_a_transform_of_a_column_says_where_its_values_can_be_changed(
+    fields: tuple[str, ...],
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"'caption', which is no field of images\n.*batch_transform="
+    ):
+        ImageDataset(packed(), {"caption": str.upper}, fields=fields)
+    with pytest.raises(UsageError, match=r"'mask', which is not in fields=.*\n.*Name the field"):
+        ImageDataset(packed(), {"mask": CenterCrop(12)}, fields=fields)
+    with pytest.raises(UsageError, match="'nope', which is not in fields="):
+        ImageDataset(packed(), {"nope": CenterCrop(12)}, fields=fields)
+
+
 def test_fields_may_be_set_between_epochs() -> None:
     dataset = opened(("image", "caption"))
     loaders = [DataLoader(dataset, 8, num_workers=1), torch_loader(dataset, batch_size=8)]
@@ -442,7 +456,8 @@ def test_samples_that_lack_a_second_image() -> None:
         one for b in DataLoader(dataset, 16, collate_fn=list, require_native=True) for one in b
     ]
     assert equal(found, expected)
-    with pytest.raises(SampleError, match="it has no mask"):
+    # Packing again with --skip-bad would keep such a sample: it is a good one.
+    with pytest.raises(SampleError, match=r"it has no mask\n.*"skip\", or give a collate_fn"):
         next(iter(DataLoader(dataset, 16)))
     with pytest.warns(UserWarning, match="replaced by others"):
         rows = [n for b in DataLoader(dataset, 16, on_error="skip") for n in b[2].tolist()]

@@ -212,7 +212,7 @@ def test_further_files(root: Path, tmp_path: Path) -> None:
     assert [(f.name, f.kind) for f in source.fields] == [
         ("mask", "image"), ("file", "blob"), ("n", "column"),
     ]  # fmt: skip
-    assert "its mask cannot be opened" in bad_of(source)["c"]
+    assert "its mask m/none.png cannot be opened" in bad_of(source)["c"]
     packed_without_bad(source, tmp_path / "out", order="source")
     found = dict(packed_fields(tmp_path / "out"))
     assert found["mask"] == [mask, None] and found["file"] == [b"hello"] * 2

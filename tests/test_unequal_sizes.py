@@ -116,6 +116,12 @@ def test_batches_of_tensors_still_need_one_size() -> None:
         DALILoader(dataset, 4, collate_fn=as_tuples, device="cpu")
 
 
+def test_a_collate_fn_without_a_transform_is_told_of_tensors_and_not_of_sizes() -> None:
+    with pytest.warns(SlowPathWarning, match="Give one that makes tensors"):
+        loader = DataLoader(images(None), 4, collate_fn=as_tuples)
+    assert "different sizes" not in str(loader.explain())
+
+
 def test_torchs_own_loader_decodes_them_natively() -> None:
     dataset = images(Resize(40))
     loader = TorchLoader(dataset, 7, collate_fn=as_tuples)

@@ -30,6 +30,9 @@ from fastdata.text import aligned, human_count
 #: Columns of the index whose values are counted, in the index's order.
 _COUNTED = ("width", "height", "channels", "encoding")
 
+#: Kinds of fields without a type.
+_KINDS = {"image": "images", "blob": "files"}
+
 #: Kinds of images by their number of channels.
 _CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB with alpha"}
 
@@ -106,8 +109,8 @@ def _field(field: Field) -> dict[str, Any]:
 
 
 def _in_words(field: dict[str, Any]) -> str:
-    what = field["type"] or field["kind"]
-    return f"{field['name']} {what}{', may be missing' if field['nullable'] else ''}"
+    what = field["type"] or _KINDS[field["kind"]]
+    return f"{field['name']}: {what}{', may be missing' if field['nullable'] else ''}"
 
 
 def _spread(counter: Counter[int]) -> dict[str, int]:
@@ -138,9 +141,11 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
     named = human_count(len(about["classes"]), "class", "classes")
     classes = f" of {named}" if about["classes"] else ""
+    fields = map(_in_words, about["fields"])
     return [
         ("samples", f"{about['samples']:,}{classes}{skipped}"),
-        ("fields", "; ".join(map(_in_words, about["fields"]))),
+        ("fields", next(fields)),
+        *(("", field) for field in fields),
         ("container", container),
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
                  f"{human_bytes(about['file_bytes'])} on disk"),

@@ -257,6 +257,9 @@ class LoaderConfig:
             if images.transform is None and self.batched and known and not fast:
                 raise UsageError(recipe.reason)
             if images.transform is not None or own:
+                if images.transform is None:
+                    hint = "Give one that makes tensors, such as torchvision's ToTensor."
+                    return Choice("torch", "there is no transform", hint, images)
                 return Choice("torch", recipe.reason, images=images)
             why = "there is no transform, and " + (
                 "fast_collate takes images of one size"
