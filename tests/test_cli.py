@@ -100,7 +100,7 @@ def tidy(words: list[str], folder: Path) -> None:
     """Removes what an example wrote, so that the next may write it with other options."""
     if words[0] == "convert":
         # What an example names as its own output, the next line may read.
-        kept = {"imagenet", "imagenet-train-lmdb", "pairs", "celeba", "ade", *_ANNOTATED, *words}
+        kept = {"imagenet", "imagenet-train-lmdb", "celeba", "ade", *_ANNOTATED, *_PACKED, *words}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
@@ -108,7 +108,7 @@ def tidy(words: list[str], folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, gcs_endpoint: str) -> Iterator[Path]:
-    """A folder with ./imagenet, ./imagenet-train-lmdb and ./pairs, which the examples name.
+    """A folder with ./imagenet, ./imagenet-train-lmdb and `_PACKED`, which the examples name.
 
     They also speak of gs://bucket/imagenet-train-shards, which the environment makes one of a
     server on loopback.
@@ -123,6 +123,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, gcs_endpoint: str) -> It
         yield folder
 
 
+#: Datasets with fields in the workplace, and what packs them.
+_PACKED = {
+    "pairs": "table --root captions.csv",
+    "faces": "table --root celeba/list.csv --images celeba/img",
+    "boxes": "coco --root coco --split val2017 --to shards",
+    "scenes": "masks --root ade20k --images images/training --masks annotations/training",
+}
+
+
 def fill(folder: Path) -> None:
     made = run("sample", "--images", "20", "--val-images", "8", "--classes", "4", cwd=folder)
     assert made.returncode == 0, made.stderr
@@ -134,8 +143,9 @@ def fill(folder: Path) -> None:
     assert sent.returncode == 0, sent.stderr
     make_tables(folder)
     make_annotated(folder)
-    pairs = run("convert", "table", "--root", "captions.csv", "--out", "pairs", cwd=folder)
-    assert pairs.returncode == 0, pairs.stderr
+    for out, options in _PACKED.items():
+        done = run("convert", *options.split(), "--out", out, cwd=folder)
+        assert done.returncode == 0, done.stderr
 
 
 def make_tables(folder: Path) -> None:
