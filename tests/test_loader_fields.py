@@ -457,7 +457,7 @@ def test_samples_that_lack_a_second_image() -> None:
     ]
     assert equal(found, expected)
     # Packing again with --skip-bad would keep such a sample: it is a good one.
-    with pytest.raises(SampleError, match=r"it has no mask\n.*"skip\", or give a collate_fn"):
+    with pytest.raises(SampleError, match=r"it has no mask\n.*, or give a collate_fn, which gets"):
         next(iter(DataLoader(dataset, 16)))
     with pytest.warns(UserWarning, match="replaced by others"):
         rows = [n for b in DataLoader(dataset, 16, on_error="skip") for n in b[2].tolist()]
