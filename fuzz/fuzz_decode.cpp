@@ -58,6 +58,11 @@ Request read_request(const uint8_t* c) {
     cut.size[1] = r.sample.output.height + c[13];
     cut.window[0] = c[14] * (c[12] + 1) / 252;
     cut.window[1] = c[15] * (c[13] + 1) / 252;
+    cut.padding = c[2] >> 6 & 1;  // then it may reach outside
+    if (cut.padding) {
+      cut.window[0] -= c[13] & 63;
+      cut.window[1] -= c[12] & 63;
+    }
     if (c[2] & 32) {  // or any
       cut.size[0] = static_cast<int8_t>(c[12]);
       cut.size[1] = static_cast<int8_t>(c[13]) * (1 << (c[2] >> 6) * 8);

@@ -17,7 +17,7 @@ from jpegs import encode, picture
 from loader_data import folder
 from seek_tables import parse, segments
 
-from fastdata import DataLoader, ImageDataset, verify
+from fastdata import DataLoader, ImageDataset, _native, verify
 from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch, jpeg_info, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
@@ -244,6 +244,26 @@ def test_one_image_by_several_threads(method, flip):
             **options,
         )
     assert np.array_equal(memory, alone)
+
+
+@pytest.mark.parametrize("top", [0, 300, HEIGHT - 8, HEIGHT])
+@pytest.mark.parametrize("left", [0, 1000, WIDTH, -2 * WIDTH])
+def test_zeros_below_one_image_by_several_threads(top, left):
+    """Threads whose rows lie below the image, or whose columns lie beside it, write zeros."""
+    cut = np.zeros(1, _native.CUT)
+    cut["box"], cut["size"] = (0, 0, WIDTH, HEIGHT), (WIDTH, HEIGHT)
+    cut["window"], cut["filter"], cut["padding"] = (left, top), 1, 1
+    expected = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
+    if 0 <= left < WIDTH:
+        rest = decode_batch([blobs()[1]], (WIDTH, HEIGHT))[:, top:, left:]
+        expected[:, : HEIGHT - top, : WIDTH - left] = rest
+    for threads in (1, 3, 16):
+        out = np.full_like(expected, 7)
+        job = _native.Job(extents(dataset(), 1), cuts=cut, out=out, dtype="uint8")
+        engine = _native.Engine(threads)
+        engine.submit(job)
+        job.wait()
+        assert job.failures() == [] and np.array_equal(out, expected)
 
 
 def test_an_image_that_several_threads_find_damaged(damaged):

@@ -37,6 +37,13 @@ bool cut_window(int& first, int& count, int full, int& skipped) {
   return true;
 }
 
+/// The pixel of a side that is nearest to a window at `first` of the resized side. A part of an
+/// image may have been read only around its window.
+int nearest(int first, int full, int side) {
+  const int64_t at = int64_t{first} * side / std::max(full, 1);
+  return static_cast<int>(std::clamp<int64_t>(at, 0, side - 1));
+}
+
 /// The smallest box that holds both.
 Box around(const Box& a, const Box& b) {
   return {std::min(a.x0, b.x0), std::min(a.y0, b.y0), std::max(a.x1, b.x1), std::max(a.y1, b.y1)};
@@ -136,7 +143,9 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
                     cut_window(top, plan.height, plan.full_height, plan.top);
   if (!some && cut.padding) {  // nothing of the image is seen
     plan.width = plan.height = 0;
-    plan.needed = {crop.x0, crop.y0, crop.x0 + 1, crop.y0 + 1};
+    const int x = crop.x0 + nearest(cut.window[0], plan.full_width, crop.width());
+    const int y = crop.y0 + nearest(cut.window[1], plan.full_height, crop.height());
+    plan.needed = {x, y, x + 1, y + 1};
     return {};
   }
   if (!some || (cut.padding == 0 && (plan.width != width_out || plan.height != height_out)))
