@@ -48,18 +48,12 @@ class MaskedImages(AnnotatedImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         folder = Folder(root, storage_options)
-        table = mask_table(folder, images, masks, image_ending, mask_ending)
+        table = _masked(folder, images, masks, image_ending, mask_ending)
         super().__init__(table, root, fields, storage_options=storage_options)
 
 
-def mask_table(
-    folder: Folder, images: str, masks: str, image_ending: str = "", mask_ending: str = ""
-) -> Table:
-    """Return the images of a folder, and their masks; see `MaskedImages`.
-
-    Raises:
-        SourceError: A folder has no images, or two have the same name.
-    """
+def _masked(folder: Folder, images: str, masks: str, image_ending: str, mask_ending: str) -> Table:
+    """Return the images of a folder, and their masks; see `MaskedImages`."""
     images, masks = posixpath.normpath(images), posixpath.normpath(masks)
     found = _by_name(folder, images, image_ending)
     beside = _by_name(folder, masks, mask_ending)

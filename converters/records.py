@@ -91,17 +91,9 @@ def blob_of(
     group: int | None = None,
     crc32c: int | None = None,
 ) -> Record:
-    """Return the record of a further blob; `Record` has the arguments.
+    """Return the record of a further blob, with the attributes of a `Record`.
 
-    Args:
-        key: The sample's key, a null character, and the field's name: unique in the source.
-        path: The file, as in `Record`.
-        offset: Offset in the file, or the row.
-        length: Number of bytes.
-        mtime_ns: The file's modification time.
-        column: The column, if the file is Parquet.
-        group: The row group, if the file is Parquet.
-        crc32c: CRC-32C of the bytes, if it is known.
+    ``key``: the sample's key, a null character, and the field's name: unique in the source.
     """
     return Record(key, 0, path, offset, length, mtime_ns, column=column, group=group, crc32c=crc32c)
 

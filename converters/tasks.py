@@ -174,13 +174,10 @@ def _further(job: Job, record: Record, read: Read) -> Iterator[tuple[bytes, Imag
                 raise SampleError("is damaged: its checksum is wrong")
             if not data:
                 raise SampleError("is empty")
+            info = probe(data) if further.kind == "image" else _NO_IMAGE
         except NullError:
             yield b"", _NO_IMAGE, None
             continue
-        except SampleError as error:
-            raise type(error)(f"its {further.name} {error.what}") from None
-        try:
-            info = probe(data) if further.kind == "image" else _NO_IMAGE
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
         yield data, info, job.stride if further.kind == "image" else None

@@ -76,18 +76,12 @@ class VocImages(AnnotatedImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         folder = Folder(root, storage_options)
-        super().__init__(
-            voc_table(folder, split, classes), root, fields, storage_options=storage_options
-        )
+        table = _annotated(folder, split, classes)
+        super().__init__(table, root, fields, storage_options=storage_options)
 
 
-def voc_table(folder: Folder, split: str | None, classes: Sequence[str] | None = None) -> Table:
-    """Return the images of a folder, and their annotations; see `VocImages`.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: The folder has another layout, or no such list.
-    """
+def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Table:
+    """Return the images of a folder, and their annotations; see `VocImages`."""
     images = {_stem(name): name for name in folder.images(_IMAGES)}
     if not images:
         raise SourceError(
@@ -132,7 +126,7 @@ def voc_table(folder: Folder, split: str | None, classes: Sequence[str] | None =
     return Table(rows.table(), about, tuple(masks))
 
 
-def splits(folder: Folder) -> list[str]:
+def _splits(folder: Folder) -> list[str]:
     """Return the names of the lists in ImageSets/Main, else of those in ImageSets/Segmentation.
 
     Lists of one class, such as ``cat_train``, are left out.
@@ -153,7 +147,7 @@ def _listed(folder: Folder, split: str) -> tuple[str, list[str]]:
         if folder.has(path):
             break
     else:
-        there = ", ".join(splits(folder)) or "none"
+        there = ", ".join(_splits(folder)) or "none"
         raise SourceError(
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",

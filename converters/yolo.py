@@ -69,7 +69,7 @@ class YoloImages(AnnotatedImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         folder = Folder(root, storage_options)
-        table = yolo_table(folder, describe(folder, data, storage_options), split)
+        table = _labelled(folder, describe(folder, data, storage_options), split)
         inputs = [] if data is None else [data]
         super().__init__(table, root, fields, inputs, storage_options)
 
@@ -161,13 +161,8 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
     return Description(name, path, places, names, keypoints)
 
 
-def yolo_table(folder: Folder, described: Description, split: str) -> Table:
-    """Return the images of a split, and their labels; see `YoloImages`.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no such split, or its images are missing.
-    """
+def _labelled(folder: Folder, described: Description, split: str) -> Table:
+    """Return the images of a split, and their labels; see `YoloImages`."""
     if split not in described.splits:
         raise SourceError(
             f"{described.name}: has no split {split}",

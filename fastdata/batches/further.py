@@ -29,6 +29,19 @@ if TYPE_CHECKING:
     from fastdata.remote.prefetch import Fetch, FieldFetches, RemotePass
 
 
+class _OneStage:
+    """Pipeline of batches that need no further step once they have begun."""
+
+    def advance(self, batch: Any) -> None:
+        """Do nothing."""
+
+    def cancel(self, batch: Any) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
 @dataclass
 class BlobBatch:
     """Blobs of one field of a batch.
@@ -61,7 +74,7 @@ class BlobBatch:
             self.values[slot] = other.values[at]
 
 
-class BlobPipeline:
+class BlobPipeline(_OneStage):
     """Pipeline that reads blobs.
 
     Args:
@@ -155,9 +168,6 @@ class BlobPipeline:
             if part is not None:
                 part.cancel()
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
-
 
 @dataclass
 class ColumnBatch:
@@ -184,7 +194,7 @@ class ColumnBatch:
         self.values = join_columns([self.values, other.values], order)
 
 
-class ColumnPipeline:
+class ColumnPipeline(_OneStage):
     """Pipeline that reads a column.
 
     A remote column is read by a thread of its own, while batches before it are used.
@@ -203,9 +213,6 @@ class ColumnPipeline:
     def begin(self, planned: Planned, key: int) -> ColumnBatch:
         """Begin to read a batch's values."""
         return ColumnBatch(planned, self._thread.submit(_read, self._column, planned.indices))
-
-    def advance(self, batch: ColumnBatch) -> None:
-        """Do nothing: reading has one stage."""
 
     def ready(self, batch: ColumnBatch) -> bool:
         """Return whether `finish` would return at once."""
@@ -251,7 +258,7 @@ def _read(column: Callable[[Rows], Column], rows: Rows) -> tuple[Column, dict[in
     return with_gaps(column(rows[good]), good, len(rows)), failed
 
 
-class LabelPipeline:
+class LabelPipeline(_OneStage):
     """Pipeline of batches whose images are not asked for: it reads labels, if these are.
 
     Args:
@@ -273,9 +280,6 @@ class LabelPipeline:
                 batch.error = error
         return batch
 
-    def advance(self, batch: Batch) -> None:
-        """Do nothing: reading has one stage."""
-
     def ready(self, batch: Batch) -> bool:
         """Return true: `begin` has read all."""
         return True
@@ -285,12 +289,6 @@ class LabelPipeline:
         if batch.error is not None:
             raise batch.error
         return batch.failed
-
-    def cancel(self, batch: Batch) -> None:
-        """Do nothing: nothing is under way."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
 
 
 FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline"
@@ -313,7 +311,7 @@ class Pipelines:
         self,
         first: Pipeline | LabelPipeline,
         further: Mapping[str, FurtherPipeline],
-        single: bool = False,
+        single: bool,
     ) -> None:
         self._first, self._further, self._single = first, further, single
 
@@ -376,15 +374,16 @@ class Pipelines:
             one.close()
 
 
-def further_pipelines(
+def open_pipelines(
     source: Source,
     fields: Sequence[str],
     decoder: Callable[[Source, str, FieldFetches | None], Pipeline],
     engine: Engine | None,
     check: bool,
     remote: RemotePass | None,
-) -> dict[str, FurtherPipeline]:
-    """Return the pipelines of further fields.
+    single: bool,
+) -> Pipelines:
+    """Return the pipelines of some fields.
 
     Args:
         source: The source of all fields.
@@ -393,21 +392,27 @@ def further_pipelines(
         engine: As of `BlobPipeline`.
         check: As of `BlobPipeline`.
         remote: Fetches of a remote source; None for a local one.
+        single: As of `Pipelines`.
     """
-    found: dict[str, FurtherPipeline] = {}
-    for one in source.fields:
-        if one.name not in fields or one in (IMAGE, LABEL):
+
+    def fetches(name: str) -> FieldFetches | None:
+        return None if remote is None else remote.of(name)
+
+    first: Pipeline | LabelPipeline = LabelPipeline(source, fields)
+    if "image" in fields:
+        first = decoder(source, "image", fetches("image"))
+    further: dict[str, FurtherPipeline] = {}
+    for name, kind, *_ in source.fields:
+        if name not in fields or name in (IMAGE.name, LABEL.name):
             continue
-        if one.kind not in BLOBS:
-            found[one.name] = ColumnPipeline(source, one.name)
-            continue
-        of_field = FieldSource(source, one.name)
-        fetches = None if remote is None else remote.of(one.name)
-        if one.kind == "blob":
-            found[one.name] = BlobPipeline(of_field, engine, check, fetches)
+        if kind == "column":
+            further[name] = ColumnPipeline(source, name)
+        elif kind == "blob":
+            own = FieldSource(source, name)
+            further[name] = BlobPipeline(own, engine, check, fetches(name))
         else:
-            found[one.name] = decoder(of_field, one.name, fetches)
-    return found
+            further[name] = decoder(FieldSource(source, name), name, fetches(name))
+    return Pipelines(first, further, single)
 
 
 def blobs_among(source: Source, fields: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fastdata.batches.batch import Batch, Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import LabelPipeline, Pipelines, blobs_among, further_pipelines
+from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
 from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.pipeline import Pipeline
@@ -151,15 +151,12 @@ class SampleDecoder:
 
             def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
                 one = self._settings[name]
-                return Pipeline(source, one, pool, None, helpers, counters, fetches)
+                return Pipeline(source, one, pool.of(name), None, helpers, counters, fetches)
 
-            first: Pipeline | LabelPipeline = LabelPipeline(self._source, self._fields)
-            if "image" in self._fields:
-                fetches = None if remote is None else remote.of("image")
-                first = decoder(self._source, "image", fetches)
             check = self._settings["image"].check
-            further = further_pipelines(self._source, self._fields, decoder, None, check, remote)
-            made = Pipelines(first, further, single=True)
+            made = open_pipelines(
+                self._source, self._fields, decoder, None, check, remote, single=True
+            )
             self._made = os.getpid(), made
         return self._made[1]
 

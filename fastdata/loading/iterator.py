@@ -21,7 +21,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.batches import helpers
 from fastdata.batches.batch import Batch
 from fastdata.batches.further import Pipelines
-from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
@@ -61,7 +60,7 @@ class NativeIterator(Iterator[Any]):
 
     def __init__(
         self,
-        pipeline: Pipeline | Pipelines,
+        pipeline: Pipelines,
         schedule: Schedule,
         key: int,
         source: Source,
@@ -293,7 +292,7 @@ class NativeIterator(Iterator[Any]):
         """Return a field of each sample of a batch."""
         indices = batch.planned.indices
         if name == "image" or name in batch.further:
-            return self._pipeline.samples(batch, *([name] if batch.further else []))
+            return self._pipeline.samples(batch, name)
         if name == "index":
             numbers: list[int] = self._numbers(batch).tolist()
             return numbers
@@ -314,7 +313,6 @@ class NativeIterator(Iterator[Any]):
         if name == "image":
             return self._pipeline.image(batch)
         if name in batch.further:
-            assert isinstance(self._pipeline, Pipelines)
             field = self._source.field(name)
             if self._as_torch and field.kind != "image":
                 return self._moved(_by_torch(self._values(name, batch)))

@@ -12,7 +12,7 @@ import torch
 
 from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import LabelPipeline, Pipelines, blobs_among, further_pipelines
+from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
@@ -162,14 +162,12 @@ class NativePath:
         helpers: Executor,
         counters: Counters,
         remote: RemotePass | None,
-    ) -> Pipeline | Pipelines:
-        """Return the pipeline that decodes a pass, with those of further images and blobs."""
-        first: Pipeline | LabelPipeline = LabelPipeline(self.source, self._fields)
-        if "image" in self._fields:
-            fetches = None if remote is None else remote.of("image")
-            first = self._pipeline(pool, engine, helpers, counters, fetches)
+    ) -> Pipelines:
+        """Return the pipelines of a pass's fields."""
 
         def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
+            if name == "image":
+                return self._pipeline(pool, engine, helpers, counters, fetches)
             recipe = of_any_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe)
@@ -177,11 +175,8 @@ class NativePath:
             return Pipeline(source, settings, own, engine, helpers, counters, fetches)
 
         check = self._settings.check
-        further = further_pipelines(self.source, self._fields, decoder, engine, check, remote)
         single = self._config.own_collate(self._images) is not None
-        if further or isinstance(first, LabelPipeline):
-            return Pipelines(first, further, single)
-        return first
+        return open_pipelines(self.source, self._fields, decoder, engine, check, remote, single)
 
     def _pipeline(
         self,

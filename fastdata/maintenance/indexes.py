@@ -95,17 +95,17 @@ def _impossible_pieces(source: PackedSource, stored: StoredField) -> Iterator[Fi
         start, end = start + len(files), int(offsets[-1] + lengths[-1])
 
 
-def check_pieces(
-    source: PackedSource, stored: StoredField, start: int, stop: int
-) -> Iterator[Finding]:
+def check_pieces(source: PackedSource, stored: StoredField, start: int, stop: int) -> list[Finding]:
     """Read some pieces of a column."""
     assert stored.file is not None
     path = str(source.location / stored.file)
+    found = []
     for number in range(start, stop):
         try:
             source.piece(stored.field.name, number)
         except DatasetError as error:
-            yield Finding(path, error.what.removeprefix(f"{source.location}: "))
+            found.append(Finding(path, error.what.removeprefix(f"{source.location}: ")))
+    return found
 
 
 def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Finding]:

@@ -345,13 +345,7 @@ def _piece_tasks(
             continue
         pieces = len(source.index_of(stored.field.name))
         for start in range(0, pieces, _PIECES):
-            yield partial(_check_pieces, source, stored, start, min(start + _PIECES, pieces))
-
-
-def _check_pieces(
-    source: PackedSource, stored: StoredField, start: int, stop: int
-) -> list[Finding]:
-    return list(check_pieces(source, stored, start, stop))
+            yield partial(check_pieces, source, stored, start, min(start + _PIECES, pieces))
 
 
 class _Checksums:

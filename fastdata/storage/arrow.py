@@ -52,40 +52,22 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _arrays(
     values: Sequence[Any], kind: pa.DataType, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> pa.Array:
-    """Return an array of lists of a fixed size, from arrays of one shape."""
+    """Return an array of lists of a fixed size, from arrays of one shape; None is null."""
     items = np.zeros((len(values), *shape), dtype)
-    for place, value in enumerate(values):
-        if value is not None:
-            items[place] = value
-    missing = [value is None for value in values]
-    return fixed_lists(items, kind, missing if any(missing) else None)
-
-
-def fixed_lists(
-    items: npt.NDArray[Any], kind: pa.DataType, missing: Sequence[bool] | None = None
-) -> pa.Array:
-    """Return an array of lists of a fixed size: one of a type of `array_type`.
-
-    Args:
-        items: The numbers, shape (N, …).
-        kind: The type.
-        missing: Whether each list is null; None if none is.
-    """
+    valid = np.array([value is not None for value in values])
+    for place in np.flatnonzero(valid).tolist():
+        items[place] = values[place]
     kinds = [kind]
     while pa.types.is_fixed_size_list(kinds[-1]):
         kinds.append(kinds[-1].value_type)
-    flat = np.ascontiguousarray(items).reshape(-1)
-    if flat.dtype == np.bool_:
-        data = pa.py_buffer(np.packbits(flat, bitorder="little"))
-    else:
-        data = pa.py_buffer(flat)
-    found = pa.Array.from_buffers(kinds.pop(), flat.size, [None, data])
+    flat = np.packbits(items, bitorder="little") if dtype == np.bool_ else items.reshape(-1)
+    found = pa.Array.from_buffers(kinds.pop(), items.size, [None, pa.py_buffer(flat)])
     for level, one in reversed(list(enumerate(kinds))):
+        bitmap = None
+        if not level and not valid.all():
+            bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
         count = math.prod(items.shape[: level + 1])
-        valid = None
-        if not level and missing is not None:
-            valid = pa.py_buffer(np.packbits(~np.array(missing), bitorder="little"))
-        found = pa.Array.from_buffers(one, count, [valid], children=[found])
+        found = pa.Array.from_buffers(one, count, [bitmap], children=[found])
     return found
 
 
@@ -103,6 +85,13 @@ def array_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | Non
     return numpy_type(kind), tuple(shape)
 
 
+def item_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the items of lists of a fixed size, also nested; of others, the type."""
+    while pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
+
+
 def unsliced(column: pa.Array) -> pa.Array:
     """Return an array that begins where its memory begins.
 
@@ -112,7 +101,7 @@ def unsliced(column: pa.Array) -> pa.Array:
 
 
 def fixed_items(column: pa.Array) -> npt.NDArray[Any] | None:
-    """Return the numbers of lists of a fixed size, shape (N, …); without those that are null.
+    """Return numbers, shape (N,), or those of lists of a fixed size, (N, …); without nulls.
 
     None if a null is inside a list.
     """

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, UsageError
-from fastdata.storage.arrow import as_numpy, has_nulls
+from fastdata.storage.arrow import fixed_items, has_nulls, item_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import Row, rows_to_batch, write_index
@@ -229,17 +229,10 @@ class ColumnReader:
 
 def as_column(array: pa.Array) -> Column:
     """Return numbers without nulls as a NumPy array; others as they are."""
-    values, shape = array, [len(array)]
-    while pa.types.is_fixed_size_list(values.type) and not values.null_count:
-        shape.append(values.type.list_size)
-        values = values.flatten()
-    if not is_number(values.type) or values.null_count:
+    if array.null_count or not is_number(item_type(array.type)):
         return array
-    if pa.types.is_boolean(values.type):
-        numbers: npt.NDArray[Any] = as_numpy(values.cast(pa.uint8())).view(np.bool_)
-    else:
-        numbers = as_numpy(values)
-    return numbers.reshape(shape)
+    items = fixed_items(array)
+    return array if items is None else items
 
 
 def as_arrow(column: Column) -> pa.Array:
@@ -303,10 +296,7 @@ def is_ragged(kind: pa.DataType) -> bool:
     """Return whether a type's values are lists of numbers, or of arrays of one shape each."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
-    items = kind.value_type
-    while pa.types.is_fixed_size_list(items):
-        items = items.value_type
-    return is_number(items)
+    return is_number(item_type(kind.value_type))
 
 
 def values_of(column: Column, field: Field) -> list[Any]:
