@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastdata.batches.pipeline import Pipeline
     from fastdata.decode.engine import Engine
     from fastdata.plan.schedule import Planned
-    from fastdata.remote.prefetch import Fetch, FieldFetches, RemotePass
+    from fastdata.remote.prefetch import Fetch, FetchField, RemotePass
 
 
 class _OneStage:
@@ -81,6 +81,7 @@ class BlobPipeline(_OneStage):
         source: Source of the blobs.
         engine: Threads that read; None for the consumer's thread.
         check: Whether to compare checksums.
+        fetch: Fetches a batch's bytes from a remote dataset; None for a local one.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class BlobPipeline(_OneStage):
         source: FieldSource,
         engine: Engine | None,
         check: bool,
-        remote: FieldFetches | None = None,
+        fetch: FetchField | None = None,
     ) -> None:
-        self._source, self._engine, self._remote = source, engine, remote
+        self._source, self._engine, self._fetch = source, engine, fetch
         # Fetching has checked remote blobs.
-        self._check = check and remote is None
+        self._check = check and fetch is None
 
     def begin(self, planned: Planned, key: int) -> BlobBatch:
         """Begin to read a batch's blobs."""
@@ -103,10 +104,10 @@ class BlobPipeline(_OneStage):
             batch.error = error
             return batch
         batch.lengths = np.asarray(batch.extents.lengths)
-        if self._remote is None:
+        if self._fetch is None:
             self._read(batch)
         else:
-            batch.fetch = self._remote.fetch(batch.extents, planned.draws)
+            batch.fetch = self._fetch(batch.extents, planned.draws)
         return batch
 
     def _read(self, batch: BlobBatch) -> None:
@@ -377,7 +378,7 @@ class Pipelines:
 def open_pipelines(
     source: Source,
     fields: Sequence[str],
-    decoder: Callable[[Source, str, FieldFetches | None], Pipeline],
+    decoder: Callable[[Source, str, FetchField | None], Pipeline],
     engine: Engine | None,
     check: bool,
     remote: RemotePass | None,
@@ -395,12 +396,12 @@ def open_pipelines(
         single: As of `Pipelines`.
     """
 
-    def fetches(name: str) -> FieldFetches | None:
-        return None if remote is None else remote.of(name)
+    def fetch_of(name: str) -> FetchField | None:
+        return None if remote is None else partial(remote.fetch, field=name)
 
     first: Pipeline | LabelPipeline = LabelPipeline(source, fields)
     if "image" in fields:
-        first = decoder(source, "image", fetches("image"))
+        first = decoder(source, "image", fetch_of("image"))
     further: dict[str, FurtherPipeline] = {}
     for name, kind, *_ in source.fields:
         if name not in fields or name in (IMAGE.name, LABEL.name):
@@ -409,9 +410,9 @@ def open_pipelines(
             further[name] = ColumnPipeline(source, name)
         elif kind == "blob":
             own = FieldSource(source, name)
-            further[name] = BlobPipeline(own, engine, check, fetches(name))
+            further[name] = BlobPipeline(own, engine, check, fetch_of(name))
         else:
-            further[name] = decoder(FieldSource(source, name), name, fetches(name))
+            further[name] = decoder(FieldSource(source, name), name, fetch_of(name))
     return Pipelines(first, further, single)
 
 

@@ -37,7 +37,7 @@ from fastdata.transforms import geometry
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
-    from fastdata.remote.prefetch import FieldFetches
+    from fastdata.remote.prefetch import FetchField
     from fastdata.storage.index import ExtentTable
 
 #: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
@@ -94,7 +94,7 @@ class Pipeline:
         engine: Decode threads; None for the consumer's thread.
         helpers: Threads that decode what the core declines.
         counters: Counters of the pass.
-        remote: Fetches of a remote source; None for a local one.
+        fetch: Fetches a batch's bytes from a remote source; None for a local one.
     """
 
     #: Whether decode threads may look rows up by themselves.
@@ -108,9 +108,9 @@ class Pipeline:
         engine: Engine | None,
         helpers: Executor,
         counters: Counters,
-        remote: FieldFetches | None = None,
+        fetch: FetchField | None = None,
     ) -> None:
-        self._remote = remote
+        self._fetch = fetch
         self._source = source
         self._settings = settings
         self._pool = pool
@@ -147,10 +147,10 @@ class Pipeline:
             return batch
         batch.gathered = gathered = blobs["image"]
         self._counters.seekable += gathered.extents.count_seekable()
-        if self._remote is None:
+        if self._fetch is None:
             self._begin(batch)
         else:
-            batch.fetch = self._remote.fetch(gathered.extents, planned.draws)
+            batch.fetch = self._fetch(gathered.extents, planned.draws)
         return batch
 
     def _begin_rows(self, batch: Batch, table: ExtentTable) -> None:
@@ -424,7 +424,7 @@ class Pipeline:
             skip=skip,
             stride=self._source.capabilities.stride,
             # Fetching has checked remote samples.
-            check=self._settings.check and self._remote is None,
+            check=self._settings.check and self._fetch is None,
             fallback="never",
             max_scans=self._settings.limits.max_scans,
             views=[PendingBatch(samples, other, **their) for other, their in others],
@@ -512,7 +512,7 @@ class Pipeline:
     def _decode_alone(self, batch: Batch, slot: int, verdict: Verdict | None = None) -> None:
         """Start to decode every view of one sample that the core declined."""
         data = None  # read again what was fetched in part
-        if self._remote is not None and not batch.gathered.extents.is_partial(slot):
+        if self._fetch is not None and not batch.gathered.extents.is_partial(slot):
             data = batch.gathered.extents.read(slot, check=False)
         sample = OneOfBatch(self._source, self._settings, batch, slot, data)
         batch.slow[slot] = self._helpers.submit(decode_alone, sample, verdict or Verdict())

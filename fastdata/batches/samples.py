@@ -29,7 +29,7 @@ from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
 
 if TYPE_CHECKING:
-    from fastdata.remote.prefetch import FieldFetches
+    from fastdata.remote.prefetch import FetchField
 
 #: Names beside fields: a sample's name and its number.
 BESIDES = ("index", "key")
@@ -149,9 +149,9 @@ class SampleDecoder:
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
 
-            def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
+            def decoder(source: Source, name: str, fetch: FetchField | None) -> Pipeline:
                 one = self._settings[name]
-                return Pipeline(source, one, pool.of(name), None, helpers, counters, fetches)
+                return Pipeline(source, one, pool.of(name), None, helpers, counters, fetch)
 
             check = self._settings["image"].check
             made = open_pipelines(

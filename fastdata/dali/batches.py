@@ -84,7 +84,7 @@ class DALIPipeline(Pipeline):
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
-        check = self._settings.check and self._remote is None  # it was checked then
+        check = self._settings.check and self._fetch is None  # it was checked then
         if self._engine is None:
             batch.read = _native.ReadJob(extents, skip=skip.view(np.uint8), check=check)
             batch.read.run()

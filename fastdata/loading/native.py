@@ -30,7 +30,7 @@ from fastdata.transforms.outcomes import of_any_size
 if TYPE_CHECKING:
     from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
-    from fastdata.remote.prefetch import FieldFetches, RemotePass
+    from fastdata.remote.prefetch import FetchField, RemotePass
 
 
 class NativePath:
@@ -165,14 +165,14 @@ class NativePath:
     ) -> Pipelines:
         """Return the pipelines of a pass's fields."""
 
-        def decoder(source: Source, name: str, fetches: FieldFetches | None) -> Pipeline:
+        def decoder(source: Source, name: str, fetch: FetchField | None) -> Pipeline:
             if name == "image":
-                return self._pipeline(pool, engine, helpers, counters, fetches)
+                return self._pipeline(pool, engine, helpers, counters, fetch)
             recipe = of_any_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe)
             own = pool.of(name)
-            return Pipeline(source, settings, own, engine, helpers, counters, fetches)
+            return Pipeline(source, settings, own, engine, helpers, counters, fetch)
 
         check = self._settings.check
         single = self._config.own_collate(self._images) is not None
@@ -184,10 +184,10 @@ class NativePath:
         engine: Engine | None,
         helpers: Executor,
         counters: Counters,
-        fetches: FieldFetches | None,
+        fetch: FetchField | None,
     ) -> Pipeline:
         """Return the pipeline that decodes a pass's images."""
-        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, fetches)
+        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, fetch)
 
     def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Return the function that moves tensors to where images are; None for plain memory."""

@@ -34,6 +34,8 @@ Data = bytes | FastdataError | None
 Found = bytes | Parts | FastdataError | None
 #: Returns the parts to fetch of those draws' samples that are fetched in part.
 PlanFetches: TypeAlias = "Callable[[_native.Extents, Indices], Fetches]"
+#: Requests the bytes of one field of a batch.
+FetchField: TypeAlias = "Callable[[_native.Extents, Indices], Fetch]"
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -237,10 +239,6 @@ class RemotePass:
         if self._plan_fetches is not None and field == "image":
             fetches = self._plan_fetches(extents, draws)
         return self._source.wanted(extents, self._number(draws), draws, fetches, field)
-
-    def of(self, field: str) -> FieldFetches:
-        """Return the fetches of one field."""
-        return FieldFetches(self, field)
 
     def _announce(self, one: Wanted) -> _Held:
         """Note that a batch will need a range; the caller holds the lock."""
@@ -448,19 +446,3 @@ class RemotePass:
                         fetch.finish()
                 held.waiting = []
         self._pump()
-
-
-class FieldFetches:
-    """Fetches of one field of a pass.
-
-    Args:
-        remote: The pass.
-        field: The field.
-    """
-
-    def __init__(self, remote: RemotePass, field: str) -> None:
-        self._remote, self._field = remote, field
-
-    def fetch(self, extents: _native.Extents, draws: Indices) -> Fetch:
-        """Request a batch's bytes."""
-        return self._remote.fetch(extents, draws, self._field)
