@@ -3,8 +3,8 @@
     python -m fastdata.benchmarks.fields imagenet/train --out fields.json
 
 Four measurements, whose contenders take turns. The photographs of ROOT are packed with 20 columns
-and without any. A dataset of many rows is the same one with holes in its indexes: the rows that a
-measurement reads are real, and the file sizes are those of as many rows.
+and without any. A dataset of many rows is the same one with holes in its indexes. The rows that a
+measurement reads are real, and files are as large as those of so many rows.
 """
 
 from __future__ import annotations

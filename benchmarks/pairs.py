@@ -208,8 +208,8 @@ def figures(result: dict[str, Any]) -> Figures:
 def main(root: Path, out_path: Path | None, **options: int) -> None:
     """Measure loading of images and captions beside the webdataset package.
 
-    The photographs of ROOT, a folder with a folder for each class, are written with made captions
-    to tars in the temporary folder, and packed from there. It needs open_clip_torch and webdataset.
+    ROOT is a folder with a folder of photographs for each class. They are written to tars with
+    made-up captions, and packed from there. It needs open_clip_torch and webdataset.
     Progress goes to standard error, the table to standard output; it takes a minute.
 
     Example: python -m fastdata.benchmarks.pairs imagenet/train

@@ -25,7 +25,7 @@ from fastdata.storage.files import check_regular
 
 #: Four numbers of each object's box.
 BOXES = pa.list_(pa.list_(pa.float32(), 4))
-#: Polygons of each object, each x, y, x, y, …. In double precision masks are those of the original.
+#: Polygons of each object, each x, y, x, y, …. Only double precision gives the original's masks.
 POLYGONS = pa.list_(pa.list_(pa.list_(pa.float64())))
 #: Largest float32.
 _MOST_FLOAT32 = 3.4028234663852886e38
@@ -88,7 +88,7 @@ class AnnotatedImages(TableImages):
 
 
 class Rows:
-    """Rows of a table of annotations, in the making.
+    """Builder of a table of annotations.
 
     Args:
         columns: Types of the columns beside path, key and problem.

@@ -50,15 +50,14 @@ _MOST_KEYPOINTS = 10_000
 class CocoImages(AnnotatedImages):
     """Source of the images of COCO's annotations, by image id.
 
-    Objects are lists in the order of the annotations: ``labels`` (from 0, by category id),
-    ``boxes`` (x, y, width, height, as the file has them), ``areas``, ``iscrowd``, ``polygons``,
-    ``rle``, ``category_ids`` and ``annotation_ids``; with keypoints also ``keypoints`` and
-    ``num_keypoints``. ``captions`` are strings. An image without annotations has empty lists. The
-    categories with their original ids are in ``about``.
+    Objects are lists in the order of the annotations. Their columns are ``labels`` (from 0, by
+    category id), ``boxes`` (x, y, width, height, as the file has them), ``areas``, ``iscrowd``,
+    ``polygons``, ``rle``, ``category_ids`` and ``annotation_ids``. With keypoints, there are also
+    ``keypoints`` and ``num_keypoints``. ``captions`` are strings. An image without annotations has
+    empty lists. The categories with their original ids are in ``about``.
 
-    An annotation that is damaged, or names an unknown category, makes its image a bad sample;
-    so does an image whose file is missing. An annotation of an unknown image is a bad sample of its
-    own.
+    An annotation that is damaged, or names an unknown category, makes its image a bad sample. An
+    image without its file is a bad sample, and so is an annotation of an unknown image.
 
     Args:
         images: The folder that ``file_name`` is relative to, or its URL.

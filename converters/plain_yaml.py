@@ -1,8 +1,8 @@
-"""A subset of YAML: what files that describe datasets of YOLO are made of.
+"""Parser of the subset of YAML that files describing YOLO's datasets use.
 
 The file is a mapping. Values are scalars, lists of scalars, or mappings of scalars, as blocks or in
 brackets. All scalars are text, as written: ``yes`` is not a Boolean. Tags, anchors, and scalars of
-several lines are refused in the keys that are asked for, and skipped in all others.
+several lines are errors in the keys that are asked for, and skipped in all others.
 """
 
 from __future__ import annotations

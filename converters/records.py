@@ -32,8 +32,8 @@ class Record(NamedTuple):
         length: Number of bytes.
         mtime_ns: Modification time of that file in nanoseconds (behind a URL: any number that
             changes with it). It shows whether the output of an interrupted run is current.
-        pixels: For a source of pixels, not files: height, width, and the pixels, uint8 HWC RGB;
-            or None instead of the pixels if they are the bytes in ``path``.
+        pixels: For a source of pixels: height, width, and the pixels, uint8 HWC RGB. None instead
+            of the pixels if they are the bytes in ``path``. None for a source of files.
         problem: Why the image cannot be packed, if listing has found a problem.
         column: The column of images, if ``path`` is Parquet. Then ``offset`` is the row, and
             ``length`` the approximate size of its image.

@@ -57,8 +57,8 @@ class TableImages(Sharded):
     """Source of image files that a table lists, in the table's order.
 
     A row whose path, label or key is null or empty, or whose file is missing, is a bad sample.
-    Columns other than those by role are fields of the same type; a field of paths is a blob, or an
-    image if all its files have suffixes of images.
+    Columns without a role are fields of the same type. A column of ``files`` is a field of images
+    if all its files have suffixes of images, else of blobs.
 
     Args:
         table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.

@@ -46,10 +46,10 @@ _COLUMNS = {
 class VocImages(AnnotatedImages):
     """Source of the images of a folder such as VOCdevkit/VOC2012, in the order of a split's list.
 
-    Objects are lists in the order of the XML file: ``labels``, ``boxes`` (x and y of two corners,
-    as the file has them), ``names``, ``difficult``, ``truncated``, ``occluded`` and ``pose``. Masks
-    are the image fields ``segmentation_class`` and ``segmentation_object``. An image whose XML
-    file or, in a list for segmentation, mask is missing or damaged is a bad sample.
+    Objects are lists in the order of the XML file. Their columns are ``labels``, ``boxes`` (x and y
+    of two corners, as the file has them), ``names``, ``difficult``, ``truncated``, ``occluded`` and
+    ``pose``. Masks are the image fields ``segmentation_class`` and ``segmentation_object``. An
+    image whose XML file or, in a list for segmentation, mask is missing or damaged is a bad sample.
 
     Args:
         root: The folder with JPEGImages/ and Annotations/, or its URL.

@@ -48,7 +48,7 @@ _MOST_CLS, _MOST_JSON = 100, 16 << 20
 _MOST_TEXT = 16 << 20
 #: Last parts of extensions that the webdataset package decodes as text, JSON and integers.
 _TEXTS, _NUMBERS = {"txt", "text", "transcript", "json", "jsn"}, {"id", "index", "inx"}
-#: Of extensions of NumPy's arrays.
+#: Last part of extensions of NumPy's arrays.
 _ARRAYS = "npy"
 #: Keys of the ``.json`` that packing to shards writes.
 _OWN_KEYS = {"key", "label", "class", "width", "height"}
@@ -64,18 +64,19 @@ class WebDataset(Sharded):
     numbers. The key is ``key`` in the ``.json`` if it exists, else the members' name.
 
     Each other member is a field with the name of its extension. ``.txt``, ``.text``,
-    ``.transcript`` and ``.json`` are strings; ``.id``, ``.index`` and ``.inx`` are int64; those
-    with an image's suffix, such as ``.seg.png``, are images; all others are blobs. ``.npy`` that
-    all have one type and shape are lists of a fixed size, and else blobs. A sample may lack any of
-    them. A missing image, a ``.json`` that is not JSON, a text that is not UTF-8, an integer that
-    is none, and an array that is pickled or has not the bytes of its shape make a bad sample.
+    ``.transcript`` and ``.json`` are strings. ``.id``, ``.index`` and ``.inx`` are int64. Those
+    with an image's suffix, such as ``.seg.png``, are images. ``.npy`` are lists of a fixed size if
+    all have one type and shape. All others are blobs. A sample may lack any of them.
+
+    A sample is bad if it has no image, or a ``.json`` that is not JSON. So it is if a string is not
+    UTF-8, an integer cannot be read, or an array is pickled or has too few or many bytes.
 
     An image is a file of any format, or raw pixels as in the `shards` container: a ``.npy`` of
     version 1.0, uint8, height x width x 3.
 
     The shards are walked twice: for the classes, which packing needs before the first record,
-    and for the records, which may not fit in memory. Behind a URL, a walk reads whole shards. So
-    there is one walk, and a temporary file ($TMPDIR) keeps its records.
+    and for the records, which may not fit in memory. Behind a URL, where a walk reads whole shards,
+    a temporary file ($TMPDIR) keeps its records instead.
 
     Args:
         root: A folder of ``*.tar``, or one tar file; or the URL of either.
@@ -227,9 +228,9 @@ class _Sample(NamedTuple):
         image: The member of its image.
         pixels: As of `Record`.
         members: Its other members, by extension, in the archive's order.
-        texts: Bytes of those that are columns.
-        arrays: Types of those that are sound arrays; None for those that no column has.
-        problem: The reason why it is a bad sample, before its fields are looked at.
+        texts: Bytes of the members that are columns.
+        arrays: Types of the members that are sound arrays; None for a type that no column has.
+        problem: Why it is a bad sample, apart from its fields.
     """
 
     key: str

@@ -37,11 +37,11 @@ _MOST_KEYPOINTS = 10_000
 class YoloImages(AnnotatedImages):
     """Source of the images of a split of YOLO's data.yaml, by path.
 
-    Objects are lists in the order of the lines: ``labels``, ``boxes`` (centre, width and height,
-    as shares of the image's sides), ``polygons`` (x, y, x, y, …, likewise; an empty list for a
-    box) and, with ``kpt_shape``, ``keypoints``. A polygon's box is the smallest around it. An image
-    whose file of labels is missing or empty has empty lists. A damaged line makes its image a bad
-    sample.
+    Objects are lists in the order of the lines. Coordinates are shares of the image's sides.
+    Columns are ``labels``, ``boxes`` (centre, width and height), ``polygons`` (x, y, x, y, …; empty
+    for a box) and, with ``kpt_shape``, ``keypoints``. A polygon's box is the smallest around it. An
+    image whose file of labels is missing or empty has empty lists. A damaged line makes its image a
+    bad sample.
 
     Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
     image. ``data.yaml`` is read as a subset of YAML (`fastdata.converters.plain_yaml`).

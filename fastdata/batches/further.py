@@ -264,7 +264,7 @@ class LabelPipeline(_OneStage):
 
     Args:
         source: The source of all fields.
-        fields: Those of a batch.
+        fields: Names of a batch's fields.
     """
 
     def __init__(self, source: Source, fields: Sequence[str]) -> None:
@@ -302,10 +302,10 @@ class Pipelines:
     cuts the same part.
 
     Args:
-        first: That of the image, or of labels alone.
-        further: The others, by field.
-        single: Whether samples are wanted one by one. A further image that a sample lacks is then
-            None; a batch of images has no place for that, so there it is an error of its sample.
+        first: Pipeline of the image, or of labels alone.
+        further: Pipelines of the other fields, by name.
+        single: Whether samples are wanted one by one. A missing further image is then None. In a
+            batch of images, it is an error of its sample.
     """
 
     def __init__(
@@ -388,7 +388,7 @@ def open_pipelines(
 
     Args:
         source: The source of all fields.
-        fields: Those of a batch.
+        fields: Names of a batch's fields.
         decoder: Makes the pipeline of a field of images.
         engine: As of `BlobPipeline`.
         check: As of `BlobPipeline`.

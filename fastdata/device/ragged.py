@@ -17,7 +17,7 @@ class Ragged:
     """Lists of a batch's samples, which have different lengths, in one tensor.
 
     Attributes:
-        values: The items of all lists, one behind the other, shape (M,) or (M, K, …).
+        values: The items of all lists, one after the other, shape (M,) or (M, K, …).
         offsets: int64, shape (N + 1,): sample i has ``values[offsets[i] : offsets[i + 1]]``.
     """
 
@@ -46,7 +46,7 @@ class Ragged:
         """Return items as one tensor, shape (N, L) or (N, L, K, …); L: the longest length.
 
         Args:
-            value: Fills the places behind each list.
+            value: Fills the places after each list.
         """
         longest = int(self.lengths.max()) if len(self) else 0
         shape = (len(self), longest, *self.values.shape[1:])
