@@ -58,7 +58,7 @@ def test_lists_for_segmentation_need_masks(tmp_path: Path, split: str) -> None:
     source = VocImages(root, split)
     bad = bad_of(source)
     assert f"SegmentationObject/{name}.png" not in rows_of(source)
-    assert "its segmentation_object cannot be opened" in bad[name]
+    assert f"its segmentation_object SegmentationObject/{name}.png cannot be opened" in bad[name]
     assert len(bad) == (2 if split.endswith("lone") else 1)
 
 
