@@ -8,6 +8,9 @@ import multiprocessing
 import pickle
 import random
 import shutil
+import subprocess
+import sys
+import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -913,6 +916,45 @@ def test_all_fields_come_from_a_url(tmp_path: Path, cached: bool) -> None:
         for options in ({"collate_fn": list}, {"on_error": "skip", "seed": 1}):
             one, other = (list(DataLoader(of, 16, num_workers=1, **options)) for of in (far, near))
             assert equal(one, other)
+
+
+_ENDS = """
+import sys, threading
+from fastdata import DataLoader, ImageDataset
+from fastdata.remote import RemoteOptions
+of = ImageDataset(sys.argv[1], fields=("caption",), remote=RemoteOptions(timeout=1e6))
+threading.Thread(target=list, args=(DataLoader(of, 4, num_workers=2),), daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+def test_the_interpreter_ends_while_a_server_does_not_answer() -> None:
+    with WebServer(packed(), stalls="_field-") as server:
+        command = [sys.executable, "-c", _ENDS, server.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+            end = time.monotonic() + HANG
+            while not any("_field-" in one.path for one in server.requests):
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.05)
+            process.communicate("\n", timeout=HANG)
+        assert process.returncode == 0
+
+
+_DROPPED = """
+import gc, sys
+from fastdata import DataLoader, ImageDataset
+from fastdata.transforms import CenterCrop
+of = ImageDataset(sys.argv[1], CenterCrop(8), fields=("image", "caption"))
+assert len(of.__getitems__([3, 1])) == 2
+del of
+gc.collect()
+"""
+
+
+def test_the_interpreter_ends_after_a_dataset_behind_a_url_is_dropped() -> None:
+    with WebServer(packed()) as server:
+        command = [sys.executable, "-c", _DROPPED, server.url]
+        assert subprocess.run(command, timeout=HANG, check=False).returncode == 0
 
 
 def test_fields_of_a_sample_share_requests() -> None:

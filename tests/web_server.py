@@ -29,6 +29,7 @@ class WebServer:
         ranges: Whether it answers Range; else it sends the whole file, as HTTP lets it.
         query: The query that each request must have; others are refused.
         state: The header by which answers name a file's state; none by default.
+        stalls: Requests whose path has it are not answered until the server ends.
 
     Attributes:
         url: Where it is, with no slash at its end.
@@ -36,9 +37,16 @@ class WebServer:
     """
 
     def __init__(
-        self, folder: Path, *, ranges: bool = True, query: str = "", state: str = ""
+        self,
+        folder: Path,
+        *,
+        ranges: bool = True,
+        query: str = "",
+        state: str = "",
+        stalls: str | None = None,
     ) -> None:
         self.requests: list[Request] = []
+        self._ends = threading.Event()
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,6 +58,8 @@ class WebServer:
                 asked = self.headers.get("Range") or ""
                 request = Request(path, asked, self.headers.get("Authorization"))
                 server.requests.append(request)
+                if stalls is not None and stalls in path:
+                    server._ends.wait()
                 status, data = 200, b""
                 if given != query:
                     status = 403
@@ -91,5 +101,6 @@ class WebServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ends.set()
         self._server.shutdown()
         self._server.server_close()

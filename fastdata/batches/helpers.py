@@ -11,6 +11,8 @@ from concurrent.futures import Executor, Future, wait
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from fastdata.remote.abandoning import cancel_awaited
+
 T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -84,12 +86,19 @@ class HelperThreads(Executor):
                 self._ended = True
                 if cancel_futures:
                     _cancel_all(self._tasks)
-                # One for every possible thread: a signal handler may interrupt a start.
-                for _ in range(self._limit):
-                    self._tasks.put(None)
+                self._end_threads()
         if wait:
             for thread in self._threads:
                 thread.join()
+
+    def _end_threads(self) -> None:
+        # One for every possible thread: a signal handler may interrupt a start.
+        for _ in range(self._limit):
+            self._tasks.put(None)
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process:
+            self._end_threads()
 
 
 def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
@@ -135,11 +144,13 @@ _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def end_all() -> None:
-    """End all threads; each finishes its current image."""
+    """End all threads; each finishes its current image, and no request to a server."""
     for executor in list(_EXECUTORS):
         executor.shutdown(wait=False, cancel_futures=True)
     for thread in list(_THREADS):
-        thread.join()
+        while thread.is_alive():
+            cancel_awaited()
+            thread.join(_SLICE)
 
 
 class Waitable(Protocol):

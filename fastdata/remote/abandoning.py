@@ -16,6 +16,29 @@ if TYPE_CHECKING:
     import fsspec
 
 
+#: Requests that threads wait for.
+_AWAITED: set[Future[Any]] = set()
+
+
+def awaited(request: Future[Any]) -> Any:
+    """Wait for a request; return its result.
+
+    Raises:
+        concurrent.futures.CancelledError: The interpreter ends.
+    """
+    _AWAITED.add(request)
+    try:
+        return request.result()
+    finally:
+        _AWAITED.discard(request)
+
+
+def cancel_awaited() -> None:
+    """Cancel all requests that threads wait for: the interpreter ends."""
+    for request in tuple(_AWAITED):  # a copy in one step, as threads add others
+        request.cancel()
+
+
 class AbandonedError(FastdataError):
     """Error of a request that was cancelled."""
 

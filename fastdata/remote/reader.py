@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
+from fastdata.remote.abandoning import awaited
 from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
@@ -145,7 +146,7 @@ class RangeReader:
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on `loop`, and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return awaited(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     async def _get(self, url: str, start: int, stop: int) -> bytes:
         path = self._fs._strip_protocol(url)
