@@ -97,8 +97,7 @@ class HelperThreads(Executor):
             self._tasks.put(None)
 
     def __del__(self) -> None:
-        if os.getpid() == self._process:
-            self._end_threads()
+        self._end_threads()  # of a forked process there are none
 
 
 def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
