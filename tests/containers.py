@@ -98,6 +98,11 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+def exchanged(crc: int) -> int:
+    """A checksum as records have it: its halves exchanged."""
+    return (crc << 16 | crc >> 16) & 0xFFFF_FFFF
+
+
 _RECORD = struct.Struct("<QQQiiiiIIHHIBBHI")
 _RECORD_FIELDS = ["offset", "length", "at", "file", "label", "width", "height", "crc32c"]
 _RECORD_FIELDS += ["names_crc", "key_size", "path_size", "table_size", "encoding", "channels"]
@@ -116,7 +121,7 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
     for number in range(count):
         record = data[64 + 64 * number : 128 + 64 * number]
         row = dict(zip(_RECORD_FIELDS, _RECORD.unpack(record), strict=True))
-        assert row["crc"] == crc32c(number.to_bytes(8, "little") + record[:60])
+        assert row["crc"] == exchanged(crc32c(number.to_bytes(8, "little") + record[:60]))
         assert (row["at"], row["zeros"]) == (end, 0)
         names = end + row["key_size"] + row["path_size"]
         key, path = heap[end : end + row["key_size"]], heap[end + row["key_size"] : names]
@@ -124,7 +129,7 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
         end = names + row["table_size"]
         table = heap[names:end]
         if table:
-            crc = crc32c(number.to_bytes(8, "little") + table)
+            crc = exchanged(crc32c(number.to_bytes(8, "little") + table))
             assert heap[end : end + 4] == crc.to_bytes(4, "little")
             end += 4
         fields = {name: row[name] for name in SCHEMA.names if name in row}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from containers import edit_manifest, load_manifest
+from containers import edit_manifest, exchanged, load_manifest
 
 from fastdata.storage import manifest
 from fastdata.storage.checksum import crc32c, crc32c_file
@@ -492,7 +492,7 @@ def change_index(data: bytes, rng: random.Random) -> bytes:
         offset, size = rng.choice(fields)
         value = rng.choice((*NUMBERS, *range(4))) & ((1 << 8 * size) - 1)
         out[at + offset : at + offset + size] = value.to_bytes(size, "little")
-        crc = crc32c(row.to_bytes(8, "little") + bytes(out[at : at + 60]))
+        crc = exchanged(crc32c(row.to_bytes(8, "little") + bytes(out[at : at + 60])))
         out[at + 60 : at + 64] = crc.to_bytes(4, "little")
     if rng.random() < 0.1:
         struct.pack_into("<Q", out, rng.choice((16, 24)), rng.choice(NUMBERS))

@@ -32,7 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from containers import load_manifest, pack_tree
+from containers import exchanged, load_manifest, pack_tree
 from jpegs import encode, picture
 
 from fastdata import ImageDataset, stage
@@ -118,11 +118,11 @@ class Poison:
         for row in range(int.from_bytes(data[16:24], "little")):
             start = RECORDS_AT + row * size
             record = data[start : start + size]
-            sound = crc32c(row.to_bytes(8, "little") + record[: size - 4])
+            sound = exchanged(crc32c(row.to_bytes(8, "little") + record[: size - 4]))
             assert sound == int.from_bytes(record[-4:], "little")
             for number in range(8):
                 other = xor(record[: size - 4], bit(size - 4, height, number))
-                change = crc32c(row.to_bytes(8, "little") + other) ^ sound
+                change = exchanged(crc32c(row.to_bytes(8, "little") + other)) ^ sound
                 pattern = bytearray(len(data))
                 pattern[start + height] = 1 << number
                 pattern[start + size - 4 : start + size] = change.to_bytes(4, "little")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from containers import pack_tree
+from containers import exchanged, pack_tree
 from fastdata.converters import Encoding
 from test_extents import IMAGES, SIZE, row, run, table_of
 
@@ -25,7 +25,13 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import ROWS_PER_BATCH, SCHEMA, rows_to_batch, write_index
-from fastdata.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.transforms import (
+    CenterCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
 from fastdata.transforms.geometry import compiled, draw
 
 
@@ -115,19 +121,20 @@ def test_rows_that_the_core_cannot_crop_are_refused(made_tree: Path, tmp_path: P
     jpegs = table.gather(np.arange(count)).encodings == ENCODINGS.index("jpeg")
     rows = np.flatnonzero(jpegs)[:3]
 
-    def codes(step: Any, max_pixels: int = 0) -> set[str]:
+    def codes(*steps: Any, max_pixels: int = 0) -> set[str]:
         samples = table.rows(rows, rows, None, max_pixels)
         pending = PendingBatch(
-            samples, np.empty((3, *SIZE[::-1], 3), np.uint8), drawn=(compiled((step,)), 1)
+            samples, np.empty((3, *SIZE[::-1], 3), np.uint8), drawn=(compiled(steps), 1)
         )
         pending.run()
-        if isinstance(step, RandomCrop):
+        if isinstance(steps[0], RandomCrop):
             assert pending.cuts["too_small"].tolist() == [1, 1, 1]
         return {code for _, code, _, _ in pending.collect().failures}
 
     assert codes(RandomResizedCrop(SIZE[::-1])) == set()
     assert codes(RandomResizedCrop(SIZE[::-1]), max_pixels=1) == {"too_large"}
-    assert codes(CenterCrop(10_000)) == codes(RandomCrop(10_000)) == {"bad_region"}
+    padded = codes(CenterCrop(10_000), Resize(SIZE[::-1]))
+    assert padded == codes(RandomCrop(10_000)) == {"bad_region"}
     for wrong in ([-1], [count]):
         with pytest.raises(IndexError):
             table.rows(np.array(wrong), np.array([0]), None, 0)
@@ -323,7 +330,7 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
         at = draw.choice([0, 8, 16, 24, 28, 32, 36, 48, 50, 52, 56])
         size = 8 if at < 24 else 2 if at in (48, 50) else 1 if at == 56 else 4
         record[at : at + size] = (draw.choice(hostile) % 256**size).to_bytes(size, "little")
-        record[60:] = crc32c(bytes(8) + record[:60]).to_bytes(4, "little")
+        record[60:] = exchanged(crc32c(bytes(8) + record[:60])).to_bytes(4, "little")
         overwrite(path, 64, record)
         _, failures = run(table.gather(np.arange(5)))
         assert failures.keys() <= {0}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from containers import exchanged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,7 +172,7 @@ def test_opening_does_not_depend_on_the_number_of_rows(tmp_path: Path) -> None:
         file.write(header + crc32c(header).to_bytes(4, "little"))
         file.seek(RECORDS_AT + 64 * (rows - 1))
         number = (rows - 1).to_bytes(8, "little")
-        file.write(record + crc32c(number + record).to_bytes(4, "little") + heap)
+        file.write(record + exchanged(crc32c(number + record)).to_bytes(4, "little") + heap)
     index = Index(tmp_path / "index", rows)
     assert index[-1] == row(1)
     with pytest.raises(CorruptionError, match="damaged at row 50000000"):

@@ -193,6 +193,18 @@ def test_swapped_index_rows(dataset: Callable[[str], Path], container: str) -> N
     assert "they differ from its sample 3 on" in found(path)
 
 
+def test_an_index_of_sound_records_that_is_another_one_is_named(
+    dataset: Callable[[str], Path],
+) -> None:
+    path = dataset("lmdb")
+    rows = index_rows(path)
+    labels = [row["label"] for row in rows]
+    for row, label in zip(rows, reversed(labels), strict=True):
+        row["label"] = label  # the records' own checksums fit
+    write_rows(path, rows, honest=False)
+    assert "_index.rows" in found(path)
+
+
 def found_or_raised(path: Path) -> str:
     try:
         return found(path)
