@@ -29,6 +29,7 @@ from containers import (
 )
 from fastdata.converters import Encoding
 from fastdata.converters.table import TableImages
+from web_server import WebServer
 
 from fastdata import ImageDataset, verify
 from fastdata.cli import cli
@@ -91,6 +92,14 @@ def test_a_sound_dataset_has_no_problems(sound: Path, container: str) -> None:
     listed = [path for path in (sound / container).iterdir() if path.name[0] != "."]
     assert result.files == len(listed) - 1
     assert seen[-1] == (50, 50)
+
+
+def test_a_web_server_that_lists_nothing(dataset: Callable[[str], Path]) -> None:
+    copy = dataset("shards")
+    with WebServer(copy) as server:
+        assert found(server.url) == ""
+        next(copy.glob("*.tar")).unlink()
+        assert "No such file" in found(server.url)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -160,9 +160,10 @@ def file_sizes(
         RemoteError: A request fails for good.
     """
     names = list(names)
-    if not split_query(url)[1]:
-        listed = list_files(url, storage_options)
-        return {name: listed[name] for name in names if name in listed}
+    # A URL with a query has no listing, and a web server's may be empty.
+    listed = {} if split_query(url)[1] else list_files(url, storage_options)
+    found = {name: listed[name] for name in names if name in listed}
+    absent = [name for name in names if name not in listed]
 
     def ask(name: str) -> int | None:
         try:
@@ -171,8 +172,8 @@ def file_sizes(
             return None
 
     with ThreadPoolExecutor(_ASKING) as pool:
-        sizes = zip(names, pool.map(ask, names), strict=True)
-        return {name: size for name, size in sizes if size is not None}
+        sizes = zip(absent, pool.map(ask, absent), strict=True)
+        return found | {name: size for name, size in sizes if size is not None}
 
 
 def file_info(
