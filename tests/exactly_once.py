@@ -30,6 +30,7 @@ from torch.utils.data import (
 )
 
 from fastdata.batches.batch import Batch
+from fastdata.batches.buffers import BatchMemory
 from fastdata.batches.stats import Counters
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
@@ -56,9 +57,9 @@ class Pipeline:
 
     def begin(self, planned: Planned, key: int) -> Any:
         keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
-        view = SimpleNamespace(memory=SimpleNamespace(array=keys))
+        view = SimpleNamespace(memory=BatchMemory(keys, keys))
         columns = {"label": planned.indices.copy()}
-        return Simulated(planned=planned, views=[view], columns=columns, further={})
+        return Simulated(planned=planned, views=[view], columns=columns, further={}, lacking={})
 
     def advance(self, batch: Any) -> None: ...
 

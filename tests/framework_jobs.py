@@ -208,6 +208,8 @@ def lightning(root: str, how: str) -> None:
             if how == "padded":
                 dataset.transform.transforms[0].pad_if_needed = True
                 dataset.transform.transforms[0].size = (64, 64)
+                resize = import_torchvision().transforms.Resize((32, 32))  # Pillow pads before it
+                dataset.transform.transforms.insert(1, resize)
             return DataLoader(dataset, 3, shuffle=True, num_workers=1, **ours)
 
     two = how not in ("one process", "padded")

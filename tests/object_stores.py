@@ -190,6 +190,7 @@ class _Ranges(SimpleHTTPRequestHandler):
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """A web server that lists the folder ``web``."""
+    pytest.importorskip("aiohttp")
     (tmp_path / "web").mkdir()
     handler = partial(_Ranges, directory=str(tmp_path / "web"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -163,8 +163,8 @@ def test_batches_are_torchs(torchvision: Any, tv: Any, tree: Path, name: str, th
     # Sizes and kinds are learnt in the first epoch and known in the second.
     for _ in range(2):
         assert_batches(list(loader), expected, slack)
-        # Those are Pillow's that the core does not know, and those that need padding.
-        assert loader.stats().by_pillow == (10 if name == "padded" else len(BY_PILLOW))
+        # Those are Pillow's that the core does not know.
+        assert loader.stats().by_pillow == len(BY_PILLOW)
 
 
 def test_known_sizes_and_unknown_ones_in_one_batch(torchvision: Any, tv: Any, tree: Path) -> None:

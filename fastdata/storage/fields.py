@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastdata.storage.arrow import is_storable, stored_type
-
 #: Kinds of fields whose values are encoded bytes, each with its extent.
 BLOBS = ("image", "blob")
 KINDS = (*BLOBS, "column")
@@ -141,8 +139,6 @@ class StoredField:
             kind_of_values = _unpacked_type(base64.b64decode(entry["schema"]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
-        if not is_storable(kind_of_values) or stored_type(kind_of_values) != kind_of_values:
-            raise ValueError(f"the type of field {name} is {kind_of_values}")
         return cls(Field(name, kind, kind_of_values, nullable), index, file, rows)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError, VersionError
+from fastdata.storage.arrow import is_storable, stored_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file
@@ -242,6 +243,9 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
 def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...]:
     names = {entry.name for entry in files}
     stored = tuple(StoredField.parse(entry, names) for entry in found)
+    for name, _, kind, _ in (one.field for one in stored):
+        if kind is not None and (not is_storable(kind) or stored_type(kind) != kind):
+            raise ValueError(f"the type of field {name} is {kind}")
     fields = [one.field.name for one in stored]
     if fields[:1] != [IMAGE.name]:
         raise ValueError("its first field is not the image")
