@@ -1,4 +1,4 @@
-"""What fields cost: opening, columns that are read, columns that are not, and a user's collate_fn.
+"""Measure fields: opening, columns that are read and that are not, and a user's collate_fn.
 
     python -m fastdata.benchmarks.fields imagenet/train --out fields.json
 

@@ -342,6 +342,20 @@ def test_random_crops_are_the_crops_that_torchvision_makes(
     assert len(mine ^ theirs) <= len(theirs) // 50
 
 
+@pytest.mark.parametrize("options", [{}, {"fill": 7}, {"padding_mode": "reflect"}])
+def test_crops_that_do_not_pad_are_geometry(tv: Any, options: dict[str, Any]) -> None:
+    """Also of floats that are normalised, and whatever they would fill with."""
+    crop = tv.RandomCrop(8, **options)
+    normalised = [
+        tv.PILToTensor(),
+        tv.ConvertImageDtype(torch.float32),
+        tv.Normalize((0.5,) * 3, (0.5,) * 3),
+    ]
+    for steps in ([crop], [tv.Resize(20), crop], [*normalised, crop]):
+        (program,) = recipe_of(tv.Compose(steps)).programs
+        assert program.pixels == () and program.size == (8, 8)
+
+
 # --- the tail, and what is not known ---------------------------------------------------------
 
 

@@ -395,8 +395,7 @@ class Pipeline:
         unknown = (batch.gathered.widths == _ANY_SIZE) & (batch.gathered.heights == _ANY_SIZE)
         if slow is not None:
             sizes[unknown & slow] = 1
-        for slot in batch.failed:
-            sizes[slot] = 1
+        sizes[list(batch.failed)] = 1
         return self._pool.images(number, sizes, *form)
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:

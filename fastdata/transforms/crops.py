@@ -53,11 +53,11 @@ class _Cropping(Sized):
         return "it is larger than the images, and may not pad them" if too_large else ""
 
     def cut(self, reading: Reading) -> bool:
-        may_pad = self.may_pad(reading.fixed)
-        if not self.pads and reading.fixed is not None and self.exceeds(reading.fixed):
+        if reading.fixed is not None and self.misfit(reading.fixed):
             return False
         # What a crop before has cut off would come back.
-        if may_pad and (not self.adds_zeros or reading.cropped or reading.mean is not None):
+        zeros_fit = self.adds_zeros and not reading.cropped and reading.mean is None
+        if self.may_pad(reading.fixed) and not zeros_fit:
             return False
         reading.fixed, reading.cropped = self.target, True
         reading.add_geometry(self)
@@ -177,7 +177,7 @@ class RandomCrop(_Cropping):
         return self.adds_zeros or not (self.pads or self.pads_all)
 
     def may_pad(self, size: Fixed) -> bool:
-        return self.pads_all or size is None or self.exceeds(size)
+        return self.pads_all or super().may_pad(size)
 
     def misfit(self, size: tuple[int, int]) -> str:
         left, top, right, bottom = self.padding  # type: ignore[misc]
