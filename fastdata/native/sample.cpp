@@ -222,7 +222,14 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
 
   profile(Stage::augment);
   const uint64_t key = view.sample->cut.key;
-  if (Status s = options.program->draw(key, width, height, drawn_); !s.ok()) return s;
+  Targets* targets = nullptr;
+  if (view.sample->targets && options.program->needs_boxes()) {
+    targets_ = *view.sample->targets;
+    targets_.move(view.sample->cut);
+    targets = &targets_;
+  }
+  if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok())
+    return s;
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 

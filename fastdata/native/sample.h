@@ -35,6 +35,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
+  const Targets* targets = nullptr;  // of the image; for programs whose crops depend on boxes
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };
@@ -91,6 +92,7 @@ class SampleDecoder {
   RowWriter writer_;
   Canvas canvas_;
   Drawn drawn_;
+  Targets targets_;
 };
 
 /// The calling thread's own decoder.

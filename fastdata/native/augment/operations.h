@@ -54,6 +54,12 @@ namespace fastdata {
   O(flip_vertical, 0)                                                                         \
   /* left, top, width, height; within the image */                                            \
   O(crop, 4)                                                                                  \
+  /* the same of an image whose boxes are zeros if their middle is outside */                 \
+  O(iou_crop, 4)                                                                              \
+  /* Of boxes alone: clamps them to the image; */                                             \
+  O(clamp_boxes, 0)                                                                           \
+  /* leaves out those below a size and an area, and those that reach outside */               \
+  O(sanitize_boxes, 2)                                                                        \
   /* width, height, filter */                                                                 \
   O(resize, 3)                                                                                \
   /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,               \

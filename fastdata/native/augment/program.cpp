@@ -78,6 +78,8 @@ Point transformed(const double* m, double x, double y) {
 struct PixelProgram::Drawing {
   uint64_t key;
   Drawn& drawn;
+  Targets* targets;
+  size_t moved = 0;  // calls that targets have followed
   double v[kMaxLeafValues] = {};
 
   int width() const { return drawn.width; }
@@ -118,6 +120,9 @@ struct PixelProgram::Drawing {
   Status centre_crop();
   Status corner_crop();
   Status random_crop(uint64_t draw);
+  Status iou_crop(uint64_t draw, int options);
+  Status zoom_out(uint64_t draw);
+  void move_targets();
   Status pad(double left, double top, double right, double bottom, const double* fill);
   Status crop(int64_t left, int64_t top, double width, double height);
   void erase(uint64_t draw);
@@ -148,6 +153,8 @@ PixelProgram::PixelProgram(std::vector<Node> nodes, std::vector<Value> values,
       throw std::invalid_argument("a value's entry is not within its table");
   }
   check_node(0, nodes_[0].end, 0);
+  needs_boxes_ = std::any_of(nodes_.begin(), nodes_.end(),
+                             [](const Node& node) { return node.kind == NodeKind::iou_crop; });
 }
 
 void PixelProgram::check_node(int at, int end, int depth) const {
@@ -186,13 +193,16 @@ void PixelProgram::check_node(int at, int end, int depth) const {
   }
 }
 
-Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn) const {
+Status PixelProgram::draw(uint64_t key, int width, int height, Drawn& drawn,
+                          Targets* targets) const {
   drawn.calls.clear();
   drawn.erasures.clear();
   drawn.width = width;
   drawn.height = height;
-  Drawing drawing{key, drawn};
-  return visit(0, drawing);
+  Drawing drawing{key, drawn, targets};
+  const Status status = visit(0, drawing);
+  drawing.move_targets();
+  return status;
 }
 
 double PixelProgram::number(const Value& value, const Drawing& drawing) const {
@@ -355,6 +365,8 @@ Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
     case NodeKind::centre_crop: return drawing.centre_crop();
     case NodeKind::corner_crop: return drawing.corner_crop();
     case NodeKind::random_crop: return drawing.random_crop(node.draw);
+    case NodeKind::iou_crop: return drawing.iou_crop(node.draw, node.values - 5);
+    case NodeKind::zoom_out: return drawing.zoom_out(node.draw);
     case NodeKind::erase: drawing.erase(node.draw); return {};
     default: return {};
   }
@@ -365,6 +377,7 @@ Status PixelProgram::Drawing::call(const Node& node) {
     case Operation::pad: return pad(v[0], v[1], v[2], v[3], v + 4);
     case Operation::resize: return resize(v[0], v[1], v[2]);
     case Operation::crop:
+    case Operation::iou_crop:
     case Operation::affine:
     case Operation::perspective:
     case Operation::tensor_affine:
@@ -606,6 +619,63 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
   const int64_t x = random_place(width(), static_cast<int64_t>(w), false, key, draw);
   return crop(x, random_place(height(), static_cast<int64_t>(h), false, key, draw + 1), w, h);
+}
+
+/// torchvision's RandomIoUCrop, whose parameters have single precision. An image without boxes that
+/// fit stays as it is once the option for that is drawn.
+Status PixelProgram::Drawing::iou_crop(uint64_t draw, int options) {
+  constexpr int kMostRounds = 1000;
+  if (!targets) return {Code::bad_parameters, "a crop that depends on boxes, and there are none"};
+  move_targets();
+  const uint64_t own = draw_bits(key, draw);
+  uint64_t number = 0;
+  for (int round = 0; round < kMostRounds; round++) {
+    const double least = v[5 + draw_integer(own, number++, options)];
+    if (least >= 1) return {};
+    for (int trial = 0; trial < static_cast<int>(v[4]); trial++, number += 4) {
+      const auto part = [&](int side, int of) {
+        return static_cast<int>(static_cast<float>(of) *
+                                draw_uniform_single(own, number + side, v[0], v[1]));
+      };
+      const int w = part(0, width()), h = part(1, height());
+      if (w < 1 || h < 1) continue;
+      const double ratio = static_cast<double>(w) / h;
+      if (!(v[2] <= ratio && ratio <= v[3])) continue;
+      const auto place = [&](int side, int room) {
+        return static_cast<int>(static_cast<float>(room) *
+                                draw_uniform_single(own, number + 2 + side, 0, 1));
+      };
+      const int left = place(0, width() - w), top = place(1, height() - h);
+      const TargetBox crop{static_cast<float>(left), static_cast<float>(top),
+                           static_cast<float>(left + w), static_cast<float>(top + h)};
+      bool any = false, enough = false;
+      for (const TargetBox& box : targets->boxes) {
+        if (!is_centred_in(box, crop)) continue;
+        any = true;
+        enough = enough || !(overlap(box, crop) < static_cast<float>(least));
+      }
+      if (!any || !enough) continue;
+      if (Status s = set_size(w, h); !s.ok()) return s;
+      add(Operation::iou_crop, left, top, w, h);
+      return {};
+    }
+  }
+  return {Code::bad_parameters, "no crop in 1000 rounds has a box that overlaps it enough"};
+}
+
+/// torchvision's RandomZoomOut, whose parameters have single precision.
+Status PixelProgram::Drawing::zoom_out(uint64_t draw) {
+  const float factor = draw_uniform_single(key, draw, v[0], v[1]);
+  const auto whole = [](float value) { return std::trunc(static_cast<double>(value)); };
+  const double across = whole(static_cast<float>(width()) * factor) - width();
+  const double down = whole(static_cast<float>(height()) * factor) - height();
+  const double left = whole(static_cast<float>(across) * draw_uniform_single(key, draw + 1, 0, 1));
+  const double top = whole(static_cast<float>(down) * draw_uniform_single(key, draw + 2, 0, 1));
+  return pad(left, top, across - left, down - top, v + 2);
+}
+
+void PixelProgram::Drawing::move_targets() {
+  for (; targets && moved < drawn.calls.size(); moved++) targets->move(drawn.calls[moved]);
 }
 
 /// torchvision's RandomErasing.get_params.

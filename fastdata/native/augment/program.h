@@ -12,60 +12,66 @@
 #include <vector>
 
 #include "augment/operations.h"
+#include "augment/targets.h"
 
 namespace fastdata {
 
 // The kinds of nodes, once for C++ and for Python (`_native.NODES`), with their least number of
 // values. Sizes are in pixels, angles in degrees, fills 0 to 255; numbers of draws in brackets.
-#define FASTDATA_NODES(N)                                                                       \
-  /* Nodes with children: all of them in turn; */                                               \
-  N(sequence, 0)                                                                                \
-  /* all of them with probability p; [1] */                                                     \
-  N(apply, 1)                                                                                   \
-  /* one of them: each as likely, or by values that are sums of weights up to it; [1] */        \
-  N(choice, 0)                                                                                  \
-  /* all of them in a random order; [children - 1] */                                           \
-  N(order, 0)                                                                                   \
-  /* some of them, one after the other, none twice: how many; a weight of each. [how many] */   \
-  N(sample, 1)                                                                                  \
-  /* a mixture of the image and of what each child makes of it, with weights of Dirichlet's */  \
-  /* distribution, of two and of the children: its concentration; enum class Mixing; [1] */     \
-  N(mix, 2)                                                                                     \
-  /* Leaves: an operation, whose values are the node's; [1] */                                  \
-  N(call, 0)                                                                                    \
-  /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */    \
-  /* its x and y; whether it is done as to a tensor: its fill may then be -1, none; */          \
-  N(rotate, 10)                                                                                 \
-  /* torchvision's affine: angle; x and y of the translation; scale; x and y of the shear; */   \
-  /* interpolation; fill R, G, B; whether there is a centre, its x and y; whether it is done */ \
-  /* as to a tensor; */                                                                         \
-  N(affine, 14)                                                                                 \
-  /* Image.transform: its six numbers; interpolation; fill R, G, B; */                          \
-  N(transform, 10)                                                                              \
-  /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; whether */ \
-  /* it is done as to a tensor; [8] */                                                          \
-  N(perspective, 6)                                                                             \
-  /* channels in a random order; [2] */                                                         \
-  N(shuffle_channels, 0)                                                                        \
-  /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; whether it is */  \
-  /* drawn in double precision; [22] */                                                         \
-  N(resized_crop, 8)                                                                            \
-  /* the shorter side to a size: size, the longer side's bound or 0, filter; */                 \
-  N(resize_shorter, 3)                                                                          \
-  /* ScaleJitter: width and height of the target; a factor; filter; */                          \
-  N(scale_jitter, 4)                                                                            \
-  /* RandomShortestSize: size, the longer side's bound or 0, filter; */                         \
-  N(shortest_size, 3)                                                                           \
-  /* CenterCrop: width, height; padding mode and fill R, G, B of smaller images; */             \
-  N(centre_crop, 6)                                                                             \
-  /* a corner: width, height; whether the right one, the lower one; */                          \
-  N(corner_crop, 4)                                                                             \
-  /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */      \
-  /* smaller images; padding mode; fill R, G, B; [2] */                                         \
-  N(random_crop, 11)                                                                            \
-  /* RandomErasing: area from, to; ratio from, to; a value a channel; what is added to them: */ \
-  /* 0 nothing, 1 noise, 2 one number of it a channel; its standard deviation a channel; */     \
-  /* whether it is drawn in double precision. Of the output, in its units, last of all; [23] */ \
+#define FASTDATA_NODES(N)                                                                        \
+  /* Nodes with children: all of them in turn; */                                                \
+  N(sequence, 0)                                                                                 \
+  /* all of them with probability p; [1] */                                                      \
+  N(apply, 1)                                                                                    \
+  /* one of them: each as likely, or by values that are sums of weights up to it; [1] */         \
+  N(choice, 0)                                                                                   \
+  /* all of them in a random order; [children - 1] */                                            \
+  N(order, 0)                                                                                    \
+  /* some of them, one after the other, none twice: how many; a weight of each. [how many] */    \
+  N(sample, 1)                                                                                   \
+  /* a mixture of the image and of what each child makes of it, with weights of Dirichlet's */   \
+  /* distribution, of two and of the children: its concentration; enum class Mixing; [1] */      \
+  N(mix, 2)                                                                                      \
+  /* Leaves: an operation, whose values are the node's; [1] */                                   \
+  N(call, 0)                                                                                     \
+  /* Image.rotate: angle; interpolation; fill R, G, B; expand; whether there is a centre, */     \
+  /* its x and y; whether it is done as to a tensor: its fill may then be -1, none; */           \
+  N(rotate, 10)                                                                                  \
+  /* torchvision's affine: angle; x and y of the translation; scale; x and y of the shear; */    \
+  /* interpolation; fill R, G, B; whether there is a centre, its x and y; whether it is done */  \
+  /* as to a tensor; */                                                                          \
+  N(affine, 14)                                                                                  \
+  /* Image.transform: its six numbers; interpolation; fill R, G, B; */                           \
+  N(transform, 10)                                                                               \
+  /* torchvision's RandomPerspective: distortion scale; interpolation; fill R, G, B; whether */  \
+  /* it is done as to a tensor; [8] */                                                           \
+  N(perspective, 6)                                                                              \
+  /* channels in a random order; [2] */                                                          \
+  N(shuffle_channels, 0)                                                                         \
+  /* RandomResizedCrop: width, height, filter; area from, to; ratio from, to; whether it is */   \
+  /* drawn in double precision; [22] */                                                          \
+  N(resized_crop, 8)                                                                             \
+  /* the shorter side to a size: size, the longer side's bound or 0, filter; */                  \
+  N(resize_shorter, 3)                                                                           \
+  /* ScaleJitter: width and height of the target; a factor; filter; */                           \
+  N(scale_jitter, 4)                                                                             \
+  /* RandomShortestSize: size, the longer side's bound or 0, filter; */                          \
+  N(shortest_size, 3)                                                                            \
+  /* CenterCrop: width, height; padding mode and fill R, G, B of smaller images; */              \
+  N(centre_crop, 6)                                                                              \
+  /* a corner: width, height; whether the right one, the lower one; */                           \
+  N(corner_crop, 4)                                                                              \
+  /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */       \
+  /* smaller images; padding mode; fill R, G, B; [2] */                                          \
+  N(random_crop, 11)                                                                             \
+  /* RandomIoUCrop: parts of the image's sides from, to; ratio from, to; trials; the options, */ \
+  /* up to 9; [1] */                                                                             \
+  N(iou_crop, 6)                                                                                 \
+  /* RandomZoomOut: factors of the sides from, to; padding mode and fill R, G, B; [3] */         \
+  N(zoom_out, 6)                                                                                 \
+  /* RandomErasing: area from, to; ratio from, to; a value a channel; what is added to them: */  \
+  /* 0 nothing, 1 noise, 2 one number of it a channel; its standard deviation a channel; */      \
+  /* whether it is drawn in double precision. Of the output, in its units, last of all; [23] */  \
   N(erase, 12)
 
 #define FASTDATA_NODE(name, values) name,
@@ -136,9 +142,13 @@ class PixelProgram {
   /// Throws std::invalid_argument where the parts do not make a tree, or a table is left.
   PixelProgram(std::vector<Node> nodes, std::vector<Value> values, std::vector<double> tables);
 
-  /// Draws for an image of so many pixels. bad_parameters: an image that is smaller than a random
-  /// crop that may not pad, or a size that no image has. Throws std::bad_alloc.
-  Status draw(uint64_t key, int width, int height, Drawn& drawn) const;
+  /// Draws for an image of so many pixels, and moves its targets. bad_parameters: an image that is
+  /// smaller than a random crop that may not pad, a size that no image has, or no targets for a
+  /// crop that depends on them. Throws std::bad_alloc.
+  Status draw(uint64_t key, int width, int height, Drawn& drawn, Targets* targets = nullptr) const;
+
+  /// Whether its crops depend on boxes.
+  bool needs_boxes() const { return needs_boxes_; }
 
  private:
   struct Drawing;
@@ -155,6 +165,7 @@ class PixelProgram {
   std::vector<Node> nodes_;
   std::vector<Value> values_;
   std::vector<double> tables_;
+  bool needs_boxes_ = false;
 };
 
 }  // namespace fastdata

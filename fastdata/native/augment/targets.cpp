@@ -1,0 +1,208 @@
+#include "augment/targets.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace fastdata {
+namespace {
+
+/// NaN stays what it is.
+float clamped(float value, float most) { return value < 0 ? 0 : value > most ? most : value; }
+
+struct Spot {
+  double x, y;
+};
+
+Spot through(const double (&m)[9], double x, double y) {
+  const double w = m[6] * x + m[7] * y + m[8];
+  return {(m[0] * x + m[1] * y + m[2]) / w, (m[3] * x + m[4] * y + m[5]) / w};
+}
+
+/// False: there is no inverse.
+bool invert(const double (&m)[9], double (&inverse)[9]) {
+  const double a = m[4] * m[8] - m[5] * m[7], b = m[5] * m[6] - m[3] * m[8],
+               c = m[3] * m[7] - m[4] * m[6];
+  const double determinant = m[0] * a + m[1] * b + m[2] * c;
+  if (!(std::fabs(determinant) > 0)) return false;
+  const double adjugate[9] = {a, m[2] * m[7] - m[1] * m[8], m[1] * m[5] - m[2] * m[4],
+                              b, m[0] * m[8] - m[2] * m[6], m[2] * m[3] - m[0] * m[5],
+                              c, m[1] * m[6] - m[0] * m[7], m[0] * m[4] - m[1] * m[3]};
+  for (int i = 0; i < 9; i++) inverse[i] = adjugate[i] / determinant;
+  return true;
+}
+
+}  // namespace
+
+float overlap(const TargetBox& box, const TargetBox& crop) {
+  const float width = std::min(box.x1, crop.x1) - std::max(box.x0, crop.x0);
+  const float height = std::min(box.y1, crop.y1) - std::max(box.y0, crop.y0);
+  const float both = std::max(width, 0.f) * std::max(height, 0.f);
+  const float one = (box.x1 - box.x0) * (box.y1 - box.y0);
+  const float other = (crop.x1 - crop.x0) * (crop.y1 - crop.y0);
+  return both / (one + other - both);
+}
+
+bool is_centred_in(const TargetBox& box, const TargetBox& crop) {
+  const float x = 0.5f * (box.x0 + box.x1), y = 0.5f * (box.y0 + box.y1);
+  return crop.x0 < x && x < crop.x1 && crop.y0 < y && y < crop.y1;
+}
+
+void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPoint* first_point,
+                    size_t point_count, int image_width, int image_height) {
+  boxes.assign(first_box, first_box + box_count);
+  points.assign(first_point, first_point + point_count);
+  numbers.resize(box_count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  width = image_width;
+  height = image_height;
+}
+
+void Targets::move(const Cut& cut) {
+  if (!cut.whole) {
+    const int w = cut.box[2] - cut.box[0], h = cut.box[3] - cut.box[1];
+    if (cut.box[0] != 0 || cut.box[1] != 0 || w != width || h != height)
+      crop(static_cast<float>(cut.box[0]), static_cast<float>(cut.box[1]), w, h);
+  }
+  resize(cut.size[0], cut.size[1]);
+  if (cut.window[0] != 0 || cut.window[1] != 0 || cut.canvas[0] != width || cut.canvas[1] != height)
+    crop(static_cast<float>(cut.window[0]), static_cast<float>(cut.window[1]), cut.canvas[0],
+         cut.canvas[1]);
+  if (cut.flip) flip(true);
+}
+
+void Targets::move(const Call& call) {
+  const double* v = call.values;
+  const auto number = [&](int i) { return static_cast<int>(v[i]); };
+  const double w = width, h = height;
+  switch (call.operation) {
+    case Operation::flip_horizontal: return flip(true);
+    case Operation::flip_vertical: return flip(false);
+    case Operation::resize: return resize(number(0), number(1));
+    case Operation::pad: return pad(v);
+    case Operation::crop:
+      return crop(static_cast<float>(v[0]), static_cast<float>(v[1]), number(2), number(3));
+    case Operation::iou_crop: {
+      const TargetBox part{static_cast<float>(v[0]), static_cast<float>(v[1]),
+                           static_cast<float>(v[0] + v[2]), static_cast<float>(v[1] + v[3])};
+      std::vector<size_t> outside;
+      for (size_t i = 0; i < boxes.size(); i++)
+        if (!is_centred_in(boxes[i], part)) outside.push_back(i);
+      crop(part.x0, part.y0, number(2), number(3));
+      for (size_t i : outside) boxes[i] = {0, 0, 0, 0};
+      return;
+    }
+    case Operation::affine:
+      return warp({v[0], v[1], v[2], v[3], v[4], v[5], 0, 0, 1}, number(10), number(11), true);
+    case Operation::tensor_affine: {
+      // From the middle of the image, and back.
+      const double x = w / 2, y = h / 2;
+      return warp({v[0], v[1], v[2] + x - v[0] * x - v[1] * y, v[3], v[4],
+                   v[5] + y - v[3] * x - v[4] * y, 0, 0, 1},
+                  width, height, true);
+    }
+    case Operation::perspective:
+    case Operation::tensor_perspective:
+      return warp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], 1}, width, height, true);
+    case Operation::clamp_boxes: return clamp();
+    case Operation::sanitize_boxes:
+      return sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
+    default: return;
+  }
+}
+
+void Targets::crop(float left, float top, int new_width, int new_height) {
+  width = new_width;
+  height = new_height;
+  for (TargetBox& b : boxes) b = {b.x0 - left, b.y0 - top, b.x1 - left, b.y1 - top};
+  for (TargetPoint& p : points) p = {p.x - left, p.y - top};
+  if (clamps) clamp();
+}
+
+void Targets::resize(int new_width, int new_height) {
+  if (new_width == width && new_height == height) return;
+  const auto across = static_cast<float>(static_cast<double>(new_width) / width);
+  const auto down = static_cast<float>(static_cast<double>(new_height) / height);
+  width = new_width;
+  height = new_height;
+  for (TargetBox& b : boxes) b = {b.x0 * across, b.y0 * down, b.x1 * across, b.y1 * down};
+  for (TargetPoint& p : points) p = {p.x * across, p.y * down};
+}
+
+/// torchvision mirrors boxes at the image's edges and points at the middles of its last pixels.
+void Targets::flip(bool across) {
+  const auto w = static_cast<float>(width), h = static_cast<float>(height);
+  for (TargetBox& b : boxes)
+    b = across ? TargetBox{w - b.x1, b.y0, w - b.x0, b.y1}
+               : TargetBox{b.x0, h - b.y1, b.x1, h - b.y0};
+  for (TargetPoint& p : points) (across ? p.x : p.y) = across ? (w - 1) - p.x : (h - 1) - p.y;
+}
+
+void Targets::pad(const double* sides) {
+  const auto left = static_cast<float>(sides[0]), top = static_cast<float>(sides[1]);
+  crop(-left, -top, width + static_cast<int>(sides[0] + sides[2]),
+       height + static_cast<int>(sides[1] + sides[3]));
+}
+
+/// A box becomes the one around its four corners. Where the image's size changes, its own corners
+/// say where the new image begins.
+void Targets::warp(const double (&inverse)[9], int new_width, int new_height, bool clamped) {
+  double matrix[9];
+  if (!invert(inverse, matrix)) return;
+  Spot begin{0, 0};
+  if (new_width != width || new_height != height) {
+    const double w = width, h = height;
+    begin = through(matrix, 0, 0);
+    for (const Spot& corner :
+         {through(matrix, w, 0), through(matrix, w, h), through(matrix, 0, h)}) {
+      begin.x = std::min(begin.x, corner.x);
+      begin.y = std::min(begin.y, corner.y);
+    }
+  }
+  const auto moved = [&](float x, float y) {
+    const Spot spot = through(matrix, x, y);
+    return TargetPoint{static_cast<float>(spot.x - begin.x), static_cast<float>(spot.y - begin.y)};
+  };
+  width = new_width;
+  height = new_height;
+  for (TargetPoint& p : points) p = moved(p.x, p.y);
+  for (TargetBox& b : boxes) {
+    const TargetPoint corners[4] = {moved(b.x0, b.y0), moved(b.x1, b.y0), moved(b.x1, b.y1),
+                                    moved(b.x0, b.y1)};
+    b = {corners[0].x, corners[0].y, corners[0].x, corners[0].y};
+    for (const TargetPoint& p : corners) {
+      b = {std::min(b.x0, p.x), std::min(b.y0, p.y), std::max(b.x1, p.x), std::max(b.y1, p.y)};
+      if (std::isnan(p.x)) b.x0 = b.x1 = std::numeric_limits<float>::quiet_NaN();
+      if (std::isnan(p.y)) b.y0 = b.y1 = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  if (clamps && clamped) clamp();
+}
+
+void Targets::clamp() {
+  const auto w = static_cast<float>(width), h = static_cast<float>(height);
+  for (TargetBox& b : boxes)
+    b = {fastdata::clamped(b.x0, w), fastdata::clamped(b.y0, h), fastdata::clamped(b.x1, w),
+         fastdata::clamped(b.y1, h)};
+}
+
+/// As torchvision's SanitizeBoundingBoxes: NaN is no box.
+void Targets::sanitize(float min_size, float min_area) {
+  const auto w = static_cast<float>(width), h = static_cast<float>(height);
+  size_t left = 0;
+  for (size_t i = 0; i < boxes.size(); i++) {
+    const TargetBox b = boxes[i];
+    const float across = b.x1 - b.x0, down = b.y1 - b.y0;
+    const bool sound = across >= min_size && down >= min_size && across * down >= min_area &&
+                       b.x0 >= 0 && b.y0 >= 0 && b.x1 >= 0 && b.y1 >= 0 && b.x0 <= w && b.x1 <= w &&
+                       b.y0 <= h && b.y1 <= h;
+    if (!sound) continue;
+    boxes[left] = b;
+    numbers[left++] = numbers[i];
+  }
+  boxes.resize(left);
+  numbers.resize(left);
+}
+
+}  // namespace fastdata

@@ -1,0 +1,52 @@
+// Boxes and points of an image, moved with its pixels as torchvision.transforms.v2 (0.28) moves
+// them, in single precision. Coordinates are in pixels; (0, 0) is the image's upper left corner.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "augment/operations.h"
+#include "geometry/cut.h"
+
+namespace fastdata {
+
+struct TargetBox {
+  float x0, y0, x1, y1;
+};
+
+struct TargetPoint {
+  float x, y;
+};
+
+struct Targets {
+  std::vector<TargetBox> boxes;
+  std::vector<int32_t> numbers;  // of the boxes that are left: their places among the first ones
+  std::vector<TargetPoint> points;
+  int width = 0, height = 0;  // of the image
+  bool clamps = true;         // boxes to the image, where torchvision does
+
+  /// Begins with these boxes and points of an image.
+  void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
+             size_t point_count, int width, int height);
+  /// Cuts, resizes, cuts and mirrors.
+  void move(const Cut& cut);
+  /// Does what the operation does to pixels; nothing, if it leaves them where they are.
+  void move(const Call& call);
+
+ private:
+  void crop(float left, float top, int width, int height);
+  void resize(int width, int height);
+  void flip(bool across);
+  void pad(const double* sides);
+  void warp(const double (&inverse)[9], int width, int height, bool clamped);
+  void clamp();
+  void sanitize(float min_size, float min_area);
+};
+
+/// The part of a box that a crop has, of both together.
+float overlap(const TargetBox& box, const TargetBox& crop);
+
+/// Whether the middle of a box is within a crop.
+bool is_centred_in(const TargetBox& box, const TargetBox& crop);
+
+}  // namespace fastdata
