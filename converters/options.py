@@ -167,10 +167,10 @@ def require_fields(fields: Sequence[Field]) -> None:
     Raises:
         UsageError: A name cannot be a field's, or is another one's, too; or a type is not stored.
     """
-    for name, _, kind, _ in fields:
-        if kind is not None and not is_storable(kind):
+    for field in fields:
+        if field.type is not None and not is_storable(field.type):
             raise UsageError(
-                f"the field {name} is {kind}, which datasets cannot store",
+                f"the field {field.name} is {field.type}, which datasets cannot store",
                 "Cast it to another type, or leave it out.",
             )
     names = [field.name for field in fields]

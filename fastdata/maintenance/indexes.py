@@ -36,7 +36,7 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
 
 
 def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
-    manifest, (name, kind, _, nullable) = source.manifest, stored.field
+    manifest, (name, kind, _, nullable, _) = source.manifest, stored.field
     further = stored.field != IMAGE
     sizes = np.array([entry.size for entry in manifest.files[: manifest.blob_files]], np.int64)
     labels_of = 1 if further else max(len(manifest.classes), 1)

@@ -228,8 +228,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
     targets_.move(view.sample->cut);
     targets = &targets_;
   }
-  if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok())
-    return s;
+  if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 

@@ -14,8 +14,18 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 #: Kinds of fields whose values are encoded bytes, each with its extent.
-BLOBS = ("image", "blob")
+BLOBS = ("image", "mask", "blob")
 KINDS = (*BLOBS, "column")
+#: Formats of boxes: corners; corner, width, height; centre, width, height.
+BOXES = ("xyxy", "xywh", "cxcywh")
+#: Formats of key points: x, y; x, y, visibility.
+POINTS = ("xy", "xyv")
+#: Formats of the outlines of objects: polygons of x, y, x, y, …; COCO's run lengths.
+OUTLINES = ("polygons", "rle")
+#: Before a format: its numbers are parts of the image's width and height, rather than pixels.
+RELATIVE = "relative "
+#: Formats of columns whose values lie in the image.
+FORMATS = (*BOXES, *POINTS, *OUTLINES, *(RELATIVE + one for one in (*BOXES, *POINTS, "polygons")))
 #: Names of fields.
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
@@ -25,21 +35,24 @@ class Field(NamedTuple):
 
     Attributes:
         name: Its name, unique among the dataset's fields.
-        kind: "image" for blobs that are decoded to pixels; "blob" for any other file's bytes;
-            "column" for values of an Arrow type.
+        kind: "image" for blobs that are decoded to pixels; "mask" for images whose pixels are
+            numbers of classes or objects; "blob" for any other file's bytes; "column" for values
+            of an Arrow type.
         type: Type of a column's values; None for other kinds.
         nullable: Whether any row lacks it, or a null is inside one of its values.
+        format: Meaning of a column whose values lie in the image, one of `FORMATS`; "" for others.
     """
 
     name: str
     kind: str
     type: pa.DataType | None = None
     nullable: bool = False
+    format: str = ""
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles of pyarrow's types lose the names of nested fields, which are in files.
         kind = None if self.type is None else _packed_type(self.name, self.type)
-        return _unpickled, (self.name, self.kind, kind, self.nullable)
+        return _unpickled, (self.name, self.kind, kind, self.nullable, self.format)
 
 
 def _packed_type(name: str, kind: pa.DataType) -> bytes:
@@ -58,8 +71,8 @@ def _unpacked_type(packed: bytes) -> pa.DataType:
     return field.type
 
 
-def _unpickled(name: str, kind: str, packed: bytes | None, nullable: bool) -> Field:
-    return Field(name, kind, None if packed is None else _unpacked_type(packed), nullable)
+def _unpickled(name: str, kind: str, packed: bytes | None, nullable: bool, meaning: str) -> Field:
+    return Field(name, kind, None if packed is None else _unpacked_type(packed), nullable, meaning)
 
 
 IMAGE = Field("image", "image")
@@ -87,10 +100,12 @@ class StoredField:
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in the manifest."""
-        name, kind, kind_of_values, nullable = self.field
+        name, kind, kind_of_values, nullable, meaning = self.field
         entry: dict[str, Any] = {"name": name, "kind": kind}
         if nullable:
             entry["nullable"] = True
+        if meaning:
+            entry["format"] = meaning
         if kind_of_values is not None:
             entry["type"] = str(kind_of_values)
         if self.index is not None:
@@ -127,6 +142,9 @@ class StoredField:
         index, nullable = entry["index"], entry.get("nullable", False)
         if type(nullable) is not bool:
             raise ValueError(f"nullable of field {name} is {nullable!r}")
+        meaning = entry.get("format", "")
+        if meaning != "" and (kind != "column" or meaning not in FORMATS):
+            raise ValueError(f"the format of field {name} is {meaning!r}")
         if kind != "column":
             _require_file(name, index, files)
             return cls(Field(name, kind, None, nullable), index)
@@ -139,14 +157,19 @@ class StoredField:
             kind_of_values = _unpacked_type(base64.b64decode(entry["schema"]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
-        return cls(Field(name, kind, kind_of_values, nullable), index, file, rows)
+        return cls(Field(name, kind, kind_of_values, nullable, meaning), index, file, rows)
 
 
 def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
     """Return the fields that all schemas have, with one kind and one type."""
     found = []
     for field in schemas[0]:
-        several = [one for fields in schemas for one in fields if one[:3] == field[:3]]
+        several = [
+            one
+            for fields in schemas
+            for one in fields
+            if one[:3] == field[:3] and one.format == field.format
+        ]
         if len(several) == len(schemas):
             found.append(field._replace(nullable=any(one.nullable for one in several)))
     return tuple(found)

@@ -243,7 +243,7 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
 def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...]:
     names = {entry.name for entry in files}
     stored = tuple(StoredField.parse(entry, names) for entry in found)
-    for name, _, kind, _ in (one.field for one in stored):
+    for name, _, kind, *_ in (one.field for one in stored):
         if kind is not None and (not is_storable(kind) or stored_type(kind) != kind):
             raise ValueError(f"the type of field {name} is {kind}")
     fields = [one.field.name for one in stored]
