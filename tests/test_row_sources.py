@@ -82,7 +82,7 @@ class Memory(Source):
         return self._rows[row].key
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        self.field(field, ("image", "blob"))
+        self.field(field, ("image", "mask", "blob"))
         return Blob(self._rows[row].path.read_bytes() if data is None else data)
 
     def column(self, field: str, rows: Any = None) -> Any:
@@ -175,7 +175,7 @@ class Conformance:
 
     def test_fields_that_are_not_in_the_schema(self, source: Source) -> None:
         for name in ("mask", "label"):
-            with pytest.raises(UsageError, match=f"no image or blob field '{name}'"):
+            with pytest.raises(UsageError, match=f"no image, mask or blob field '{name}'"):
                 source.encoded(0, name)
         for name in ("image", "width"):
             with pytest.raises(UsageError, match=f"no column field '{name}'"):
@@ -412,7 +412,7 @@ class FieldConformance:
         lacking = next(at for at, data in enumerate(further_blobs(rows)["second"]) if not data)
         with pytest.raises(MissingError, match="it has no second"):
             of_field.encoded(int(numbers[lacking]))
-        with pytest.raises(UsageError, match="no image or blob field 'text'"):
+        with pytest.raises(UsageError, match="no image, mask or blob field 'text'"):
             source.encoded(0, "text")
         with pytest.raises(UsageError, match="no column field 'second'"):
             source.column("second")

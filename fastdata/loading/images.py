@@ -153,6 +153,9 @@ def _difference(one: Images, other: Images) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
     if one.recipe != other.recipe and one.transform is not other.transform:
         return "transforms"
+    formats = {field.name: field.format for field in one.schema if field.name in one.fields}
+    if any(formats.get(field.name, field.format) != field.format for field in other.schema):
+        return "formats= of fields"
     besides = {*BESIDES} - {field.name for field in (*one.schema, *other.schema)}
     common = {field.name for field in common_fields([one.schema, other.schema])} | besides
     if (one.fields, one.further) != (other.fields, other.further) or not common >= {*one.fields}:

@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from fastdata.errors import UsageError
+
 #: Kinds of fields whose values are encoded bytes, each with its extent.
 BLOBS = ("image", "mask", "blob")
 KINDS = (*BLOBS, "column")
+#: Kinds of blobs that are files of images.
+IMAGES = ("image", "mask")
 #: Formats of boxes: corners; corner, width, height; centre, width, height.
 BOXES = ("xyxy", "xywh", "cxcywh")
 #: Formats of key points: x, y; x, y, visibility.
@@ -157,6 +161,8 @@ class StoredField:
             kind_of_values = _unpacked_type(base64.b64decode(entry["schema"]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ValueError(f"the schema of field {name} cannot be read: {error}") from None
+        if meaning and not can_have(kind_of_values, meaning):
+            raise ValueError(f"the field {name} is {kind_of_values}, which cannot be {meaning}")
         return cls(Field(name, kind, kind_of_values, nullable, meaning), index, file, rows)
 
 
@@ -173,6 +179,97 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
         if len(several) == len(schemas):
             found.append(field._replace(nullable=any(one.nullable for one in several)))
     return tuple(found)
+
+
+def can_have(kind: pa.DataType, meaning: str) -> bool:
+    """Return whether values of an Arrow type can have one of `FORMATS`."""
+    if not _is_list(kind):
+        return False
+    meaning = meaning.removeprefix(RELATIVE)
+    if meaning == "rle":
+        one = kind.value_type
+        if not pa.types.is_struct(one) or {part.name for part in one} != {"size", "counts"}:
+            return False
+        sizes, size = _list_sizes(one.field("size").type)
+        counts, count = _list_sizes(one.field("counts").type)
+        whole = pa.types.is_integer(size) and pa.types.is_integer(count)
+        return whole and len(sizes) == len(counts) == 1 and sizes[0] in (None, 2)
+    (_, *inner), item = _list_sizes(kind)
+    if not (pa.types.is_integer(item) or pa.types.is_floating(item)) or not inner:
+        return False
+    last, step = inner[-1], numbers_of(meaning)
+    if meaning in BOXES:
+        return len(inner) == 1 and last in (None, step)
+    if meaning in POINTS and len(inner) == 2:
+        return last in (None, step)
+    return len(inner) == (1 if meaning in POINTS else 2) and (last is None or last % step == 0)
+
+
+def numbers_of(meaning: str) -> int:
+    """Return the numbers of a box, a key point, or a corner of a polygon, by format."""
+    return {"xyv": 3, "xy": 2, "polygons": 2}.get(meaning.removeprefix(RELATIVE), 4)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _list_sizes(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
+    """Return the sizes of lists in one another, None for any size, and the type of their items."""
+    sizes: list[int | None] = []
+    while _is_list(kind):
+        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return sizes, kind
+
+
+#: Values of each format, for messages.
+_IN_WORDS = {
+    **dict.fromkeys(BOXES, "a list of boxes, each a list of four numbers"),
+    "xy": "a list of objects, each a list of x, y of its key points",
+    "xyv": "a list of objects, each a list of x, y, visibility of its key points",
+    "polygons": "a list of objects, each a list of polygons, each a list of x, y, x, y, …",
+    "rle": "a list of objects, each a struct of size (two integers) and counts (integers)",
+}
+
+
+def with_formats(
+    fields: Sequence[Field], formats: Mapping[str, str] | None, where: object
+) -> tuple[Field, ...]:
+    """Return fields, some of which have another format.
+
+    Args:
+        fields: The fields.
+        formats: One of `FORMATS` by field; "" for none. None for no change.
+        where: Their dataset, for messages.
+
+    Raises:
+        UsageError: There is no such column or format, or the column cannot have it.
+    """
+    if formats is not None and not isinstance(formats, Mapping):
+        raise UsageError(f"formats={formats!r}", 'Give a dict, such as {"boxes": "xyxy"}.')
+    known = {field.name: field for field in fields}
+    for name, meaning in (formats or {}).items():
+        field = known.get(name)
+        if field is None or field.type is None:
+            listed = ", ".join(one.name for one in fields if one.type is not None)
+            raise UsageError(
+                f"{where}: has no column {name!r}, for which the format is {meaning!r}",
+                f"Its columns are: {listed or 'none'}.",
+            )
+        if meaning != "" and meaning not in FORMATS:
+            raise UsageError(
+                f"{where}: the format of {name} is {meaning!r}",
+                f"Give one of {', '.join(map(repr, FORMATS))}.",
+            )
+        if meaning and not can_have(field.type, meaning):
+            raise UsageError(
+                f"{where}: its column {name} is {field.type}, which cannot be {meaning}",
+                f"A value of {meaning} is {_IN_WORDS[meaning.removeprefix(RELATIVE)]}.",
+            )
+        known[name] = field._replace(format=meaning)
+    return tuple(known[field.name] for field in fields)
 
 
 #: Fields of a dataset whose manifest lists none.

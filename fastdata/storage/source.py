@@ -132,7 +132,7 @@ class Gathered(NamedTuple):
     """Several rows, by field.
 
     Attributes:
-        blobs: Fields of the kinds "image" and "blob".
+        blobs: Fields of the kinds "image", "mask" and "blob".
         columns: Fields of the kind "column"; ``label`` is int64, shape (N,), writeable.
     """
 
@@ -192,7 +192,7 @@ class Source(ABC):
 
         Args:
             row: Its number.
-            field: A field of the kind "image" or "blob".
+            field: A field of the kind "image", "mask" or "blob".
             data: The blob's bytes if the caller has them already.
 
         Raises:
@@ -254,7 +254,8 @@ class Source(ABC):
             if field.name == name:
                 return field
         known = ", ".join(field.name for field in of_kinds)
-        what = "field" if kinds == KINDS else f"{' or '.join(kinds)} field"
+        listed = f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else kinds[0]
+        what = "field" if kinds == KINDS else f"{listed} field"
         raise UsageError(f"{self.location}: no {what} {name!r}", f"There is: {known}.")
 
     @property
