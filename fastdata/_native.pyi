@@ -329,6 +329,45 @@ class PixelProgram:
         ``cuts``: an array of `CUT`, whose canvas and key it begins with.
         """
 
+class Targets:
+    """Boxes and points of a batch of images, which follow what is drawn for each.
+
+    ``boxes``: float32, (M, 4), left, upper, right, lower; ``points``: float32, (K, 2), x, y; in
+    pixels. Image i of N has ``boxes[box_offsets[i] : box_offsets[i + 1]]``; offsets are int64,
+    (N + 1,).
+    """
+
+    def __init__(
+        self,
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+        boxes: npt.NDArray[np.float32],
+        box_offsets: npt.NDArray[np.int64],
+        points: npt.NDArray[np.float32],
+        point_offsets: npt.NDArray[np.int64],
+    ) -> None: ...
+    def cut(self, geometry: Geometry, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.void]:
+        """Return what `Geometry.draw` does for the images, and move their targets. Call it once."""
+
+    def one(self, number: int) -> Targets:
+        """Return the targets of one image. IndexError: there is no such image."""
+
+    def after(
+        self, keys: npt.NDArray[np.uint64], program: PixelProgram | None = None
+    ) -> tuple[
+        npt.NDArray[np.float32],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int32],
+    ]:
+        """Return (boxes, offsets, numbers, points, their offsets, sizes) after a program.
+
+        ``numbers``: of the boxes that are left, among those of their image. ``sizes``: (width,
+        height) of each image, (N, 2); 0 where the program does not fit.
+        """
+
 FILTERS: tuple[str, ...]
 """Names of filters; a filter's number is its place here."""
 
@@ -386,6 +425,8 @@ class Job(Work):
     read once, and decoded once where views overlap; samples that fail here are missing there.
     ``max_scans``: JPEGs of more scans are ``unsupported``.
 
+    ``targets``: of the images, after `Targets.cut`; for programs whose crops depend on boxes.
+
     ``data`` may be Rows: then ``drawn``, a Geometry and the view's key, replaces ``cuts``. An image
     that needs padding, or is too small for a crop, fails with ``bad_region``.
     """
@@ -408,6 +449,7 @@ class Job(Work):
         views: list[Job] = ...,
         max_scans: int = 64,
         drawn: tuple[Geometry, int] | None = None,
+        targets: Targets | None = None,
     ) -> None: ...
     def cuts(self) -> npt.NDArray[np.void]:
         """Return the array of `CUT` of a finished job."""

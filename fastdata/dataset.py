@@ -21,6 +21,7 @@ from fastdata.batches.samples import (
     row_number,
     value_of,
 )
+from fastdata.batches.targets import TargetReader, joint_of
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -46,11 +47,9 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Blob, Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe
-from fastdata.transforms.originals import composed, pillow_changed
-from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.reading import Step
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
+from fastdata.transforms.originals import pillow_changed
+from fastdata.transforms.outcomes import Refusal, of_any_size
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
@@ -75,6 +74,10 @@ class ImageDataset(NativeSamples):
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
+        transforms: Applied to an image and its targets together, instead of both: one of
+            ``torchvision.transforms.v2`` or of `fastdata.transforms`. It is called with (image,
+            target): the target is the one other field, or a dict of several by name. Boxes, key
+            points and masks follow the image; see docs/targets.md.
         fields: Contents of ``dataset[i]``, in this order: fields of the dataset, "key" (the
             sample's name) and "index" (its number). None for the image and, if there is one, the
             label. Other fields are not read.
@@ -125,6 +128,7 @@ class ImageDataset(NativeSamples):
         transform: Transform | Mapping[str, Transform] | None = None,
         target_transform: Callable[[int], Any] | None = None,
         *,
+        transforms: Callable[..., Any] | None = None,
         fields: Sequence[str] | None = None,
         staged: bool = True,
         check: bool = True,
@@ -140,28 +144,35 @@ class ImageDataset(NativeSamples):
         given = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
         transform = given.pop("image", None)
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
-        named |= {"transform": transform, "target_transform": target_transform}
+        named |= {"transform": transform, "transforms": transforms}
+        named |= {"target_transform": target_transform}
         for name, one in named.items():
             if one is not None and not callable(one):
                 raise UsageError(
                     f"{name}={one!r} cannot be called",
                     "Put several transforms into fastdata.transforms.Compose.",
                 )
+        if transforms is not None and any(one is not None for one in (transform, target_transform)):
+            raise UsageError(
+                "transforms= takes images and targets, and another transform is given, too",
+                "Make that a part of transforms=.",
+            )
         self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
         if self.folder is not None:
             require_folder(self.folder)
             path = self.folder.root
-            transform = self.folder.transform if transform is None else transform
-            if target_transform is None:
-                target_transform = self.folder.target_transform
+            if transforms is None:
+                transform = self.folder.transform if transform is None else transform
+                if target_transform is None:
+                    target_transform = self.folder.target_transform
         self._url = os.fspath(path) if is_url(path) else None
         self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
-        self.target_transform = target_transform
+        self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
         self._given_fields = fields
-        switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
-        switches["exif_transpose"] = exif_transpose
+        switches = {"staged": staged, "check": check, "exif_transpose": exif_transpose}
+        switches |= {"dct_scaling": dct_scaling}
         for name, switch in switches.items():
             if switch not in (True, False):
                 raise UsageError(f"{name}={switch!r}", "Give True or False.")
@@ -270,8 +281,8 @@ class ImageDataset(NativeSamples):
         """
         color, ours = self.style.color, None
         if color != "rgb":
-            transforms = (self.transform, *self.further_transforms.values())
-            ours = next(filter(None, map(_first_of_ours, transforms)), None)
+            transforms = (self.transform, self.transforms, *self.further_transforms.values())
+            ours = next(filter(None, map(first_of_ours, transforms)), None)
         if ours is not None:
             raise UsageError(
                 f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
@@ -336,7 +347,23 @@ class ImageDataset(NativeSamples):
         row = row_number(index, len(self))
         if self.style != RGB:
             self._check_style()  # the transform may be another one now
+        if self.transforms is not None:
+            return self._joint_sample(row)
         return tuple(self._value(name, row) for name in self.fields)
+
+    def _joint_sample(self, row: int) -> tuple[Any, ...]:
+        """Return a sample after the joint transform."""
+        if first_of_ours(self.transforms) is not None:  # which takes images alone
+            decoder, recipe = self.decoder, of_any_size(self._compiled())
+            if decoder is None:
+                reason = getattr(recipe, "reason", recipe)
+                raise UsageError(f"transforms= cannot be done: {reason}", "Change the transforms.")
+            return decoder.samples([row])[0]
+        values: dict[str, Any] = {"image": self.open_image(row)}
+        reader = TargetReader(self._source.fields, joint_of(self._source.fields, self.fields))
+        values |= reader.unmoved(self._source, row, values["image"].size)
+        values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
+        return self.transforms(*reader.joint.sample(values))  # type: ignore[misc,no-any-return]
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":
@@ -361,7 +388,7 @@ class ImageDataset(NativeSamples):
             return overridden(reason)
         if self.style != RGB:
             return other_style(self.style)
-        transforms = self.transform, self.target_transform
+        transforms = self.transforms or self.transform, self.target_transform
         folder = self.folder
         if folder is None:
             further = {
@@ -395,13 +422,15 @@ class ImageDataset(NativeSamples):
         """Return the transform, compiled for images of any size, else for their one size."""
         if "image" not in self.fields:
             return NO_IMAGE
-        if self.transform is not None and (reason := pillow_changed()):
+        transform, of_all = self.transforms or self.transform, self.transforms is not None
+        joint = joint_of(self._source.fields, self.fields) if of_all else None
+        if transform is not None and (reason := pillow_changed()):
             return Refusal(f"{reason}. Undo that.")
-        recipe = compile_recipe(self.transform)
+        recipe = compile_recipe(transform, None, joint)
         if isinstance(recipe, Refusal):
             size = self.image_size
             if size is not None and min(size) > 0:
-                sized = compile_recipe(self.transform, size)
+                sized = compile_recipe(transform, size, joint)
                 # Where all of it is a tail, torch's loader may as well do it.
                 if isinstance(sized, Recipe) and any(
                     not sized.unknown or program.steps or program.pixels
@@ -553,10 +582,7 @@ class ImageDataset(NativeSamples):
         samples: list[tuple[str, int]] = self.folder.samples
         return samples
 
-    @property
-    def imgs(self) -> list[tuple[str, int]]:
-        """Same as `samples`."""
-        return self.samples
+    imgs = samples
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -565,15 +591,6 @@ class ImageDataset(NativeSamples):
             found: dict[str, int] = self.folder.class_to_idx
             return found
         return {name: label for label, name in enumerate(self.classes)}
-
-
-def _first_of_ours(transform: Any) -> Step | None:
-    """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
-    if isinstance(transform, Schedule):
-        transform = transform.current
-    if isinstance(transform, Step):
-        return transform
-    return next(filter(None, map(_first_of_ours, composed(transform) or ())), None)
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

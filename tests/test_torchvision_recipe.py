@@ -489,7 +489,7 @@ def test_what_is_not_known_is_refused_or_starts_the_tail(
     [
         (lambda v2: v2.ToDtype(torch.float32), "ToDtype"),  # 0 to 255
         (lambda v2: v2.ToDtype(torch.int64, scale=True), "ToDtype"),
-        (lambda v2: v2.ToDtype({torch.Tensor: torch.float32, "others": None}), "ToDtype"),
+        (lambda v2: v2.ToDtype({"others": torch.float32}), "ToDtype"),
         (lambda v2: v2.Resize(None, max_size=12), "Resize"),
     ],
 )

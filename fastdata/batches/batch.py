@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.batches.buffers import BatchMemory, BufferPool
+from fastdata.batches.helpers import result_of
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.decoders import PILLOW
 from fastdata.decode.engine import PendingBatch
@@ -24,9 +25,11 @@ from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 
 if TYPE_CHECKING:
+    from fastdata.batches.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch
     from fastdata.transforms.compile import Program, Recipe
+    from fastdata.transforms.joint import Moved
 
 
 _NOTHING = BlobColumn(_native.Extents([]))
@@ -42,6 +45,7 @@ class Settings:
         dct_scaling: See `fastdata.decode.decode_jpeg`.
         limits: Limits of an image's cost.
         tells_fallback: Whether to warn of the next sample that Pillow decodes.
+        reader: Reader of the targets that follow the image, if a joint transform has any.
     """
 
     recipe: Recipe
@@ -49,6 +53,7 @@ class Settings:
     dct_scaling: bool
     limits: Limits
     tells_fallback: bool = True
+    reader: TargetReader | None = None
 
 
 @dataclass
@@ -82,6 +87,9 @@ class Batch:
         failed: Errors of samples, by their slot in the batch.
         error: Error of the batch as a whole: the index cannot be read.
         further: Batches of further fields, by name.
+        targets: The core's boxes and points, after the geometry; None without a joint transform.
+        moved: Those after the whole program.
+        redrawn: Those of samples whose size was not known, by their slot, until the batch is done.
         lacking: Slots of samples that lack a further image, by field.
     """
 
@@ -98,6 +106,9 @@ class Batch:
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     further: dict[str, Any] = field(default_factory=dict)
+    targets: _native.Targets | None = None
+    moved: Moved | None = None
+    redrawn: dict[int, tuple[_native.Targets, Moved]] = field(default_factory=dict)
     lacking: dict[str, list[int]] = field(default_factory=dict)
 
     def patch(self, other: Batch, to: list[int], good: list[int]) -> None:
@@ -108,6 +119,8 @@ class Batch:
             values[to] = other.columns[name][good]
         for name, part in self.further.items():
             part.patch(other.further[name], to, good)
+        if self.moved is not None and other.moved is not None:
+            self.moved = self.moved.patched(other.moved, to, good)
         for name, slots in self.lacking.items():
             substitutes = dict(zip(good, to, strict=True))
             lack = [substitutes[at] for at in other.lacking[name] if at in substitutes]
@@ -140,7 +153,8 @@ class OneOfBatch(Alone):
                 data = self._batch.gathered.extents.read(self._slot, check=settings.check)
             for view, program in zip(self._batch.views, settings.recipe.programs, strict=True):
                 out = view.memory.array[self._one]
-                _decode_one(program, view.cuts[self._one], data, out, settings.dct_scaling)
+                cut = view.cuts[self._one]
+                _decode_one(program, cut, data, out, self._targets(), settings.dct_scaling)
         except DecodeError as error:
             return Verdict(error.code, error.detail, error.offset)
         except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
@@ -174,15 +188,24 @@ class OneOfBatch(Alone):
             if cut["padding"][0] == 2:
                 image.decoder = PILLOW  # it crops and resizes, too
                 found = render(image.image(), cut[0])
-                _decode_one(program, rendered(cut), found, out)
+                _decode_one(program, rendered(cut), found, out, self._targets())
             else:
-                _decode_one(program, cut, pixels, out)
+                _decode_one(program, cut, pixels, out, self._targets())
+
+    def _targets(self) -> _native.Targets | None:
+        batch = self._batch
+        if batch.targets is None:
+            return None
+        if self._slot in batch.redrawn:
+            return batch.redrawn[self._slot][0]
+        return batch.targets.one(self._slot)
 
     def _room(self, view: View, program: Program, cut: Cuts) -> Any:
         """Return the image's place in a view; a new one, if its size was not known before."""
         memory, slot = view.memory, self._slot
         if not program.one_size:
-            (size,) = program.sizes(cut).tolist()
+            moved = self._batch.redrawn.get(self._slot)
+            (size,) = (program.sizes(cut) if moved is None else moved[1].sizes).tolist()
             if memory.array[slot].shape[1::-1] != tuple(size):
                 form = program.output.dtype, program.output.channels_last, program.output.channels
                 memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
@@ -203,7 +226,13 @@ class OneOfBatch(Alone):
         cuts = []
         for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(self._batch.key, planned.numbers[one], number, before)
-            cuts.append(program.draw(width, height, keys))
+            if self._settings.reader is None:
+                cuts.append(program.draw(width, height, keys))
+            else:
+                about = self._settings.reader, program, self._batch, one
+                cut, targets, moved = draw_joint(*about, (width, height), keys)
+                self._batch.redrawn[self._slot] = targets, moved
+                cuts.append(cut)
             if small := program.too_small(cuts[-1]):
                 raise too_small(self._source, self._index, small[0])
         return cuts
@@ -215,12 +244,46 @@ def too_small(source: Source, index: int, words: str) -> UsageError:
     return UsageError(what, f'{SMALL_HINT} Or leave such samples out with on_error="skip".')
 
 
+def draw_joint(
+    reader: TargetReader,
+    program: Program,
+    batch: Batch,
+    which: slice,
+    size: tuple[Any, Any],
+    keys: npt.NDArray[np.uint64],
+) -> tuple[Cuts, _native.Targets, Moved]:
+    """Draw the geometry of samples of a batch, and move their boxes and points with it.
+
+    Args:
+        reader: The reader of their targets.
+        program: The image's.
+        batch: The batch, whose columns are asked for already.
+        which: The samples' slots.
+        size: Widths and heights of their images.
+        keys: Their keys.
+
+    Raises:
+        FastdataError: A column cannot be read at all.
+    """
+    columns = {}
+    for name in reader.moved_columns:
+        column, _ = result_of(batch.further[name].found, None)
+        columns[name] = column[which]
+    targets = reader.native(columns, *size)
+    cuts, moved = program.move(targets, keys)
+    return cuts, targets, moved
+
+
 def _decode_one(
-    program: Program, cut: Cuts, sample: Any, out: npt.NDArray[Any], dct_scaling: bool = False
+    program: Program,
+    cut: Cuts,
+    sample: Any,
+    out: npt.NDArray[Any],
+    targets: _native.Targets | None,
+    dct_scaling: bool = False,
 ) -> None:
     """Decode one image, or cut it out of pixels, into its slot of the batch."""
-    pending = PendingBatch(
-        [sample], out, dct_scaling=dct_scaling, fallback="never", **program.batch_options(cut)
-    )
+    options = {**program.batch_options(cut), "targets": targets, "dct_scaling": dct_scaling}
+    pending = PendingBatch([sample], out, fallback="never", **options)
     pending.run()
     pending.result()

@@ -24,9 +24,11 @@ from fastdata.storage.source import Rows, Source
 if TYPE_CHECKING:
     from fastdata.batches.batch import View
     from fastdata.batches.pipeline import Pipeline
+    from fastdata.batches.targets import TargetReader
     from fastdata.decode.engine import Engine
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField, RemotePass
+    from fastdata.transforms.joint import Moved
 
 
 class _OneStage:
@@ -270,9 +272,9 @@ class LabelPipeline(_OneStage):
     def __init__(self, source: Source, fields: Sequence[str]) -> None:
         self._source, self._has_label = source, "label" in fields
 
-    def begin(self, planned: Planned, key: int) -> Batch:
+    def begin(self, planned: Planned, key: int, further: dict[str, Any] | None = None) -> Batch:
         """Read a batch's labels: the index is on this machine."""
-        batch = Batch(planned, key)
+        batch = Batch(planned, key, further=further or {})
         if self._has_label:
             try:
                 labels, batch.failed = _read(partial(self._source.column, "label"), planned.indices)
@@ -306,6 +308,10 @@ class Pipelines:
         further: Pipelines of the other fields, by name.
         single: Whether samples are wanted one by one. A missing further image is then None. In a
             batch of images, it is an error of its sample.
+        reader: Reader of targets, if there is a joint transform.
+
+    Attributes:
+        reader: The same.
     """
 
     def __init__(
@@ -313,14 +319,15 @@ class Pipelines:
         first: Pipeline | LabelPipeline,
         further: Mapping[str, FurtherPipeline],
         single: bool,
+        reader: TargetReader | None,
     ) -> None:
         self._first, self._further, self._single = first, further, single
+        self.reader = reader
 
     def begin(self, planned: Planned, key: int) -> Batch:
         """See `Pipeline.begin`."""
-        batch = self._first.begin(planned, key)
-        batch.further = {name: one.begin(planned, key) for name, one in self._further.items()}
-        return batch
+        further = {name: one.begin(planned, key) for name, one in self._further.items()}
+        return self._first.begin(planned, key, further)
 
     def advance(self, batch: Batch) -> None:
         """See `Pipeline.advance`."""
@@ -352,11 +359,29 @@ class Pipelines:
             return self._first.image(batch)
         return self._further[field].image(batch.further[field])
 
+    def target(self, batch: Batch, name: str) -> tuple[Column, Moved] | None:
+        """Return the column of a target of a finished batch, and the boxes and points of that.
+
+        None if a joint transform has no such target, or the target is no column.
+        """
+        reader = self.reader
+        if reader is None or name not in reader.joint.targets:
+            return None
+        column = self._further[reader.column(name)]
+        if not isinstance(column, ColumnPipeline):
+            return None
+        values = column.image(batch.further[reader.column(name)])
+        assert values is not None
+        assert batch.moved is not None
+        return values, batch.moved
+
     def samples(self, batch: Batch, field: str = "image") -> list[Any]:
         """Return a field of each sample of a finished batch."""
         if field == "image":
             assert not isinstance(self._first, LabelPipeline)
             return self._first.samples(batch)
+        if self.reader is not None and (target := self.target(batch, field)) is not None:
+            return self.reader.samples(field, *target)
         found: list[Any] = self._further[field].samples(batch.further[field])
         for slot in batch.lacking.get(field, ()):
             found[slot] = None
@@ -383,6 +408,7 @@ def open_pipelines(
     check: bool,
     remote: RemotePass | None,
     single: bool,
+    reader: TargetReader | None,
 ) -> Pipelines:
     """Return the pipelines of some fields.
 
@@ -394,6 +420,7 @@ def open_pipelines(
         check: As of `BlobPipeline`.
         remote: Fetches of a remote source; None for a local one.
         single: As of `Pipelines`.
+        reader: As of `Pipelines`.
     """
 
     def fetch_of(name: str) -> FetchField | None:
@@ -403,6 +430,7 @@ def open_pipelines(
     if "image" in fields:
         first = decoder(source, "image", fetch_of("image"))
     further: dict[str, FurtherPipeline] = {}
+    fields = [*fields, *(reader.moved_columns if reader else ())]
     for name, kind, *_ in source.fields:
         if name not in fields or name in (IMAGE.name, LABEL.name):
             continue
@@ -413,7 +441,7 @@ def open_pipelines(
             further[name] = BlobPipeline(own, engine, check, fetch_of(name))
         else:
             further[name] = decoder(FieldSource(source, name), name, fetch_of(name))
-    return Pipelines(first, further, single)
+    return Pipelines(first, further, single, reader)
 
 
 def blobs_among(source: Source, fields: Sequence[str]) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import Batch, OneOfBatch, Settings, View, too_small
+from fastdata.batches.batch import Batch, OneOfBatch, Settings, View, draw_joint, too_small
 from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.stats import Counters
@@ -81,6 +82,15 @@ def plan_fetches(
     return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
 
 
+@contextmanager
+def _keeping_error(batch: Batch) -> Iterator[None]:
+    """Keep an error for the batch's turn, when it is raised."""
+    try:
+        yield
+    except FastdataError as error:
+        batch.error = error
+
+
 class Pipeline:
     """Pipeline that begins and finishes batches, in the consumer's thread.
 
@@ -119,7 +129,8 @@ class Pipeline:
         self._counters = counters
         # Memory for images of several sizes is known once their crops are drawn.
         one_size = all(program.one_size for program in settings.recipe.programs)
-        looks_up = self.looks_up and one_size and source.capabilities.local
+        looks_up = self.looks_up and one_size and settings.reader is None
+        looks_up = looks_up and source.capabilities.local
         self._table = source.table if looks_up else None
         self._fields = [field.name for field in source.fields if field in IMAGE_AND_LABEL]
         programs = settings.recipe.programs
@@ -129,14 +140,16 @@ class Pipeline:
             for program in programs
         ]
 
-    def begin(self, planned: Planned, key: int) -> Batch:
+    def begin(self, planned: Planned, key: int, further: dict[str, Any] | None = None) -> Batch:
         """Begin a batch.
 
         Args:
             planned: The samples.
             key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
+            further: Batches of further fields, by name.
         """
         batch = self._new_batch(planned, key)
+        batch.further = further or {}
         try:
             if self._table is not None:
                 self._begin_rows(batch, self._table)
@@ -148,7 +161,8 @@ class Pipeline:
         batch.gathered = gathered = blobs["image"]
         self._counters.seekable += gathered.extents.count_seekable()
         if self._fetch is None:
-            self._begin(batch)
+            with _keeping_error(batch):
+                self._begin(batch)
         else:
             batch.fetch = self._fetch(gathered.extents, planned.draws)
         return batch
@@ -203,15 +217,13 @@ class Pipeline:
 
     def advance(self, batch: Batch) -> None:
         """Begin the next stage of a batch, if the one before is done."""
-        if batch.fetch is not None and batch.fetch.done():
-            self._begin_fetched(batch)
-        if batch.probe is not None and batch.probe.done():
-            self._decode_probed(batch)
-        if batch.pending and all(pending.done() for pending in batch.pending):
-            try:
+        with _keeping_error(batch):
+            if batch.fetch is not None and batch.fetch.done():
+                self._begin_fetched(batch)
+            if batch.probe is not None and batch.probe.done():
+                self._decode_probed(batch)
+            if batch.pending and all(pending.done() for pending in batch.pending):
                 self._collect_all(batch)
-            except FastdataError as error:
-                batch.error = error  # it is raised in this batch's turn
 
     def ready(self, batch: Batch) -> bool:
         """Return whether `finish` would return at once, as of the last `advance`."""
@@ -261,6 +273,9 @@ class Pipeline:
             elif found.decoder == PILLOW and self._settings.tells_fallback:
                 self._settings.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
+        for slot, (_, moved) in batch.redrawn.items():
+            assert batch.moved is not None
+            batch.moved = batch.moved.patched(moved, [slot], [0])
         decoded = None
         if batch.slow or batch.failed:
             decoded = np.ones(len(batch.planned.indices), np.bool_)
@@ -363,7 +378,12 @@ class Pipeline:
         drawn = []
         for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
-            cuts = program.draw(gathered.widths, gathered.heights, keys)
+            if self._settings.reader is None:
+                cuts = program.draw(gathered.widths, gathered.heights, keys)
+            else:
+                about = self._settings.reader, program, batch, slice(None)
+                sizes = gathered.widths, gathered.heights
+                cuts, batch.targets, batch.moved = draw_joint(*about, sizes, keys)
             drawn.append(cuts)
             slow |= cuts["padding"] == 2
         self._refuse_small(batch, drawn)
@@ -391,7 +411,10 @@ class Pipeline:
         form = output.dtype, output.channels_last, output.channels
         if program.one_size:
             return self._pool.batch(number, count, program.size, *form)
-        sizes = program.sizes(cuts)
+        if batch.moved is None:
+            sizes = program.sizes(cuts)
+        else:
+            sizes = np.where(cuts["too_small"][:, None] > 0, 1, np.maximum(batch.moved.sizes, 1))
         unknown = (batch.gathered.widths == _ANY_SIZE) & (batch.gathered.heights == _ANY_SIZE)
         if slow is not None:
             sizes[unknown & slow] = 1
@@ -401,7 +424,7 @@ class Pipeline:
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start decoding all views of the samples that are not skipped."""
         given = [
-            {**options, "cuts": view.cuts}
+            {**options, "cuts": view.cuts, "targets": batch.targets}
             for options, view in zip(self._options, batch.views, strict=True)
         ]
         self._submit(batch, batch.gathered.extents, given, skip)

@@ -19,6 +19,7 @@ from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
+from fastdata.batches.targets import reader_of
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
@@ -104,7 +105,7 @@ class NativeSamples(ABC):
             one.current if isinstance(one, Schedule) else one
             for one in (getattr(self, "transform", None), *further.values())
         ]
-        transforms.append(getattr(self, "target_transform", None))
+        transforms += [getattr(self, name, None) for name in ("target_transform", "transforms")]
         chosen = [*transforms, *further, getattr(self, "fields", ())]
         if self._decoder is None or self._decoder[0] != chosen:
             self._decoder = chosen, _decoder_of(self.described())
@@ -122,6 +123,7 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
             return None
         about = options.check, options.dct_scaling, options.limits
         settings[name] = Settings(recipe, *about, tells_fallback=False)
+    settings["image"].reader = reader_of(images)
     return SampleDecoder(images, settings)
 
 
@@ -154,8 +156,9 @@ class SampleDecoder:
                 return Pipeline(source, one, pool.of(name), None, helpers, counters, fetch)
 
             check = self._settings["image"].check
+            reader = self._settings["image"].reader
             made = open_pipelines(
-                self._source, self._fields, decoder, None, check, remote, single=True
+                self._source, self._fields, decoder, None, check, remote, True, reader
             )
             self._made = os.getpid(), made
         return self._made[1]
@@ -205,12 +208,22 @@ class SampleDecoder:
         batch = pipeline.begin(self._numbering.plan(draws), key)
         for error in pipeline.finish(batch).values():
             raise error
-        further = batch.further.keys() - self._settings.keys()
+        reader = self._settings["image"].reader
+        targets = () if reader is None else reader.joint.targets
+        further = {*batch.further, *(name for name in targets if pipeline.target(batch, name))}
+        further -= self._settings.keys()
         return batch, {name: pipeline.samples(batch, name) for name in further}
 
     def _sample(self, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> tuple[Any, ...]:
         """Return one sample of a decoded batch, after the rest of the transforms."""
-        return tuple(self._value(name, batch, further, slot) for name in self._fields)
+        reader = self._settings["image"].reader
+        if reader is None:
+            return tuple(self._value(name, batch, further, slot) for name in self._fields)
+        names = ["image", *reader.joint.targets]
+        values = {name: self._value(name, batch, further, slot) for name in names}
+        recipe: Any = self._settings["image"].recipe
+        found: tuple[Any, ...] = recipe.finish_joint(reader.joint.sample(values))
+        return found
 
     def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         index = int(batch.planned.indices[slot])
@@ -232,7 +245,7 @@ class SampleDecoder:
             else view.memory.tensor[slot]
             for program, view in zip(recipe.programs, part.views, strict=True)
         ]
-        return recipe.finish(views)
+        return recipe.finish(views) if recipe.joint is None else recipe.image(views)
 
 
 def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

@@ -61,6 +61,7 @@ class BatchOptions(TypedDict, total=False):
             normalised; they make images of the result's size. Needs ``cuts``.
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
         max_scans: Leave JPEGs of more scans to Pillow; None for no limit.
+        targets: As of `_native.Job`.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -81,6 +82,7 @@ class BatchOptions(TypedDict, total=False):
     drawn: tuple[_native.Geometry, int] | None
     program: _native.PixelProgram | None
     max_scans: int | None
+    targets: _native.Targets | None
 
 
 def decode_jpeg(
@@ -245,6 +247,7 @@ class PendingBatch:
         drawn: tuple[_native.Geometry, int] | None = None,
         program: _native.PixelProgram | None = None,
         max_scans: int | None = DEFAULT_MAX_SCANS,
+        targets: _native.Targets | None = None,
         views: Sequence[PendingBatch] = (),
         _index: bool = True,
     ):
@@ -271,6 +274,7 @@ class PendingBatch:
             "dct_scaling": dct_scaling,
             "program": program,
             "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),
+            "targets": targets,
         }
         self._check = check
         self._out = out

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.batches.targets import TargetReader, converted
 from fastdata.device.ragged import Ragged
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
 from fastdata.storage.fields import Field
+from fastdata.transforms.joint import Moved
 
 
 def delivered(column: Column, field: Field) -> Any:
@@ -30,3 +32,19 @@ def delivered(column: Column, field: Field) -> Any:
         np.cumsum(as_numpy(column.value_lengths()), out=offsets[1:])
         return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(offsets))
     return python_objects(column, field)
+
+
+def delivered_target(reader: TargetReader, name: str, column: Column, moved: Moved) -> Any:
+    """Return a target of a batch: a `fastdata.Ragged`, or what `delivered` makes of it.
+
+    Args:
+        reader: The reader of its targets.
+        name: The target.
+        column: Its column.
+        moved: Boxes and points of the batch.
+    """
+    found = reader.lists(name, column, moved)
+    if found is None:
+        return delivered(column, reader.field(name))
+    values, offsets = map(torch.from_numpy, found)
+    return Ragged(converted(values, reader.joint.targets[name]), offsets)

@@ -25,7 +25,7 @@ from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
-from fastdata.loading.delivered import delivered
+from fastdata.loading.delivered import delivered, delivered_target
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
@@ -78,6 +78,7 @@ class NativeIterator(Iterator[Any]):
         self._source = source
         self._config = config
         self._images = images
+        self._reader = pipeline.reader
         self._target = images.target if images.transforms_targets else None
         self._own_collate = config.own_collate(images)
         # A user who asks for torch's function gets what that makes of a sample's fields.
@@ -265,14 +266,20 @@ class NativeIterator(Iterator[Any]):
         config = self._config
         if self._own_collate is not None:
             return self._collated(self._own_collate, batch)
-        found = {name: self._field(name, batch) for name in self._fields}
+        # The fields of a batch are named, or of the form that the transform has.
+        joint = None if config.fields is not None or self._reader is None else self._reader.joint
+        names = self._fields if joint is None else ("image", *joint.targets)
+        found = {name: self._field(name, batch) for name in names}
         if self._mixes:
             with seeded(self._progress.batch_key):
                 mixed = self._mix(found["image"], found["label"])
             found["image"], found["label"] = map(self._moved, mixed)
+        result: Any = found
+        if config.fields is None:
+            result = list(found.values() if joint is None else joint.sample(found))
         if valid is not None:
-            found["valid"] = self._moved(torch.from_numpy(valid))
-        result = list(found.values()) if config.fields is None else found
+            mark = self._moved(torch.from_numpy(valid))
+            result = [*result, mark] if isinstance(result, list) else {**result, "valid": mark}
         if config.host_transform is None:
             return result
         with seeded(self._progress.batch_key):
@@ -280,9 +287,17 @@ class NativeIterator(Iterator[Any]):
 
     def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
         """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
-        columns = [self._values(name, batch) for name in self._fields]
+        if self._reader is None:
+            columns = [self._values(name, batch) for name in self._fields]
+            samples = list(zip(*columns, strict=True))
+        else:
+            joint = self._reader.joint
+            names = ["image", *joint.targets]
+            columns = [self._values(name, batch) for name in names]
+            rows = zip(*columns, strict=True)
+            samples = [joint.sample(dict(zip(names, row, strict=True))) for row in rows]
         with seeded(self._progress.batch_key):
-            result = called(collate, list(zip(*columns, strict=True)))
+            result = called(collate, samples)
             if self._config.host_transform is not None:
                 result = transformed(result, self._config.host_transform)
         pin: Callable[[Any], Any] = pin_memory
@@ -291,7 +306,7 @@ class NativeIterator(Iterator[Any]):
     def _values(self, name: str, batch: Batch) -> list[Any]:
         """Return a field of each sample of a batch."""
         indices = batch.planned.indices
-        if name == "image" or name in batch.further:
+        if name == "image" or name in batch.further or self._pipeline.target(batch, name):
             return self._pipeline.samples(batch, name)
         if name == "index":
             numbers: list[int] = self._numbers(batch).tolist()
@@ -312,6 +327,10 @@ class NativeIterator(Iterator[Any]):
     def _field(self, name: str, batch: Batch) -> Any:
         if name == "image":
             return self._pipeline.image(batch)
+        target = self._pipeline.target(batch, name)
+        if target is not None:
+            assert self._reader is not None
+            return self._moved(delivered_target(self._reader, name, *target))
         if name in batch.further:
             field = self._source.field(name)
             if self._as_torch and field.kind != "image":

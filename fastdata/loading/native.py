@@ -16,6 +16,7 @@ from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
+from fastdata.batches.targets import reader_of
 from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
@@ -53,7 +54,8 @@ class NativePath:
     def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
         options = images.options
-        self._settings = Settings(recipe, options.check, options.dct_scaling, options.limits)
+        about = options.check, options.dct_scaling, options.limits
+        self._settings = Settings(recipe, *about, reader=reader_of(images))
         self._config = config
         self._fields = config.fields or images.fields
         self._source: Source | None = None
@@ -170,13 +172,14 @@ class NativePath:
                 return self._pipeline(pool, engine, helpers, counters, fetch)
             recipe = of_any_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
-            settings = replace(self._settings, recipe=recipe)
+            settings = replace(self._settings, recipe=recipe, reader=None)
             own = pool.of(name)
             return Pipeline(source, settings, own, engine, helpers, counters, fetch)
 
         check = self._settings.check
         single = self._config.own_collate(self._images) is not None
-        return open_pipelines(self.source, self._fields, decoder, engine, check, remote, single)
+        about = check, remote, single, self._settings.reader
+        return open_pipelines(self.source, self._fields, decoder, engine, *about)
 
     def _pipeline(
         self,

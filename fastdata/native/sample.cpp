@@ -225,7 +225,6 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   Targets* targets = nullptr;
   if (view.sample->targets && options.program->needs_boxes()) {
     targets_ = *view.sample->targets;
-    targets_.move(view.sample->cut);
     targets = &targets_;
   }
   if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;

@@ -35,7 +35,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
-  const Targets* targets = nullptr;  // of the image; for programs whose crops depend on boxes
+  const Targets* targets = nullptr;  // of the canvas; for programs whose crops depend on boxes
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };

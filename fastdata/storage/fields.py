@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastdata.errors import UsageError
-
 #: Kinds of fields whose values are encoded bytes, each with its extent.
 BLOBS = ("image", "mask", "blob")
 KINDS = (*BLOBS, "column")
@@ -222,54 +220,6 @@ def _list_sizes(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
         sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return sizes, kind
-
-
-#: Values of each format, for messages.
-_IN_WORDS = {
-    **dict.fromkeys(BOXES, "a list of boxes, each a list of four numbers"),
-    "xy": "a list of objects, each a list of x, y of its key points",
-    "xyv": "a list of objects, each a list of x, y, visibility of its key points",
-    "polygons": "a list of objects, each a list of polygons, each a list of x, y, x, y, …",
-    "rle": "a list of objects, each a struct of size (two integers) and counts (integers)",
-}
-
-
-def with_formats(
-    fields: Sequence[Field], formats: Mapping[str, str] | None, where: object
-) -> tuple[Field, ...]:
-    """Return fields, some of which have another format.
-
-    Args:
-        fields: The fields.
-        formats: One of `FORMATS` by field; "" for none. None for no change.
-        where: Their dataset, for messages.
-
-    Raises:
-        UsageError: There is no such column or format, or the column cannot have it.
-    """
-    if formats is not None and not isinstance(formats, Mapping):
-        raise UsageError(f"formats={formats!r}", 'Give a dict, such as {"boxes": "xyxy"}.')
-    known = {field.name: field for field in fields}
-    for name, meaning in (formats or {}).items():
-        field = known.get(name)
-        if field is None or field.type is None:
-            listed = ", ".join(one.name for one in fields if one.type is not None)
-            raise UsageError(
-                f"{where}: has no column {name!r}, for which the format is {meaning!r}",
-                f"Its columns are: {listed or 'none'}.",
-            )
-        if meaning != "" and meaning not in FORMATS:
-            raise UsageError(
-                f"{where}: the format of {name} is {meaning!r}",
-                f"Give one of {', '.join(map(repr, FORMATS))}.",
-            )
-        if meaning and not can_have(field.type, meaning):
-            raise UsageError(
-                f"{where}: its column {name} is {field.type}, which cannot be {meaning}",
-                f"A value of {meaning} is {_IN_WORDS[meaning.removeprefix(RELATIVE)]}.",
-            )
-        known[name] = field._replace(format=meaning)
-    return tuple(known[field.name] for field in fields)
 
 
 #: Fields of a dataset whose manifest lists none.

@@ -18,6 +18,7 @@ from fastdata.errors import UsageError
 from fastdata.transforms import geometry
 from fastdata.transforms.forms import Form, in_form
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
+from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import Output
 from fastdata.transforms.reading import (
     RETURNED,
@@ -104,7 +105,7 @@ def range_words(values: Any) -> str:
 
 
 def read(
-    transform: Any, size: Fixed, libraries: Libraries
+    transform: Any, size: Fixed, libraries: Libraries, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline as far as its steps can be composed.
 
@@ -112,6 +113,7 @@ def read(
         transform: The pipeline.
         size: (width, height) of every image; None: they may differ.
         libraries: Transforms of other libraries.
+        joint: As of `Reading`.
 
     Returns:
         A reading of each view; what comes after `Views` and is called with what they make; and
@@ -119,6 +121,8 @@ def read(
     """
     items = list(flat(transform, True, libraries))
     own = isinstance(transform, Step)
+    if joint is not None:  # which several views do not have
+        return [Reading(items, own, size, libraries, joint)], [], None
     at = next((n for n, (one, _) in enumerate(items) if views_of(one, libraries) is not None), None)
     makes = None if at is None else views_of(items[at][0], libraries)
     if at is None or makes is None:

@@ -27,12 +27,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.text import human_count
 from fastdata.transforms import geometry, others, timm, torchvision, transformers, users
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.joint import Joint, Moved
 from fastdata.transforms.originals import composed, override, settled
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output, Refusal, Unknown
 from fastdata.transforms.output import Normalize
@@ -88,11 +90,16 @@ class Program:
         An image that its crops or augmentations cannot be done to has a size of 1 x 1.
         """
         sizes: npt.NDArray[np.int32] = cuts["canvas"]
-        if self.pixels:
+        if self.changes_canvas:
             sizes = native_program(self.pixels).sizes(cuts)
         sizes = np.maximum(sizes, 1)
         sizes[cuts["too_small"] > 0] = 1
         return sizes
+
+    def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
+        """Draw as :meth:`draw`, and move boxes and points with the images."""
+        cuts = targets.cut(geometry.compiled(self.steps), keys)
+        return cuts, Moved(*targets.after(keys, native_program(self.pixels)))
 
     def batch_options(self, cuts: Cuts) -> dict[str, Any]:
         """Return keyword arguments of `fastdata.decode.decode_batch` for rows of :meth:`draw`."""
@@ -101,8 +108,13 @@ class Program:
             "mean": self.output.mean,
             "std": self.output.std,
             "cuts": cuts,
-            "program": native_program(self.pixels) if self.pixels else None,
+            "program": native_program(self.pixels) if self.changes_canvas else None,
         }
+
+    @property
+    def changes_canvas(self) -> bool:
+        """Whether the pixel program does anything to the image."""
+        return any(not step.of_targets for step in self.pixels)
 
     @property
     def erases(self) -> bool:
@@ -132,6 +144,7 @@ class Recipe:
         calls: Functions to call for each sample and view, in order, before `tail`.
         form: As `Views` have it; None where there are no Views.
         unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
+        joint: Of a sample with targets, as they are before `tail`, whose functions take all of it.
     """
 
     programs: tuple[Program, ...]
@@ -139,6 +152,7 @@ class Recipe:
     unknown: tuple[Unknown, ...] = ()
     form: Form | None = None
     calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
+    joint: Joint | None = None
 
     def image(self, views: list[Any], batched: bool = False) -> Any:
         """Return the one view of a sample, or of a batch; or several views in their form."""
@@ -154,6 +168,12 @@ class Recipe:
         for call in self.tail:
             image = call(image)
         return image
+
+    def finish_joint(self, sample: Any) -> Any:
+        """Call the functions of one sample with targets that the core does not do."""
+        for call in self.tail:
+            sample = call(*sample) if isinstance(sample, tuple) else call(sample)
+        return sample
 
     def describe(self) -> str:
         """Describe the pipeline in one line."""
@@ -249,13 +269,15 @@ LIBRARIES = _Libraries()
 
 
 def read_pipeline(
-    transform: Any, size: tuple[int, int] | None = None
+    transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    return read(transform, size, LIBRARIES)
+    return read(transform, size, LIBRARIES, joint)
 
 
-def compile_recipe(transform: Any, size: tuple[int, int] | None = None) -> Recipe | Refusal:
+def compile_recipe(
+    transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
+) -> Recipe | Refusal:
     """Compile a pipeline.
 
     Args:
@@ -263,6 +285,7 @@ def compile_recipe(transform: Any, size: tuple[int, int] | None = None) -> Recip
             either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
             Schedule, which serves as its epoch's; or None.
         size: (width, height) of every image; None: they may differ.
+        joint: Of a sample with targets, which the transform is called with; None: with an image.
 
     Returns:
         The recipe, or why there is none: the images do not come to one size, or a transform
@@ -276,11 +299,11 @@ def compile_recipe(transform: Any, size: tuple[int, int] | None = None) -> Recip
     if isinstance(transform, Schedule):
         transform = transform.current
     with settled():
-        return _compile(transform, size)
+        return _compile(transform, size, joint)
 
 
-def _compile(transform: Any, size: tuple[int, int] | None) -> Recipe | Refusal:
-    views, tail, form = read_pipeline(transform, size)
+def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) -> Recipe | Refusal:
+    views, tail, form = read_pipeline(transform, size, joint)
     several = form is not None
     if reason := misplaced(views, tail):
         first = next((view for view in views if view.misplaced is not None), None)
@@ -308,8 +331,18 @@ def _compile(transform: Any, size: tuple[int, int] | None) -> Recipe | Refusal:
         calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
         recipe = Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
     else:
-        recipe = Recipe(tuple(programs), view.tail_calls(), unknown_steps(view))
+        calls_of = view.tail_calls() if joint is None else tuple(view.tail)
+        recipe = Recipe(tuple(programs), calls_of, unknown_steps(view), joint=view.joint)
     return recipe if refusal is None else refusal._replace(unequal=recipe)
+
+
+def first_of_ours(transform: Any) -> Step | None:
+    """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
+    if isinstance(transform, Schedule):
+        transform = transform.current
+    if isinstance(transform, Step):
+        return transform
+    return next(filter(None, map(first_of_ours, composed(transform) or ())), None)
 
 
 # --- advice ------------------------------------------------------------------------------------

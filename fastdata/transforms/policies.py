@@ -15,6 +15,8 @@ from fastdata.errors import UsageError
 from fastdata.transforms.base import Transform
 from fastdata.transforms.checks import Fill, Warp, choice, number_from, optional, whole, whole_from
 from fastdata.transforms.checks import fill as check_fill
+from fastdata.transforms.outcomes import Declined
+from fastdata.transforms.reading import Reading
 from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WIDTH, Builder, Number
 
 POLICIES = ("imagenet", "cifar10", "svhn")
@@ -30,6 +32,9 @@ def _version(who: str, name: str, given: Any) -> int:
 _Version: TypeAlias = Annotated[int, _version]
 
 
+_IMAGES_ALONE = Declined("it changes images alone, and would leave targets behind", raises=True)
+
+
 class _Policy(Transform):
     """Base of policies: each warps with one interpolation and fill, as one version does."""
 
@@ -38,6 +43,9 @@ class _Policy(Transform):
     interpolation: Any
     fill: Any
     version: int
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return None if reading.joint is None else _IMAGES_ALONE
 
 
 @dataclass(frozen=True)

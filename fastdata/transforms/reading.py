@@ -18,6 +18,7 @@ import numpy as np
 
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
+from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
     NOT_KNOWN,
@@ -63,6 +64,8 @@ class Step:
     resizes: ClassVar[bool] = False
     #: May stand beside a geometry: the core draws it while it decodes.
     is_geometry: ClassVar[bool] = False
+    #: Changes targets alone, and leaves the image as it is.
+    of_targets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._keep(**checked(self))
@@ -135,6 +138,10 @@ class Step:
     def may_pad(self, size: Fixed) -> bool:
         """Return whether it would pad images; of one size, if that is given."""
         return False
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        """Say why it cannot be done to the sample of a reading."""
+        return None
 
     def misfit(self, size: tuple[int, int]) -> str:
         """Say why images of a size are too small for it; "" if they are not."""
@@ -307,6 +314,7 @@ class Reading:
         own: Whether the whole is a transform of fastdata.
         size: (width, height) of every image; None: they may differ.
         libraries: Transforms of other libraries.
+        joint: Of a sample with targets, which the transforms are called with; None: with an image.
     """
 
     def __init__(
@@ -315,8 +323,9 @@ class Reading:
         own: bool,
         size: Fixed,
         libraries: Libraries,
+        joint: Joint | None = None,
     ) -> None:
-        self.libraries = libraries
+        self.libraries, self.joint = libraries, joint
         self.steps: list[Step] = []
         self.pixels: list[Step] = []
         self.erasures: list[Any] = []
@@ -463,6 +472,10 @@ class Reading:
         """Add a step to the geometry; or to the pixel program, if it cannot stand there."""
         if self.erasures:
             return Declined("it comes after RandomErasing")
+        if self.joint is not None and self.joint.pure:
+            return Declined("targets are plain tensors here, which it leaves as they are")
+        if (reason := step.unfit(self)) is not None:
+            return reason
         if not self.pixels and step.is_geometry and step.cut(self):
             return None
         resolved = self.resolved(step)
@@ -501,6 +514,8 @@ class Reading:
 
     def resolved(self, step: Step) -> Step | Declined:
         """Return a step of a pixel program, with all that it holds translated."""
+        if (reason := step.unfit(self)) is not None:
+            return reason
         if step.in_program:
             held = []
             for part in step.parts:
@@ -520,7 +535,7 @@ class Reading:
         if isinstance(part, Step):
             if self.has_tensor:
                 return HAS_TENSOR
-            return self.resolved(part) if is_ours(part) else NOT_KNOWN
+            return self._held(part) if is_ours(part) else NOT_KNOWN
         found = self.libraries.translate(part, self.kind, self.dtype)
         if isinstance(found, Declined):
             return found
@@ -531,11 +546,16 @@ class Reading:
                 if not same or (one.only == "pil" and self.has_tensor):
                     return Declined("it converts some of the images only")
                 continue
-            step = self.resolved(one) if isinstance(one, Step) else self._part(one)
+            step = self._held(one) if isinstance(one, Step) else self._part(one)
             if isinstance(step, Declined):
                 return step
             steps.append(step)
         return steps[0] if len(steps) == 1 else Chain(tuple(steps))
+
+    def _held(self, step: Step) -> Step | Declined:
+        if step.of_targets:
+            return Declined("it is for targets, and stands in another transform")
+        return self.resolved(step)
 
 
 def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool]]:

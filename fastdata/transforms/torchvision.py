@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from fastdata.transforms import colours, crops, output, policies, resizes, warps
+from fastdata.transforms import colours, crops, output, policies, resizes, targets, warps
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
 from fastdata.transforms.originals import kind_of, name_in
@@ -33,23 +33,22 @@ from fastdata.transforms.outcomes import (
     default_floats,
 )
 from fastdata.transforms.output import Normalize
-from fastdata.transforms.reading import Several, Step
+from fastdata.transforms.reading import Several, Step, tensor_image
 from fastdata.transforms.resizes import RandomResizedCrop, Resize
+from fastdata.transforms.targets import Delivery, dtypes_of
 
 _BOXES = Declined("it is for boxes and key points, which images of a class do not have")
 _BATCHES = Declined("it mixes the images of a batch: give it to the loader as batch_transform")
 
 #: Why the core leaves others to torchvision.
 _DECLINED = {
-    **dict.fromkeys(("ClampBoundingBoxes", "ClampKeyPoints", "ConvertBoundingBoxFormat"), _BOXES),
-    **dict.fromkeys(("RandomIoUCrop", "SanitizeBoundingBoxes", "SanitizeKeyPoints"), _BOXES),
+    **dict.fromkeys(("ClampKeyPoints", "SanitizeKeyPoints"), _BOXES),
     **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),
     "ElasticTransform": Declined("its displacements are torch's own draws, blurred by torch"),
     "JPEG": Declined("the core decodes JPEGs and does not encode them"),
-    "RandomZoomOut": Declined("it makes images of different sizes"),
     "LinearTransformation": Declined("it multiplies floats by a matrix"),
 }
 
@@ -65,9 +64,9 @@ def _steps_of(module: ModuleType) -> dict[str, type[Step]]:
 #: The class that makes each transform, by their name.
 _STEPS: dict[str, type[Step]] = {
     name: step
-    for module in (colours, crops, output, policies, resizes, warps)
+    for module in (colours, crops, output, policies, resizes, targets, warps)
     for name, step in _steps_of(module).items()
-    if not issubclass(step, Several)
+    if not issubclass(step, Several) and step is not Delivery
 } | {"RandomApply": Apply, "RandomChoice": Choice, "RandomOrder": Order}
 
 _VERSIONS = {
@@ -235,7 +234,7 @@ def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) 
         case "ToImage":
             return Conversion("image")
         case "ToPureTensor":
-            return Conversion() if kind == "pil" else Conversion("tensor")
+            return Conversion(None if kind == "pil" else "tensor"), Delivery(pure=True)
         case "ToPILImage" if kind == "pil":
             again = Declined("it has a PIL image here already")
             return Conversion() if version == 2 else again
@@ -246,13 +245,28 @@ def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) 
         case "ImageClassification":
             return _preset(transform, kind, dtype)
         case "ToDtype" if isinstance(transform.dtype, dict):
-            return Declined("a dict of dtypes is not known")
+            return _dtypes(transform, kind, dtype)
         case "ToDtype" if kind == "pil":
             return Conversion()  # it leaves PIL images as they are
         case _ if kind == "pil":
             return Declined("it converts tensors, and has a PIL image here")
     after = str(transform.dtype).removeprefix("torch.")
     return _convert(dtype, after, name == "ConvertImageDtype" or bool(transform.scale))
+
+
+def _dtypes(transform: Any, kind: str, dtype: str) -> Found:
+    """Translate a ToDtype with a dict, which has dtypes of images and of targets."""
+    by_class = transform.dtype
+    delivery = Delivery(dtypes_of(by_class))
+    if kind == "pil":
+        return delivery
+    image = tensor_image() if kind == "image" else sys.modules["torch"].Tensor
+    if image not in by_class and "others" not in by_class:
+        return Declined("it has no dtype for images", raises=True)
+    wanted = by_class.get(image, by_class.get("others"))
+    after = dtype if wanted is None else str(wanted).removeprefix("torch.")
+    found = _convert(dtype, after, bool(transform.scale))
+    return found if isinstance(found, Declined) else (found, delivery)
 
 
 def _convert(before: str, after: str, scale: bool) -> Conversion | Declined:

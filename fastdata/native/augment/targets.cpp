@@ -59,19 +59,6 @@ void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPo
   height = image_height;
 }
 
-void Targets::move(const Cut& cut) {
-  if (!cut.whole) {
-    const int w = cut.box[2] - cut.box[0], h = cut.box[3] - cut.box[1];
-    if (cut.box[0] != 0 || cut.box[1] != 0 || w != width || h != height)
-      crop(static_cast<float>(cut.box[0]), static_cast<float>(cut.box[1]), w, h);
-  }
-  resize(cut.size[0], cut.size[1]);
-  if (cut.window[0] != 0 || cut.window[1] != 0 || cut.canvas[0] != width || cut.canvas[1] != height)
-    crop(static_cast<float>(cut.window[0]), static_cast<float>(cut.window[1]), cut.canvas[0],
-         cut.canvas[1]);
-  if (cut.flip) flip(true);
-}
-
 void Targets::move(const Call& call) {
   const double* v = call.values;
   const auto number = [&](int i) { return static_cast<int>(v[i]); };
@@ -94,17 +81,17 @@ void Targets::move(const Call& call) {
       return;
     }
     case Operation::affine:
-      return warp({v[0], v[1], v[2], v[3], v[4], v[5], 0, 0, 1}, number(10), number(11), true);
+      return warp({v[0], v[1], v[2], v[3], v[4], v[5], 0, 0, 1}, number(10), number(11));
     case Operation::tensor_affine: {
       // From the middle of the image, and back.
       const double x = w / 2, y = h / 2;
       return warp({v[0], v[1], v[2] + x - v[0] * x - v[1] * y, v[3], v[4],
                    v[5] + y - v[3] * x - v[4] * y, 0, 0, 1},
-                  width, height, true);
+                  width, height);
     }
     case Operation::perspective:
     case Operation::tensor_perspective:
-      return warp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], 1}, width, height, true);
+      return warp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], 1}, width, height);
     case Operation::clamp_boxes: return clamp();
     case Operation::sanitize_boxes:
       return sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
@@ -117,7 +104,7 @@ void Targets::crop(float left, float top, int new_width, int new_height) {
   height = new_height;
   for (TargetBox& b : boxes) b = {b.x0 - left, b.y0 - top, b.x1 - left, b.y1 - top};
   for (TargetPoint& p : points) p = {p.x - left, p.y - top};
-  if (clamps) clamp();
+  clamp();
 }
 
 void Targets::resize(int new_width, int new_height) {
@@ -147,7 +134,7 @@ void Targets::pad(const double* sides) {
 
 /// A box becomes the one around its four corners. Where the image's size changes, its own corners
 /// say where the new image begins.
-void Targets::warp(const double (&inverse)[9], int new_width, int new_height, bool clamped) {
+void Targets::warp(const double (&inverse)[9], int new_width, int new_height) {
   double matrix[9];
   if (!invert(inverse, matrix)) return;
   Spot begin{0, 0};
@@ -177,7 +164,7 @@ void Targets::warp(const double (&inverse)[9], int new_width, int new_height, bo
       if (std::isnan(p.y)) b.y0 = b.y1 = std::numeric_limits<float>::quiet_NaN();
     }
   }
-  if (clamps && clamped) clamp();
+  clamp();
 }
 
 void Targets::clamp() {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "augment/operations.h"
-#include "geometry/cut.h"
 
 namespace fastdata {
 
@@ -23,24 +22,21 @@ struct Targets {
   std::vector<int32_t> numbers;  // of the boxes that are left: their places among the first ones
   std::vector<TargetPoint> points;
   int width = 0, height = 0;  // of the image
-  bool clamps = true;         // boxes to the image, where torchvision does
 
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
              size_t point_count, int width, int height);
-  /// Cuts, resizes, cuts and mirrors.
-  void move(const Cut& cut);
   /// Does what the operation does to pixels; nothing, if it leaves them where they are.
   void move(const Call& call);
-
- private:
   void crop(float left, float top, int width, int height);
   void resize(int width, int height);
   void flip(bool across);
-  void pad(const double* sides);
-  void warp(const double (&inverse)[9], int width, int height, bool clamped);
   void clamp();
   void sanitize(float min_size, float min_area);
+
+ private:
+  void pad(const double* sides);
+  void warp(const double (&inverse)[9], int width, int height);
 };
 
 /// The part of a box that a crop has, of both together.

@@ -48,11 +48,15 @@ CropBox inside(const CropBox& frame, int64_t width, int64_t height) {
 /// resize, of the resized box.
 struct Geometry::Drawing {
   uint64_t key;
+  Targets* targets;
   Cut cut;
   CropBox frame, box{};
   bool flipped = false, resized = false;
 
   void crop(CropBox part) {
+    if (targets)
+      targets->crop(static_cast<float>(part.left), static_cast<float>(part.top), narrow(part.width),
+                    narrow(part.height));
     if (flipped) part.left = frame.width - (part.left + part.width);
     frame = {frame.left + part.left, frame.top + part.top, part.width, part.height};
   }
@@ -62,6 +66,7 @@ struct Geometry::Drawing {
     cut.size[0] = narrow(width);
     cut.size[1] = narrow(height);
     frame = {0, 0, width, height};
+    if (targets) targets->resize(cut.size[0], cut.size[1]);
     const auto count = static_cast<int64_t>(step.filters.size());
     cut.filter = step.filters[count == 1 ? 0 : draw_integer(key, step.draw + kFilterDraw, count)];
   }
@@ -74,7 +79,11 @@ struct Geometry::Drawing {
 void Geometry::Drawing::take(const GeometryStep& step, int number) {
   const double* v = step.values.data();
   switch (step.kind) {
-    case StepKind::flip: flipped ^= draw_uniform(key, step.draw) < v[0]; return;
+    case StepKind::flip:
+      if (draw_uniform(key, step.draw) >= v[0]) return;
+      flipped = !flipped;
+      if (targets) targets->flip(true);
+      return;
     case StepKind::resize: return resize(step, whole(v[0]), whole(v[1]));
     case StepKind::resize_shorter: {
       const Size size = resized_shorter(static_cast<double>(frame.width),
@@ -90,6 +99,12 @@ void Geometry::Drawing::take(const GeometryStep& step, int number) {
                    centred(frame.height, whole(v[1]), v[2] != 0), whole(v[0]), whole(v[1])});
     case StepKind::corner_crop:
     case StepKind::random_crop: return crop_inside(step, number);
+    case StepKind::clamp_boxes:
+      if (targets) targets->clamp();
+      return;
+    case StepKind::sanitize_boxes:
+      if (targets) targets->sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
+      return;
   }
 }
 
@@ -188,8 +203,8 @@ Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
   }
 }
 
-Cut Geometry::draw(uint64_t key, int64_t width, int64_t height) const {
-  Drawing drawing{key, {}, {0, 0, width, height}};
+Cut Geometry::draw(uint64_t key, int64_t width, int64_t height, Targets* targets) const {
+  Drawing drawing{key, targets, {}, {0, 0, width, height}};
   int number = 0;
   for (const GeometryStep& step : steps_) drawing.take(step, ++number);
   return drawing.finish(width, height);

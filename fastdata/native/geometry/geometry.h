@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "augment/targets.h"
 #include "common.h"
 #include "geometry/crops.h"
 #include "geometry/cut.h"
@@ -31,7 +32,11 @@ namespace fastdata {
   /* a corner: width, height; whether the right one, the lower one; */                             \
   S(corner_crop, 4)                                                                                \
   /* RandomCrop: width, height; whether it pads smaller images; [2] */                             \
-  S(random_crop, 3)
+  S(random_crop, 3)                                                                                \
+  /* Of boxes alone: clamps them to the image; */                                                  \
+  S(clamp_boxes, 0)                                                                                \
+  /* leaves out those below a size and an area, and those that reach outside */                    \
+  S(sanitize_boxes, 2)
 
 #define FASTDATA_STEP(name, values) name,
 enum class StepKind : uint8_t { FASTDATA_STEPS(FASTDATA_STEP) };
@@ -50,8 +55,9 @@ class Geometry {
   /// Throws std::invalid_argument where a step has not the values that its kind has.
   explicit Geometry(std::vector<GeometryStep> steps);
 
-  /// Draws the cut of an image of that size, both at least 1. It depends on nothing else.
-  Cut draw(uint64_t key, int64_t width, int64_t height) const;
+  /// Draws the cut of an image of that size, both at least 1. It depends on nothing else. Targets
+  /// of the image are moved by each step in turn.
+  Cut draw(uint64_t key, int64_t width, int64_t height, Targets* targets = nullptr) const;
 
  private:
   struct Drawing;

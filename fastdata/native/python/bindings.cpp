@@ -219,6 +219,7 @@ PYBIND11_MODULE(_native, m) {
   bind_extents(m);
   bind_geometry(m);
   bind_program(m);
+  bind_targets(m);
   bind_job(m);
   // Runs after fastdata's other exit functions, since this one is registered first.
   Released::watch_forks();
@@ -231,3 +232,4 @@ PYBIND11_MODULE(_native, m) {
 #include "python/bindings_geometry.cpp"
 #include "python/bindings_job.cpp"
 #include "python/bindings_program.cpp"
+#include "python/bindings_targets.cpp"

@@ -10,5 +10,6 @@ void bind_extents(pybind11::module_& m);
 void bind_geometry(pybind11::module_& m);
 void bind_job(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
+void bind_targets(pybind11::module_& m);
 
 }  // namespace fastdata

@@ -16,6 +16,7 @@
 #include "engine.h"
 #include "simd/kernels.h"
 #include "probe_task.h"
+#include "python/bindings_targets.h"
 #include "python/python_view.h"
 #include "read_task.h"
 #include "python/released.h"
@@ -230,7 +231,7 @@ class Job : public PendingWork {
       const py::object& out, const std::string& dtype, const Numbers& mean,
       const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
-      const std::optional<std::pair<py::object, uint64_t>>& drawn)
+      const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets)
       : Job(std::make_shared<DecodeTask>(), data) {
     const Output layout = add_out(out, parse_data_type(dtype));
     std::vector<Output>& outputs = task_->outputs;
@@ -280,6 +281,13 @@ class Job : public PendingWork {
       task_->extents = py::cast<const BoundExtents*>(data);
     }
 
+    const std::vector<Targets>* moved = nullptr;
+    if (!targets.is_none()) {
+      targets_ = targets;
+      moved = &py::cast<const BoundTargets&>(targets).all;
+      if (looking_up || moved->size() != count)
+        throw py::value_error("targets are for cuts, and for as many samples");
+    }
     const Cut* cut = cuts_of(cuts, count);
     task_->skip = skipped(skip, count);
     const bool seeking = !seek_points.is_none();
@@ -303,6 +311,7 @@ class Job : public PendingWork {
         }
       }
       sample.output = outputs[i];
+      if (moved) sample.targets = &(*moved)[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
     }
   }
@@ -376,7 +385,7 @@ class Job : public PendingWork {
   std::vector<View> out_;
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
-  py::object program_, geometry_;
+  py::object program_, geometry_, targets_;
   py::list others_;  // jobs of further views
   std::shared_ptr<DecodeTask> task_;
 };
@@ -444,13 +453,14 @@ void bind_job(py::module_& m) {
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
                     int, bool, const py::object&, const py::list&, int,
-                    const std::optional<std::pair<py::object, uint64_t>>&>(),
+                    const std::optional<std::pair<py::object, uint64_t>>&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
            py::arg("mean") = py::none(), py::arg("std") = py::none(),
            py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
            py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
-           py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none())
+           py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none(),
+           py::arg("targets") = py::none())
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")

@@ -78,83 +78,6 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height)
   return py::make_tuple(calls, erased, drawn.width, drawn.height);
 }
 
-/// The targets of a batch of images.
-class BoundTargets {
- public:
-  template <typename T>
-  using Row = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-  BoundTargets(const Row<int32_t>& widths, const Row<int32_t>& heights, const Row<float>& boxes,
-               const Row<int64_t>& box_ends, const Row<float>& points,
-               const Row<int64_t>& point_ends, bool clamps)
-      : all_(static_cast<size_t>(widths.size())) {
-    const auto count = static_cast<py::ssize_t>(all_.size());
-    if (widths.ndim() != 1 || heights.ndim() != 1 || heights.size() != count ||
-        box_ends.size() != count || point_ends.size() != count)
-      throw py::value_error("not as many heights and ends as widths");
-    if (boxes.ndim() != 2 || boxes.shape(1) != 4 || points.ndim() != 2 || points.shape(1) != 2)
-      throw py::value_error("boxes have four values, points two");
-    const auto* box = reinterpret_cast<const TargetBox*>(boxes.data());
-    const auto* point = reinterpret_cast<const TargetPoint*>(points.data());
-    int64_t first_box = 0, first_point = 0;
-    for (py::ssize_t i = 0; i < count; i++) {
-      const int64_t last_box = box_ends.at(i), last_point = point_ends.at(i);
-      if (last_box < first_box || last_box > boxes.shape(0) || last_point < first_point ||
-          last_point > points.shape(0))
-        throw py::value_error("ends that are not within the boxes or points");
-      Targets& targets = all_[static_cast<size_t>(i)];
-      targets.clamps = clamps;
-      targets.begin(box + first_box, static_cast<size_t>(last_box - first_box), point + first_point,
-                    static_cast<size_t>(last_point - first_point), widths.at(i), heights.at(i));
-      firsts_.push_back(first_box);
-      first_box = last_box;
-      first_point = last_point;
-    }
-  }
-
-  const std::vector<Targets>& all() const { return all_; }
-
-  /// (boxes, ends, numbers, points, sizes) of the images after cuts and a program.
-  py::tuple moved(const py::array_t<Cut, py::array::c_style>& cuts,
-                  const PixelProgram* program) const {
-    if (cuts.ndim() != 1 || static_cast<size_t>(cuts.size()) != all_.size())
-      throw py::value_error("not as many cuts as images");
-    std::vector<float> boxes, points;
-    std::vector<int64_t> numbers;
-    py::array_t<int64_t> ends(cuts.size());
-    py::array_t<int32_t> sizes({cuts.size(), py::ssize_t{2}});
-    Drawn drawn;
-    Targets targets;
-    const Cut* cut = cuts.data();
-    for (size_t i = 0; i < all_.size(); i++, cut++) {
-      targets = all_[i];
-      targets.move(*cut);
-      if (program && !program->draw(cut->key, cut->canvas[0], cut->canvas[1], drawn, &targets).ok())
-        targets.width = targets.height = 0;
-      for (const TargetBox& box : targets.boxes)
-        boxes.insert(boxes.end(), {box.x0, box.y0, box.x1, box.y1});
-      for (const TargetPoint& point : targets.points)
-        points.insert(points.end(), {point.x, point.y});
-      for (int32_t number : targets.numbers) numbers.push_back(firsts_[i] + number);
-      ends.mutable_at(static_cast<py::ssize_t>(i)) = static_cast<int64_t>(numbers.size());
-      sizes.mutable_at(static_cast<py::ssize_t>(i), 0) = targets.width;
-      sizes.mutable_at(static_cast<py::ssize_t>(i), 1) = targets.height;
-    }
-    const auto table = [](const std::vector<float>& values, py::ssize_t columns) {
-      const auto rows = static_cast<py::ssize_t>(values.size()) / columns;
-      return py::array_t<float>({rows, columns}, values.data());
-    };
-    return py::make_tuple(
-        table(boxes, 4), ends,
-        py::array_t<int64_t>(static_cast<py::ssize_t>(numbers.size()), numbers.data()),
-        table(points, 2), sizes);
-  }
-
- private:
-  std::vector<Targets> all_;
-  std::vector<int64_t> firsts_;  // number of each image's first box
-};
-
 /// (width, height) of each image after it, whose canvas it begins with; 0 where it does not fit.
 py::array_t<int32_t> sizes(const PixelProgram& program,
                            const py::array_t<Cut, py::array::c_style>& cuts) {
@@ -187,13 +110,6 @@ void bind_program(py::module_& m) {
   m.attr("NODES") = py::tuple(nodes);
   m.attr("VALUES") = py::tuple(values);
   m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
-  py::class_<BoundTargets>(m, "Targets")
-      .def(py::init<const BoundTargets::Row<int32_t>&, const BoundTargets::Row<int32_t>&,
-                    const BoundTargets::Row<float>&, const BoundTargets::Row<int64_t>&,
-                    const BoundTargets::Row<float>&, const BoundTargets::Row<int64_t>&, bool>(),
-           py::arg("widths"), py::arg("heights"), py::arg("boxes"), py::arg("box_ends"),
-           py::arg("points"), py::arg("point_ends"), py::arg("clamps") = true)
-      .def("moved", &BoundTargets::moved, py::arg("cuts"), py::arg("program") = py::none());
   py::class_<PixelProgram>(m, "PixelProgram")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
       .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"))

@@ -1,0 +1,295 @@
+"""Targets of samples: boxes and key points that follow their image, and what belongs to them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fastdata import _native
+from fastdata.errors import UsageError
+from fastdata.storage.arrow import as_numpy
+from fastdata.storage.columns import Column, as_column, is_ragged, values_of
+from fastdata.storage.fields import BOXES, OUTLINES, POINTS, RELATIVE, Field
+from fastdata.transforms.joint import Joint, Moved, Target
+from fastdata.transforms.outcomes import Refusal, of_any_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastdata.batches.images import Images
+    from fastdata.storage.source import Source
+
+#: Ending of the name of key points' visibility.
+VISIBILITY = "_visibility"
+
+
+def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
+    """Return the form of a sample of some fields, as a joint transform is called with it.
+
+    Args:
+        fields: All fields of the dataset.
+        names: Those of a sample; ``image`` is among them.
+
+    Returns:
+        (image, target): the target is the one other field, or a dict of several.
+    """
+    known = {field.name: field for field in fields}
+    targets: dict[str, Target] = {}
+    for name in names:
+        field = known.get(name)
+        if name == "image":
+            continue
+        kind = _kind_of(field)
+        targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
+        if field is not None and field.format.endswith("xyv"):
+            targets[name + VISIBILITY] = Target("visibility")
+    inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
+    return Joint(("image", inner) if targets else ("image",), targets)
+
+
+def _kind_of(field: Field | None) -> str:
+    if field is None:
+        return "values"
+    meaning = field.format.removeprefix(RELATIVE)
+    for kind, formats in (("boxes", BOXES), ("points", POINTS), ("outlines", OUTLINES)):
+        if meaning in formats:
+            return kind
+    return "mask" if field.kind == "mask" else "values"
+
+
+def reader_of(images: Images) -> TargetReader | None:
+    """Return the reader of targets that follow the image; None without a joint transform."""
+    recipe = of_any_size(images.recipe)
+    joint = None if isinstance(recipe, Refusal) else recipe.joint
+    return None if joint is None else TargetReader(images.schema, joint)
+
+
+class TargetReader:
+    """Reader of targets, from columns to what follows an image.
+
+    Args:
+        fields: All fields of the dataset.
+        joint: The form of a sample, and what becomes of its targets.
+    """
+
+    def __init__(self, fields: Sequence[Field], joint: Joint) -> None:
+        self._fields = {field.name: field for field in fields}
+        self.joint = joint
+        self._boxes, self._points = joint.names("boxes"), joint.names("points")
+
+    @property
+    def moved_columns(self) -> list[str]:
+        """Names of the columns that `native` needs."""
+        return [*self._boxes, *self._points]
+
+    def column(self, name: str) -> str:
+        """Return the column that a target is made of."""
+        of_points = self.joint.targets[name].kind == "visibility"
+        return name.removesuffix(VISIBILITY) if of_points else name
+
+    def field(self, name: str) -> Field:
+        """Return the field of that column."""
+        return self._fields[self.column(name)]
+
+    def native(
+        self, columns: Mapping[str, Column], widths: npt.ArrayLike, heights: npt.ArrayLike
+    ) -> _native.Targets:
+        """Return the core's targets of a batch.
+
+        Args:
+            columns: Values of `moved_columns`.
+            widths: Of the images, in pixels, (N,).
+            heights: Likewise.
+        """
+        sizes = np.stack([widths, heights], 1).astype(np.int32)
+        boxes, points = np.empty((0, 4), np.float32), np.empty((0, 2), np.float32)
+        box_offsets = point_offsets = np.zeros(len(sizes) + 1, np.int64)
+        for name in self._boxes:
+            values, box_offsets = lists_of(columns[name])
+            sides = sizes.repeat(np.diff(box_offsets), 0)
+            boxes = corners(values, self._fields[name].format, sides)
+        for name in self._points:
+            values, offsets = lists_of(columns[name])
+            found = self._places(name, values, sizes.repeat(np.diff(offsets), 0))
+            points = found.reshape(-1, 2)
+            point_offsets = offsets * (found.shape[1] if len(found) else 0)
+        return _native.Targets(
+            sizes[:, 0].copy(), sizes[:, 1].copy(), boxes, box_offsets, points, point_offsets
+        )
+
+    def _triples(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return key points, (M, K, 2 or 3): x, y and, if the format has it, visibility."""
+        wide = 3 if self._fields[name].format.endswith("xyv") else 2
+        several = math.prod(values.shape[1:]) // wide
+        return np.ascontiguousarray(values, np.float32).reshape(len(values), several, wide)
+
+    def _places(
+        self, name: str, values: npt.NDArray[Any], sides: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """Return key points in pixels, (M, K, 2)."""
+        found = self._triples(name, values)[..., :2]
+        if self._fields[name].format.startswith(RELATIVE):
+            found = found * sides[:, None].astype(np.float32)
+        return np.ascontiguousarray(found)
+
+    def lists(
+        self, name: str, column: Column, moved: Moved
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
+        """Return a target's values of a batch and their offsets; None if it has no such lists.
+
+        Args:
+            name: The target.
+            column: Its column.
+            moved: Boxes and points of the batch.
+        """
+        target = self.joint.targets[name]
+        if target.kind == "boxes":
+            return in_format(moved.boxes, target.format), moved.offsets
+        known = target.kind in ("points", "visibility") or target.sanitised
+        if not known and not _is_list(column):
+            return None
+        values, offsets = lists_of(column)
+        if target.kind == "points":
+            several = self._triples(name, values).shape[1]
+            return moved.points.reshape(len(values), several, 2), offsets
+        if target.kind == "visibility":
+            values = self._triples(self.column(name), values)[..., 2]
+        if target.sanitised:
+            values = values[offsets[:-1].repeat(np.diff(moved.offsets)) + moved.numbers]
+            offsets = moved.offsets
+        whole = values.dtype.kind in "iu" or target.kind == "visibility"
+        return (values.astype(np.int64) if whole else values), offsets
+
+    def samples(self, name: str, column: Column, moved: Moved) -> list[Any]:
+        """Return a target of each sample of a batch, as a joint transform has it.
+
+        Lists of numbers are tensors, int64 if they are whole. Boxes and key points are of
+        torchvision's classes, unless the transform makes plain tensors of them.
+        """
+        import torch  # here, as listing and converting datasets needs none
+
+        found = self.lists(name, column, moved)
+        if found is None:
+            numbers = isinstance(column, np.ndarray) and column.ndim == 1
+            return column.tolist() if numbers else values_of(column, self.field(name))
+        values, offsets = found
+        several = torch.split(torch.from_numpy(values), np.diff(offsets).tolist())
+        return [
+            self._classed(name, one, (height, width))
+            for one, (width, height) in zip(several, moved.sizes.tolist(), strict=True)
+        ]
+
+    def unmoved(self, source: Source, row: int, size: tuple[int, int]) -> dict[str, Any]:
+        """Return the targets of one sample that are columns, before any transform, by name.
+
+        Args:
+            source: The source of all fields.
+            row: The sample.
+            size: Width and height of its image.
+        """
+        columns = {
+            name: source.column(name, np.array([row]))
+            for name in map(self.column, self.joint.targets)
+            if name in self._fields and self._fields[name].kind == "column" and name != "label"
+        }
+        native = self.native(columns, *([side] for side in size))
+        moved = Moved(*native.after(np.zeros(1, np.uint64)))
+        found = {}
+        for name in self.joint.targets:
+            column = columns.get(self.column(name))
+            if column is not None:
+                (found[name],) = self.samples(name, column, moved)
+        return found
+
+    def _classed(self, name: str, tensor: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """Return a sample's tensor as the class that torchvision has for it."""
+        target = self.joint.targets[name]
+        tensor = converted(tensor, target)
+        classes: Any = sys.modules.get("torchvision.tv_tensors")
+        if classes is None or self.joint.pure:
+            return tensor
+        if target.kind == "boxes":
+            about = {"format": target.format.upper(), "canvas_size": size}
+            return classes.BoundingBoxes(tensor, **about)  # type: ignore[no-any-return]
+        if target.kind == "points":
+            return classes.KeyPoints(tensor, canvas_size=size)  # type: ignore[no-any-return]
+        return tensor
+
+
+def _is_list(column: Column) -> bool:
+    return column.ndim > 1 if isinstance(column, np.ndarray) else is_ragged(column.type)
+
+
+def converted(tensor: torch.Tensor, target: Target) -> torch.Tensor:
+    """Return a target's tensor in the dtype that it is delivered in."""
+    return tensor.to(getattr(sys.modules["torch"], target.dtype)) if target.dtype else tensor
+
+
+def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the items of a column of lists, (M, …), and their offsets; a null has none.
+
+    Raises:
+        UsageError: They are no numbers, or no arrays of one shape.
+    """
+    if isinstance(column, np.ndarray):
+        offsets = np.arange(len(column) + 1, dtype=np.int64) * column.shape[1]
+        return column.reshape(-1, *column.shape[2:]), offsets
+    offsets = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(as_numpy(column.value_lengths().fill_null(0)), out=offsets[1:])
+    return _items(column.flatten()), offsets
+
+
+def _items(values: pa.Array) -> npt.NDArray[Any]:
+    """Return lists of one length each as an array; a null number is NaN."""
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        inner, offsets = lists_of(values)
+        lengths = np.diff(offsets)
+        length = int(lengths[0]) if len(lengths) else 0
+        if np.any(lengths != length):
+            other = int(lengths[np.argmax(lengths != length)])
+            raise UsageError(
+                f"lists in lists have {length} and {other} numbers",
+                "Leave the field out of a joint transform's sample.",
+            )
+        return inner.reshape(len(lengths), length, *inner.shape[1:])
+    found = as_column(values.fill_null(math.nan) if values.null_count else values)
+    if not isinstance(found, np.ndarray):
+        raise UsageError(f"a target is {values.type}", "Leave the field out of the sample.")
+    return found
+
+
+def corners(
+    values: npt.NDArray[Any], meaning: str, sides: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float32]:
+    """Return boxes as left, upper, right, lower, in pixels, with torchvision's arithmetic.
+
+    Args:
+        values: The boxes, (M, 4).
+        meaning: Their format, of `FORMATS`.
+        sides: Width and height of the image of each box, (M, 2).
+    """
+    boxes = np.array(values, np.float32).reshape(-1, 4)
+    if meaning.startswith(RELATIVE):
+        boxes *= np.tile(sides, 2)
+    meaning = meaning.removeprefix(RELATIVE)
+    if meaning == "cxcywh":
+        boxes[:, :2] -= boxes[:, 2:] / np.float32(2)
+    if meaning != "xyxy":
+        boxes[:, 2:] += boxes[:, :2]
+    return boxes
+
+
+def in_format(boxes: npt.NDArray[np.float32], meaning: str) -> npt.NDArray[np.float32]:
+    """Return boxes, left, upper, right, lower, in a format of `BOXES`."""
+    if meaning == "xyxy":
+        return boxes
+    first, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
+    if meaning == "cxcywh":
+        first = (first * np.float32(2) + size) / np.float32(2)
+    return np.concatenate([first, size], 1)

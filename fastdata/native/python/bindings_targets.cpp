@@ -1,0 +1,118 @@
+#include "python/bindings_targets.h"
+
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "augment/program.h"
+#include "geometry/geometry.h"
+#include "python/bindings.h"
+
+namespace fastdata {
+namespace {
+
+template <typename T>
+using Row = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+/// Returns where each sample's items begin, and the end of the last.
+const int64_t* offsets_of(const Row<int64_t>& offsets, py::ssize_t count, py::ssize_t items) {
+  if (offsets.ndim() != 1 || offsets.size() != count + 1)
+    throw py::value_error("offsets must have one axis, and one more than there are samples");
+  const int64_t* found = offsets.data();
+  if (found[0] != 0 || found[count] != items || !std::is_sorted(found, found + count + 1))
+    throw py::value_error("offsets must rise from 0 to the number of items");
+  return found;
+}
+
+std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row<int32_t>& heights,
+                                           const Row<float>& boxes, const Row<int64_t>& box_offsets,
+                                           const Row<float>& points,
+                                           const Row<int64_t>& point_offsets) {
+  const py::ssize_t count = widths.size();
+  if (widths.ndim() != 1 || heights.ndim() != 1 || heights.size() != count)
+    throw py::value_error("widths and heights must have one axis, equally long");
+  if (boxes.ndim() != 2 || boxes.shape(1) != 4 || points.ndim() != 2 || points.shape(1) != 2)
+    throw py::value_error("boxes have four values, points two");
+  const int64_t* of_boxes = offsets_of(box_offsets, count, boxes.shape(0));
+  const int64_t* of_points = offsets_of(point_offsets, count, points.shape(0));
+  const auto* box = reinterpret_cast<const TargetBox*>(boxes.data());
+  const auto* point = reinterpret_cast<const TargetPoint*>(points.data());
+  auto bound = std::make_unique<BoundTargets>();
+  bound->all.resize(static_cast<size_t>(count));
+  for (py::ssize_t i = 0; i < count; i++)
+    bound->all[static_cast<size_t>(i)].begin(
+        box + of_boxes[i], static_cast<size_t>(of_boxes[i + 1] - of_boxes[i]), point + of_points[i],
+        static_cast<size_t>(of_points[i + 1] - of_points[i]), std::max(widths.at(i), 1),
+        std::max(heights.at(i), 1));
+  return bound;
+}
+
+/// Draws the geometry of each image, and moves its targets.
+py::array_t<Cut> cut(BoundTargets& targets, const Geometry& geometry, const Row<uint64_t>& keys) {
+  const auto count = static_cast<py::ssize_t>(targets.all.size());
+  if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
+  py::array_t<Cut> cuts(count);
+  Cut* found = cuts.mutable_data();
+  for (Targets& one : targets.all) {
+    const uint64_t key = keys.at(found - cuts.data());
+    *found++ = geometry.draw(key, one.width, one.height, &one);
+  }
+  return cuts;
+}
+
+template <typename T>
+py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
+  const auto rows = static_cast<py::ssize_t>(items.size());
+  return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
+}
+
+/// (boxes, offsets, numbers, points, their offsets, sizes) after a program. Numbers are those of
+/// the boxes that are left, among the first ones of the image. A size is 0 x 0 where the program
+/// does not fit.
+py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
+                const PixelProgram* program) {
+  const auto count = static_cast<py::ssize_t>(targets.all.size());
+  if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
+  std::vector<TargetBox> boxes;
+  std::vector<TargetPoint> points;
+  std::vector<int32_t> numbers;
+  py::array_t<int64_t> offsets(count + 1), point_offsets(count + 1);
+  py::array_t<int32_t> sizes({count, py::ssize_t{2}});
+  Drawn drawn;
+  Targets one;
+  offsets.mutable_at(0) = point_offsets.mutable_at(0) = 0;
+  for (py::ssize_t i = 0; i < count; i++) {
+    one = targets.all[static_cast<size_t>(i)];
+    if (program && !program->draw(keys.at(i), one.width, one.height, drawn, &one).ok())
+      one.width = one.height = 0;
+    boxes.insert(boxes.end(), one.boxes.begin(), one.boxes.end());
+    points.insert(points.end(), one.points.begin(), one.points.end());
+    numbers.insert(numbers.end(), one.numbers.begin(), one.numbers.end());
+    offsets.mutable_at(i + 1) = static_cast<int64_t>(numbers.size());
+    point_offsets.mutable_at(i + 1) = static_cast<int64_t>(points.size());
+    sizes.mutable_at(i, 0) = one.width;
+    sizes.mutable_at(i, 1) = one.height;
+  }
+  const py::array_t<int32_t> left(static_cast<py::ssize_t>(numbers.size()), numbers.data());
+  return py::make_tuple(table(boxes, 4), offsets, left, table(points, 2), point_offsets, sizes);
+}
+
+std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
+  auto found = std::make_unique<BoundTargets>();
+  found->all.push_back(targets.all.at(number));
+  return found;
+}
+
+}  // namespace
+
+void bind_targets(py::module_& m) {
+  py::class_<BoundTargets>(m, "Targets")
+      .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
+           py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"))
+      .def("cut", &cut, py::arg("geometry"), py::arg("keys"))
+      .def("one", &one, py::arg("number"))
+      .def("after", &after, py::arg("keys"), py::arg("program") = py::none());
+}
+
+}  // namespace fastdata

@@ -1,0 +1,144 @@
+"""Samples of an image and its targets, which one transform takes together.
+
+``torchvision.transforms.v2`` moves boxes, masks and key points with the image. It takes a sample of
+any form, and knows targets by their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.transforms.forms import leaves, mapped
+
+#: Kinds of targets that follow the image's geometry.
+MOVED = ("boxes", "points", "mask", "outlines")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target, and how it is delivered.
+
+    Attributes:
+        kind: One of `MOVED`; or ``values``, which no transform changes.
+        format: Of boxes: one of `fastdata.storage.fields.BOXES`.
+        dtype: Name of the torch dtype that it is converted to; "": none.
+        sanitised: Whether it loses the entries of boxes that are left out.
+    """
+
+    kind: str
+    format: str = ""
+    dtype: str = ""
+    sanitised: bool = False
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Form of a sample, and its targets.
+
+    Attributes:
+        form: What a transform is called with: a tuple of names of fields, or of lists, tuples and
+            dicts of these. ``image`` is among them.
+        targets: The fields beside the image, by name.
+        pure: Whether targets are plain tensors, rather than of torchvision's classes.
+    """
+
+    form: tuple[Any, ...]
+    targets: Mapping[str, Target]
+    pure: bool = False
+
+    def names(self, *kinds: str) -> list[str]:
+        """Return the targets of some kinds."""
+        return [name for name, one in self.targets.items() if one.kind in kinds]
+
+    def changed(self, names: Iterable[str], **changes: Any) -> Joint:
+        """Return the same with other attributes of some targets."""
+        found = {name: replace(self.targets[name], **changes) for name in names}
+        return replace(self, targets={**self.targets, **found})
+
+    def chosen(self, getter: Callable[[Any], Any]) -> list[str] | str:
+        """Return the fields that a function takes out of a sample, or why that is not known.
+
+        Args:
+            getter: Called with the sample, as its only argument. It returns one field, several in
+                a list or tuple, or None.
+        """
+        marks = {name: object() for name in leaves(self.form)}
+        sample = mapped(self.form, marks.__getitem__)
+        try:
+            found = getter(sample)
+        except Exception as error:
+            return f"it raises {type(error).__name__} for a sample: {error}"
+        names = {id(mark): name for name, mark in marks.items()}
+        several = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
+        if not all(id(one) in names for one in several):
+            return "it does more than to take fields out of a sample"
+        return [names[id(one)] for one in several]
+
+    def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a sample of this form, of its fields' values by name."""
+        made: tuple[Any, ...] = mapped(self.form, values.__getitem__)
+        return made
+
+
+class Moved(NamedTuple):
+    """Boxes and points of a batch that have followed their images.
+
+    Attributes:
+        boxes: float32, (M, 4): left, upper, right, lower, in pixels.
+        offsets: int64, (N + 1,): sample i has ``boxes[offsets[i] : offsets[i + 1]]``.
+        numbers: int32, (M,): of the boxes that are left, among those that their sample had.
+        points: float32, (K, 2): as many as there were.
+        point_offsets: As ``offsets``, of the points.
+        sizes: int32, (N, 2): width and height of each image; 0 where the program does not fit.
+    """
+
+    boxes: npt.NDArray[np.float32]
+    offsets: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int32]
+    points: npt.NDArray[np.float32]
+    point_offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+
+    def patched(self, other: Moved, to: Sequence[int], good: Sequence[int]) -> Moved:
+        """Return the same with samples ``good`` of another batch in the place of ``to``."""
+        order = np.arange(len(self.sizes))
+        order[list(to)] = len(order) + np.array(good, np.int64)
+
+        def taken(name: str, of: str) -> list[npt.NDArray[Any]]:
+            parts = [np.split(getattr(one, name), getattr(one, of)[1:-1]) for one in (self, other)]
+            return [(*parts[0], *parts[1])[at] for at in order]
+
+        def offsets(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+            return np.cumsum([0, *map(len, parts)], dtype=np.int64)
+
+        boxes, points = taken("boxes", "offsets"), taken("points", "point_offsets")
+        return Moved(
+            np.concatenate(boxes),
+            offsets(boxes),
+            np.concatenate(taken("numbers", "offsets")),
+            np.concatenate(points),
+            offsets(points),
+            np.concatenate([self.sizes, other.sizes])[order],
+        )
+
+
+def by_heuristic(sample: Any) -> Any:
+    """Return the labels in a sample, as torchvision's SanitizeBoundingBoxes looks for them.
+
+    Raises:
+        LookupError: There are none that it would find.
+    """
+    if isinstance(sample, (list, tuple)):
+        sample = sample[1] if len(sample) > 1 else None
+    if not isinstance(sample, Mapping):
+        raise LookupError("its second element is no dict")
+    exact = [key for key in sample if key.lower() == "labels"]
+    found = exact + [key for key in sample if "label" in key.lower()]
+    if not found:
+        raise LookupError("no key has 'label' in it")
+    return sample[found[0]]

@@ -1,0 +1,269 @@
+"""Transforms of boxes beside an image, with torchvision's arithmetic (0.28).
+
+They need a joint transform: ``ImageDataset(transforms=…)``, or a dataset of torchvision's that
+``wrap_dataset_for_transforms_v2`` has wrapped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from fastdata.errors import UsageError
+from fastdata.storage.fields import BOXES
+from fastdata.transforms import checks
+from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.checks import Fill, Range
+from fastdata.transforms.joint import by_heuristic
+from fastdata.transforms.outcomes import Declined
+from fastdata.transforms.reading import Cut, Fixed, Reading, Step
+from fastdata.transforms.tree import Builder
+
+_ALONE = Declined("it is for boxes, and images have none here", "give transforms= with targets")
+
+
+def _without_boxes(reading: Reading) -> Declined | None:
+    if reading.joint is None:
+        return _ALONE
+    count = len(reading.joint.names("boxes"))
+    return None if count == 1 else Declined(f"it needs one field of boxes, and there are {count}")
+
+
+class _OfBoxes(Transform):
+    """Transforms that leave the image alone."""
+
+    any_floats = True
+    of_targets = True
+    is_geometry = True
+    draws_geometry = False
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return _without_boxes(reading)
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        return True
+
+    def cut(self, reading: Reading) -> bool:
+        reading.steps.append(self)
+        return True
+
+
+@dataclass(frozen=True)
+class ClampBoundingBoxes(_OfBoxes):
+    """Clamp boxes to the image."""
+
+    @property
+    def words(self) -> str:
+        return "clamp boxes"
+
+    def geometry(self) -> Cut:
+        return "clamp_boxes", ()
+
+    def emit(self, tree: Builder) -> None:
+        tree.call("clamp_boxes")
+
+    @classmethod
+    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
+        if transform.clamping_mode not in ("auto", "soft", "hard"):
+            return Declined(f"its clamping_mode is {transform.clamping_mode!r}")
+        return cls()
+
+
+def _at_least_one(who: str, name: str, given: Any) -> float:
+    return checks.number(who, name, given, 1, 1 << 24)
+
+
+@dataclass(frozen=True)
+class SanitizeBoundingBoxes(_OfBoxes):
+    """Leave out boxes that are too small, or that reach outside the image; and their labels.
+
+    Attributes:
+        min_size: Least width and height, in pixels, from 1.
+        min_area: Least area, in pixels, from 1.
+        labels_getter: A function of a sample that returns what belongs to its boxes, entry by
+            entry: one field, or several in a tuple. ``default``: the target's "labels", or the
+            first with "label" in its name. None: nothing.
+    """
+
+    min_size: Annotated[float, _at_least_one] = 1.0
+    min_area: Annotated[float, _at_least_one] = 1.0
+    labels_getter: Callable[[Any], Any] | str | None = "default"
+
+    @property
+    def words(self) -> str:
+        return "leave out impossible boxes"
+
+    def read(self, reading: Reading) -> Declined | None:
+        getter, joint = self.labels_getter, reading.joint
+        names: list[str] | str = []
+        if getter is not None and joint is not None:
+            names = joint.chosen(by_heuristic if isinstance(getter, str) else getter)
+        if isinstance(names, str):
+            return Declined(f"its labels_getter: {names}")
+        # Its function has done its part: programs with the same draws are equal.
+        reason = reading.add_step(replace(self, labels_getter=None))
+        if reason is None and joint is not None:
+            outlines = joint.names("outlines")
+            values = [name for name in names if name in joint.names("values")]
+            if len(values) < len(names):
+                return Declined("its labels_getter takes what is no list of values")
+            reading.joint = joint.changed([*values, *outlines], sanitised=True)
+        return reason
+
+    def geometry(self) -> Cut:
+        return "sanitize_boxes", (self.min_size, self.min_area)
+
+    def emit(self, tree: Builder) -> None:
+        tree.call("sanitize_boxes", self.min_size, self.min_area)
+
+
+def _format(who: str, name: str, given: Any) -> str:
+    found = str(getattr(given, "value", given)).lower()
+    if found not in BOXES:
+        raise UsageError(
+            f"{who}: {name} {given!r} is not one of {', '.join(BOXES)}.",
+            "Rotated boxes are not supported.",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class ConvertBoundingBoxFormat(_OfBoxes):
+    """Deliver boxes in a format.
+
+    Attributes:
+        format: ``xyxy``, ``xywh`` or ``cxcywh``, or torchvision's ``BoundingBoxFormat``.
+    """
+
+    format: Annotated[Any, _format]
+
+    @property
+    def words(self) -> str:
+        return f"boxes as {self.format}"
+
+    def read(self, reading: Reading) -> Declined | None:
+        joint = reading.joint
+        if joint is None or joint.pure:
+            return _ALONE
+        reading.joint = joint.changed(joint.names("boxes"), format=self.format)
+        return None
+
+
+@dataclass(frozen=True)
+class Delivery(Step):
+    """Dtypes and classes of targets: a part of torchvision's ToDtype, or ToPureTensor.
+
+    Attributes:
+        dtypes: By kind of target.
+        pure: Whether targets become plain tensors.
+    """
+
+    dtypes: tuple[tuple[str, str], ...] = ()
+    pure: bool = False
+
+    def read(self, reading: Reading) -> Declined | None:
+        joint = reading.joint
+        if joint is None or joint.pure:
+            return None
+        for kind, dtype in self.dtypes:
+            joint = joint.changed(joint.names(kind), dtype=dtype)
+        reading.joint = replace(joint, pure=self.pure)
+        return None
+
+
+def dtypes_of(by_class: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the dtypes that a ToDtype with a dict gives targets, by their kind."""
+    classes = sys.modules["torchvision.tv_tensors"]
+    kinds = {
+        "boxes": classes.BoundingBoxes,
+        "points": classes.KeyPoints,
+        "mask": classes.Mask,
+        "outlines": classes.Mask,
+    }
+    found = {kind: by_class.get(one, by_class.get("others")) for kind, one in kinds.items()}
+    return tuple(
+        (kind, str(dtype).removeprefix("torch.")) for kind, dtype in found.items() if dtype
+    )
+
+
+def _options(who: str, name: str, given: Any) -> tuple[float, ...]:
+    values = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if given is None else given
+    return checks.numbers(who, name, values, len(values))
+
+
+@dataclass(frozen=True)
+class RandomIoUCrop(Transform):
+    """Crop a part that some box overlaps enough (Liu et al., 2015: SSD).
+
+    A box whose middle is outside becomes zeros, so :class:`SanitizeBoundingBoxes` has to follow.
+
+    Attributes:
+        min_scale: Least part of the width and of the height, above 0.
+        max_scale: Greatest such part, at most 1.
+        min_aspect_ratio: Least width / height of the crop.
+        max_aspect_ratio: Greatest such ratio.
+        sampler_options: Least overlaps (intersection over union) that one is drawn of; 1 or more
+            leaves the image whole. None: 0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.
+        trials: Attempts before another overlap is drawn.
+    """
+
+    any_floats = True
+
+    min_scale: Annotated[float, checks.number_from(1e-6, 1.0)] = 0.3
+    max_scale: Annotated[float, checks.number_from(1e-6, 1.0)] = 1.0
+    min_aspect_ratio: Annotated[float, checks.number_from(1e-6, 1e6)] = 0.5
+    max_aspect_ratio: Annotated[float, checks.number_from(1e-6, 1e6)] = 2.0
+    sampler_options: Annotated[Sequence[float] | None, _options] = None
+    trials: checks.Whole = 40
+
+    @property
+    def words(self) -> str:
+        return "random crop that a box overlaps"
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return _without_boxes(reading)
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None
+
+    def works_on_floats(self, normalised: bool) -> bool:
+        return True
+
+    def emit(self, tree: Builder) -> None:
+        scales = (self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio)
+        options: Any = self.sampler_options
+        tree.leaf("iou_crop", *scales, self.trials, *options, draws=1)
+
+    @classmethod
+    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
+        ratios = transform.min_aspect_ratio, transform.max_aspect_ratio
+        scales = transform.min_scale, transform.max_scale
+        return cls(*scales, *ratios, tuple(transform.options), transform.trials)
+
+
+@dataclass(frozen=True)
+class RandomZoomOut(ByChance):
+    """Put the image onto a larger canvas, at a random place.
+
+    Attributes:
+        fill: Value of the canvas: 0 to 255, or one a channel.
+        side_range: Its sides are those of the image by a factor that is uniform in (from, to), from
+            1.
+        p: Probability.
+    """
+
+    fill: Fill = 0
+    side_range: Annotated[Range, checks.range_from(1.0)] = (1.0, 4.0)
+    p: checks.Probability = 0.5
+
+    @property
+    def doing(self) -> str:
+        return f"zoom out by {range_words(self.side_range)}"
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.leaf("zoom_out", *self.side_range, *self.fill, draws=3)  # type: ignore[misc]

@@ -1,0 +1,216 @@
+"""Boxes and key points follow the image, as torchvision.transforms.v2 moves them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from containers import edit_manifest
+from fastdata.converters import TableImages, pack
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader, ImageDataset, Ragged
+from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.transforms import Compose, RandomHorizontalFlip, Resize
+
+_FORMATS = {"boxes": "xywh", "keypoints": "xyv"}
+_FIELDS = ("image", "boxes", "labels", "keypoints", "name")
+_ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    import_torchvision()
+    from torchvision.transforms import v2
+
+    return v2
+
+
+def _table(folder: Path) -> pa.Table:
+    rng = np.random.default_rng(7)
+    rows = []
+    for number in range(_ROWS):
+        width, height = (int(side) for side in rng.integers(40, 120, 2))
+        pixels = rng.integers(0, 256, (5, 7, 3), np.uint8)
+        image = Image.fromarray(pixels).resize((width, height))
+        image.save(folder / f"{number}.jpg")
+        count = number % 4
+        places = rng.uniform(0, 0.7, (count, 2)) * (width, height)
+        boxes = np.concatenate([places, rng.uniform(1, 30, (count, 2))], 1)
+        points = rng.uniform(0, 1, (count, 5, 3)) * (width, height, 1)
+        points[..., 2] = rng.integers(0, 3, (count, 5))
+        rows.append(
+            {
+                "path": f"{number}.jpg",
+                "boxes": boxes.tolist(),
+                "labels": rng.integers(0, 90, count).tolist(),
+                "keypoints": points.reshape(count, 15).tolist(),
+                "name": f"sample {number}",
+            }
+        )
+    found = pa.Table.from_pylist(rows)
+    at = found.column_names.index("keypoints")
+    fixed = found["keypoints"].cast(pa.list_(pa.list_(pa.float32(), 15)))
+    return found.set_column(at, "keypoints", fixed)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("targets")
+    out = folder / "packed"
+    pack(TableImages(_table(folder), folder), out)
+
+    def mean(fields: dict[str, Any]) -> None:
+        for field in fields["fields"]:
+            if field["name"] in _FORMATS:
+                field["format"] = _FORMATS[field["name"]]
+
+    edit_manifest(out, mean)
+    return out
+
+
+def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
+    """Return what torchvision makes of a sample, from the values that were packed."""
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+
+    plain = ImageDataset(packed, fields=_FIELDS)
+    image, boxes, labels, points, name = plain[row]
+    size = image.height, image.width
+    given = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    found = tv_tensors.BoundingBoxes(given, format="XYWH", canvas_size=size)
+    triples = torch.tensor(points, dtype=torch.float32).reshape(len(boxes), 5, 3)
+    target = {
+        "boxes": functional.convert_bounding_box_format(found, new_format="XYXY"),
+        "labels": torch.tensor(labels, dtype=torch.int64),
+        "keypoints": tv_tensors.KeyPoints(triples[..., :2], canvas_size=size),
+        "keypoints_visibility": triples[..., 2].long(),
+        "name": name,
+    }
+    return transform(image, target)
+
+
+def _assert_same(found: Any, expected: Any) -> None:
+    (image, target), (other, wanted) = found, expected
+    assert (image.int() - other.int()).abs().max() <= 1
+    assert list(target) == list(wanted)
+    for name in ("boxes", "keypoints"):
+        assert type(target[name]) is type(wanted[name])
+        assert target[name].shape == wanted[name].shape
+        torch.testing.assert_close(
+            target[name].as_subclass(torch.Tensor),
+            wanted[name].as_subclass(torch.Tensor),
+            rtol=0,
+            atol=1e-4,
+        )
+        assert getattr(target[name], "canvas_size", 0) == getattr(wanted[name], "canvas_size", 0)
+    for name in ("labels", "keypoints_visibility"):
+        assert torch.equal(target[name], wanted[name])
+    assert target["name"] == wanted["name"]
+
+
+def _pipelines(v2: Any) -> dict[str, Any]:
+    tail = [v2.ToImage()]
+    return {
+        "resize": v2.Compose([v2.Resize((50, 60)), *tail]),
+        "shorter": v2.Compose([v2.Resize(30, max_size=50), *tail]),
+        "crop": v2.Compose([v2.CenterCrop(48), v2.SanitizeBoundingBoxes(), *tail]),
+        "flip": v2.Compose([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0), *tail]),
+        "pad": v2.Compose([v2.Pad((3, 5, 7, 9)), v2.ClampBoundingBoxes(), *tail]),
+        "format": v2.Compose([v2.ConvertBoundingBoxFormat("CXCYWH"), *tail]),
+        "pure": v2.Compose([v2.RandomHorizontalFlip(1.0), *tail, v2.ToPureTensor()]),
+        "drop": v2.Compose(
+            [v2.CenterCrop(48), v2.SanitizeBoundingBoxes(10, 200), v2.Resize((30, 30)), *tail]
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["resize", "shorter", "crop", "flip", "pad", "format", "pure", "drop"]
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_is_what_torchvision_makes_of_it(
+    v2: Any, packed: Path, name: str, workers: int
+) -> None:
+    transform = _pipelines(v2)[name]
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=list, require_native=True)
+    samples = [sample for batch in loader for sample in batch]
+    assert len(samples) == _ROWS
+    copied = pickle.loads(pickle.dumps(dataset))
+    for row, sample in enumerate(samples):
+        expected = _as_torchvision(packed, row, transform)
+        _assert_same(sample, expected)
+        _assert_same(copied[row], expected)
+        _assert_same(dataset.__getitems__([row])[0], expected)
+
+
+def test_without_a_collate_fn_lists_are_ragged(v2: Any, packed: Path) -> None:
+    transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    images, target = next(iter(DataLoader(dataset, _ROWS)))
+    assert images.shape == (_ROWS, 3, 50, 60)
+    assert target["name"] == [f"sample {number}" for number in range(_ROWS)]
+    for name in ("boxes", "labels", "keypoints"):
+        assert isinstance(target[name], Ragged)
+        for row, one in enumerate(target[name].list()):
+            torch.testing.assert_close(
+                one,
+                _as_torchvision(packed, row, transform)[1][name].as_subclass(torch.Tensor),
+                rtol=0,
+                atol=1e-4,
+            )
+
+
+def test_transforms_of_fastdata_move_targets(v2: Any, packed: Path) -> None:
+    ours = Compose([Resize((50, 60)), RandomHorizontalFlip(1.0)])
+    theirs = v2.Compose([v2.Resize((50, 60)), v2.RandomHorizontalFlip(1.0), v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=ours, fields=_FIELDS)
+    for row in range(_ROWS):
+        _assert_same(dataset[row], _as_torchvision(packed, row, theirs))
+
+
+def test_what_torchvision_does_in_python_takes_all_of_a_sample(v2: Any, packed: Path) -> None:
+    def last(image: Any, target: Any) -> Any:
+        return image, {**target, "count": len(target["boxes"])}
+
+    transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage(), last])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    with pytest.warns(SlowPathWarning, match="the core does not do last"):
+        loader = DataLoader(dataset, 5, collate_fn=list)
+    for row, sample in enumerate(sample for batch in loader for sample in batch):
+        image, target = sample
+        assert target.pop("count") == row % 4
+        _assert_same(
+            (image, target), _as_torchvision(packed, row, v2.Compose(transform.transforms[:2]))
+        )
+
+
+def test_one_field_beside_the_image_is_the_target(v2: Any, packed: Path) -> None:
+    from torchvision import tv_tensors
+
+    dataset = ImageDataset(packed, transforms=v2.Resize((50, 60)), fields=("image", "boxes"))
+    image, boxes = dataset[3]
+    assert image.size == (60, 50)
+    assert isinstance(boxes, tv_tensors.BoundingBoxes)
+    assert len(boxes) == 3
+
+
+def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
+    transform = v2.Compose([v2.Resize((50, 60)), v2.RandAugment(), v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    with pytest.raises(TypeError):
+        dataset[3]
+    with pytest.raises(UsageError, match="RandAugment"):
+        DataLoader(dataset, 2, require_native=True)
+
+
+def test_transforms_exclude_transform(packed: Path) -> None:
+    with pytest.raises(UsageError, match="transforms="):
+        ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))
