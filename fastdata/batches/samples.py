@@ -222,7 +222,7 @@ class SampleDecoder:
         names = ["image", *reader.joint.targets]
         values = {name: self._value(name, batch, further, slot) for name in names}
         recipe: Any = self._settings["image"].recipe
-        found: tuple[Any, ...] = recipe.finish_joint(reader.joint.sample(values))
+        found: tuple[Any, ...] = recipe.finish_joint(reader.sample(values))
         return found
 
     def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:

@@ -18,6 +18,7 @@ from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS, RELATIVE, Field
 from fastdata.transforms.joint import Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.reading import tensor_image
 
 if TYPE_CHECKING:
     import torch
@@ -184,6 +185,13 @@ class TargetReader:
             self._classed(name, one, (height, width))
             for one, (width, height) in zip(several, moved.sizes.tolist(), strict=True)
         ]
+
+    def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a sample as a joint transform does, of its image and targets by name."""
+        image = tensor_image() if self.joint.as_image else None
+        if image is not None:
+            values = {**values, "image": image(values["image"])}
+        return self.joint.sample(values)
 
     def unmoved(self, source: Source, row: int, size: tuple[int, int]) -> dict[str, Any]:
         """Return the targets of one sample that are columns, before any transform, by name.

@@ -291,11 +291,10 @@ class NativeIterator(Iterator[Any]):
             columns = [self._values(name, batch) for name in self._fields]
             samples = list(zip(*columns, strict=True))
         else:
-            joint = self._reader.joint
-            names = ["image", *joint.targets]
+            names = ["image", *self._reader.joint.targets]
             columns = [self._values(name, batch) for name in names]
             rows = zip(*columns, strict=True)
-            samples = [joint.sample(dict(zip(names, row, strict=True))) for row in rows]
+            samples = [self._reader.sample(dict(zip(names, row, strict=True))) for row in rows]
         with seeded(self._progress.batch_key):
             result = called(collate, samples)
             if self._config.host_transform is not None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -331,8 +331,10 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
         calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
         recipe = Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
     else:
-        calls_of = view.tail_calls() if joint is None else tuple(view.tail)
-        recipe = Recipe(tuple(programs), calls_of, unknown_steps(view), joint=view.joint)
+        calls_of, whole = view.tail_calls(), view.joint
+        if whole is not None:
+            calls_of, whole = tuple(view.tail), replace(whole, as_image=view.kind == "image")
+        recipe = Recipe(tuple(programs), calls_of, unknown_steps(view), joint=whole)
     return recipe if refusal is None else refusal._replace(unequal=recipe)
 
 

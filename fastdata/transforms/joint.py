@@ -45,11 +45,13 @@ class Joint:
             dicts of these. ``image`` is among them.
         targets: The fields beside the image, by name.
         pure: Whether targets are plain tensors, rather than of torchvision's classes.
+        as_image: Whether the image is of torchvision's class of image tensors.
     """
 
     form: tuple[Any, ...]
     targets: Mapping[str, Target]
     pure: bool = False
+    as_image: bool = False
 
     def names(self, *kinds: str) -> list[str]:
         """Return the targets of some kinds."""
