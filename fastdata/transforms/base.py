@@ -7,6 +7,7 @@ the core: tests compare both with the original libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms import geometry
+from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 from fastdata.transforms.joint import Joint
@@ -73,6 +75,17 @@ class ByChance(Transform):
     def emit_always(self, tree: Builder) -> None:
         """Build the nodes for an image that is augmented."""
         tree.call(self.operation)
+
+
+@dataclass(frozen=True)
+class Filling(Transform):
+    """Transforms that fill pixels outside the image.
+
+    Attributes:
+        mask_fill: Value of such pixels of masks; None: as ``fill``.
+    """
+
+    mask_fill: MaskFill = field(default=None, kw_only=True)
 
 
 class Sized(Transform):

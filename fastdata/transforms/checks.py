@@ -299,6 +299,8 @@ Warp: TypeAlias = Annotated["str | int | enum.Enum", partial(interpolation, know
 
 #: A value for all channels, or one for each; None: 0.
 Fill: TypeAlias = Annotated["float | Sequence[float] | None", fill]
+#: A value for masks, which may have 16 bits; None: that of images.
+MaskFill: TypeAlias = Annotated["int | None", optional(whole_from(0, 65535))]
 
 Padding: TypeAlias = Annotated["int | Sequence[int]", padding]
 PaddingMode: TypeAlias = Annotated[str, partial(choice, known=PADDING_MODES)]

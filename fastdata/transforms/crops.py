@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Sized, Transform
+from fastdata.transforms.base import ByChance, Filling, Sized, Transform
 from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, Size
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Cut, Fixed, Reading, Several, Step
@@ -65,13 +65,14 @@ class _Cropping(Sized):
 
 
 @dataclass(frozen=True)
-class CenterCrop(_Cropping):
+class CenterCrop(Filling, _Cropping):
     """Crop the middle; smaller images are padded, with zeros as torchvision does it.
 
     Attributes:
         size: An int for a square, or (height, width).
         fill: Value of the padding: 0 to 255, or one a channel.
         padding_mode: As in :class:`Pad`.
+        mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
     size: Size
@@ -89,7 +90,7 @@ class CenterCrop(_Cropping):
 
     def emit(self, tree: Builder) -> None:
         mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.leaf("centre_crop", *self.target, mode, *self.fill)  # type: ignore[misc]
+        tree.leaf("centre_crop", *self.target, mode, *tree.fill_of(self))
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class RandomCrop(_Cropping):
+class RandomCrop(Filling, _Cropping):
     """Crop at a position that is drawn uniformly.
 
     Attributes:
@@ -147,6 +148,7 @@ class RandomCrop(_Cropping):
             anywhere in the crop. Otherwise they are errors.
         fill: Value of the padding: 0 to 255, or one a channel.
         padding_mode: As in :class:`Pad`.
+        mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
     draws_geometry = True
@@ -191,9 +193,8 @@ class RandomCrop(_Cropping):
 
     def emit(self, tree: Builder) -> None:
         padding: Any = self.padding
-        fill: Any = self.fill
         mode = checks.PADDING_MODES.index(self.padding_mode)
-        values = (*self.target, *padding, self.pad_if_needed, mode, *fill)
+        values = (*self.target, *padding, self.pad_if_needed, mode, *tree.fill_of(self))
         tree.leaf("random_crop", *values, draws=2)
 
     @classmethod
@@ -240,7 +241,7 @@ class RandomVerticalFlip(ByChance):
 
 
 @dataclass(frozen=True)
-class Pad(Transform):
+class Pad(Filling):
     """Put pixels around the image.
 
     Attributes:
@@ -248,6 +249,7 @@ class Pad(Transform):
         fill: Value of ``constant`` padding: 0 to 255, or one a channel.
         padding_mode: ``constant``; ``edge``, the pixels there; ``reflect``, the image without its
             edge; ``symmetric``, the image with it.
+        mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
     padding: Padding
@@ -264,7 +266,7 @@ class Pad(Transform):
 
     def emit(self, tree: Builder) -> None:
         mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.call("pad", *self.padding, mode, *self.fill)  # type: ignore[misc]
+        tree.call("pad", *self.padding, mode, *tree.fill_of(self))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,14 @@ class Builder:
         draws: int = 0,
     ) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill = step.fill if self._filled else (-1, -1, -1)
+        fill = self.fill_of(step) if self._filled else (-1, -1, -1)
         interpolation = WARPS.index(step.interpolation)
         self.leaf(kind, *values, interpolation, *fill, *rest, self._tensors > 0, draws=draws)
+
+    def fill_of(self, step: Any) -> tuple[float, ...]:
+        """Return the value of each channel that a step fills with."""
+        fill: tuple[float, ...] = step.fill
+        return fill
 
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.base import ByChance, Filling, range_words
 from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
 from fastdata.transforms.reading import Fixed
 from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Number
@@ -32,7 +32,7 @@ def _center_values(center: Any) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class RandomRotation(Transform):
+class RandomRotation(Filling):
     """Rotate the image.
 
     Attributes:
@@ -43,6 +43,7 @@ class RandomRotation(Transform):
         expand: Make the result large enough for all of the rotated image.
         center: (x, y) from the upper left, in pixels; None: the image's centre.
         fill: Value of pixels outside the image: 0 to 255, or one a channel.
+        mask_fill: Value of such pixels of masks, 0 to 65535; None: as ``fill``.
     """
 
     otherwise_on_tensors = True
@@ -67,7 +68,7 @@ class RandomRotation(Transform):
 
 
 @dataclass(frozen=True)
-class RandomAffine(Transform):
+class RandomAffine(Filling):
     """Rotate, move, scale and shear the image about its centre.
 
     Attributes:
@@ -78,6 +79,7 @@ class RandomAffine(Transform):
             means (-s, s); None: 0.
         interpolation: As in :class:`RandomRotation`.
         fill: As in :class:`RandomRotation`.
+        mask_fill: As in :class:`RandomRotation`.
         center: As in :class:`RandomRotation`.
     """
 
@@ -118,7 +120,7 @@ class RandomAffine(Transform):
 
 
 @dataclass(frozen=True)
-class RandomPerspective(ByChance):
+class RandomPerspective(Filling, ByChance):
     """Move the image's corners inwards, as a change of perspective does.
 
     Attributes:
@@ -126,6 +128,7 @@ class RandomPerspective(ByChance):
         p: Probability.
         interpolation: As in :class:`RandomRotation`.
         fill: As in :class:`RandomRotation`.
+        mask_fill: As in :class:`RandomRotation`.
     """
 
     otherwise_on_tensors = True
