@@ -369,7 +369,7 @@ class Targets:
         """
 
 FILTERS: tuple[str, ...]
-"""Names of filters; a filter's number is its place here."""
+"""Names of filters; a filter's number is its place here. ``nearest_floor`` is torch's nearest."""
 
 CUT: np.dtype[np.void]
 """A row of a batch's geometry (``native/geometry/cut.h``); `fastdata.transforms.geometry` has its

@@ -51,6 +51,7 @@ Request read_request(const uint8_t* c) {
   cut.flip = (c[0] & 32) != 0;
   cut.whole = (c[0] & 128) != 0;
   cut.filter = c[2] & 3;
+  if (cut.filter == 0 && c[3] & 64) cut.filter = kLastFilter;
   r.sample.output.type = static_cast<DataType>(c[2] >> 2 & 3);
   // The output as a window of a larger resize, mostly one that lies in it.
   if (c[2] & 16) {

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from jpegs import encode, picture, pillow
 from PIL import Image
 
+from fastdata import _native
 from fastdata.decode import DecodeError, decode_batch, decode_jpeg, seek_points
 from fastdata.sample.photograph import paint
+from fastdata.transforms.geometry import render
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -229,3 +231,42 @@ def test_dct_scaling_of_photographs():
     assert np.percentile(differences, 99) <= 8
     assert np.mean(decibels) > 42
     assert min(decibels) > 37
+
+
+def torchs_nearest(pixels, box, full, window, size, flip):
+    """Crop as torch slices, resize as it interpolates, crop again, flip."""
+    torch = pytest.importorskip("torch")
+    left, top, right, bottom = box
+    image = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]
+    image = torch.nn.functional.interpolate(image, size=full[::-1], mode="nearest")[0]
+    (x, y), (width, height) = window, size
+    image = image[:, y : y + height, x : x + width]
+    return (image.flip(-1) if flip else image).permute(1, 2, 0).numpy()
+
+
+@_SETTINGS
+@given(request_=requests(most=400), flip=st.booleans())
+def test_nearest_floor_takes_the_pixels_of_torch(simd, request_, flip):
+    (width, height), box, full, window, size = request_
+    pixels = picture(width, height, width, 255)
+    expected = torchs_nearest(pixels, box, full, window, size, flip)
+    options = {"regions": [box], "sizes": [full], "windows": [window], "flips": [flip]}
+    out = decode_batch([pixels], size, filter="nearest_floor", **options)[0]
+    assert np.array_equal(out, expected)
+    cut = np.zeros(1, _native.CUT)
+    cut["box"], cut["size"], cut["window"], cut["canvas"] = box, full, window, size
+    cut["filter"], cut["flip"] = _native.FILTERS.index("nearest_floor"), flip
+    assert np.array_equal(render(Image.fromarray(pixels), cut[0]), expected)
+
+
+@pytest.mark.parametrize("upright", [False, True])
+def test_nearest_floor_takes_the_pixels_of_torch_at_all_sizes(upright):
+    for have in [*range(1, 60), 480, 641, 1333, 4000]:
+        pixels = np.repeat(np.arange(have, dtype=np.int64)[None, :, None], 3, 2)
+        pixels = (pixels >> [0, 8, 16]).astype(np.uint8)
+        for want in [*range(1, 60), 512, 2 * have, 3 * have + 1]:
+            box, full, shown = (0, 0, have, 1), (want, 1), pixels
+            if upright:
+                box, full, shown = (0, 0, 1, have), (1, want), pixels.transpose(1, 0, 2).copy()
+            expected = torchs_nearest(shown, box, full, (0, 0), full, False)
+            assert np.array_equal(decode_jpeg(shown, box, full, filter="nearest_floor"), expected)

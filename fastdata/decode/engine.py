@@ -105,8 +105,8 @@ def decode_jpeg(
         size: (width, height) of the result, as Pillow's ``resize``; default: the region's.
         seek_points: the image's table from :func:`seek_points`.
         flip: mirror left to right, after cropping.
-        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; all but nearest
-            antialias.
+        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``, as Pillow's; all but nearest
+            antialias. ``nearest_floor``: as torch's ``interpolate(mode="nearest")``.
         dct_scaling: decode at 1/2, 1/4 or 1/8 where the region is at least so many times
             larger than ``size``. Faster, but other pixels than Pillow's.
         fallback: what Pillow decodes: ``unsupported``, images of other kinds; ``always``,

@@ -97,13 +97,24 @@ def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
         image = _cut(image, left, upper, (right - left, lower - upper))
     resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
     if image.size != resized:
-        resample = _native.FILTERS[cut["filter"]]
-        image = image.resize(resized, Image.Resampling[resample.upper()])
+        image = _resized(image, resized, _native.FILTERS[cut["filter"]])
     x, y = cut["window"].tolist()
     if (x, y, *resized) != (0, 0, *canvas):
         image = _cut(image, x, y, canvas)
     found: npt.NDArray[np.uint8] = np.array(image)
     return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
+
+
+def _resized(image: Image.Image, size: tuple[int, int], name: str) -> Image.Image:
+    if name != "nearest_floor":
+        return image.resize(size, Image.Resampling[name.upper()])
+    columns, rows = (
+        (np.arange(to, dtype=np.float32) * (np.float32(have) / np.float32(to))).astype(np.int64)
+        for have, to in zip(image.size, size, strict=True)
+    )
+    last = image.height - 1, image.width - 1
+    pixels = np.asarray(image)
+    return Image.fromarray(pixels[np.minimum(rows, last[0])][:, np.minimum(columns, last[1])])
 
 
 def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:

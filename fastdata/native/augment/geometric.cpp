@@ -85,7 +85,7 @@ Status resize(const Call& call, Canvas& canvas) {
   int width, height, filter;
   if (!whole_number(call.values[0], 1, kMaxSide, width) ||
       !whole_number(call.values[1], 1, kMaxSide, height) ||
-      !whole_number(call.values[2], 0, static_cast<int>(Filter::lanczos), filter))
+      !whole_number(call.values[2], 0, kLastFilter, filter))
     return {Code::bad_parameters, "a size outside 1 to 2^24, or no such filter"};
   if (width == image.width && height == image.height) return {};
   Planes next;

@@ -196,7 +196,7 @@ Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
     if (step.filters.empty() == is_resize(step.kind))
       throw std::invalid_argument("filters are for resizes, and for all of them: " + name);
     for (uint8_t filter : step.filters)
-      if (filter > static_cast<uint8_t>(Filter::lanczos))
+      if (filter > kLastFilter)
         throw std::invalid_argument("a filter that there is not for " + name);
     const double* v = step.values.data();
     if (step.kind == StepKind::resized_crop) step.ranges.emplace(v[2], v[3], v[4], v[5], v[6] != 0);

@@ -60,7 +60,7 @@ std::pair<int64_t, int64_t> resized_shorter_python(int64_t width, int64_t height
 void bind_geometry(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(Cut, box, size, window, canvas, too_small, found, filter, flip, whole,
                        padding, key, matrix);
-  m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos");
+  m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos", "nearest_floor");
   m.attr("CUT") = py::dtype::of<Cut>();
   m.def("resized_shorter", &resized_shorter_python, py::arg("width"), py::arg("height"),
         py::arg("shorter"), py::arg("bound"));

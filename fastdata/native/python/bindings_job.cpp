@@ -208,10 +208,8 @@ const Cut* cuts_of(const py::object& array, size_t count) {
   if (!Cuts::check_(array) || py::cast<Cuts>(array).ndim() != 1 || py::len(array) != count)
     throw py::value_error("cuts must be a contiguous array of CUT, one a sample");
   const Cut* cuts = py::cast<Cuts>(array).data();
-  if (std::any_of(cuts, cuts + count, [](const Cut& cut) {
-        return cut.filter > static_cast<uint8_t>(Filter::lanczos);
-      }))
-    throw py::value_error("filters must be 0 nearest, 1 bilinear, 2 bicubic, 3 lanczos");
+  if (std::any_of(cuts, cuts + count, [](const Cut& cut) { return cut.filter > kLastFilter; }))
+    throw py::value_error("filters must be numbers of FILTERS");
   return cuts;
 }
 

@@ -71,9 +71,11 @@ void trim(T* weights, int32_t& first, int32_t& taps) {
   taps = used - skipped;
 }
 
-/// `wide` is what the caller wants, axis.wide what it gets.
-void build_nearest(const Extension& from, int outputs, int first, bool wide, Axis& axis) {
+/// `wide` is what the caller wants, axis.wide what it gets. `in_single`: as torch finds the pixels.
+void build_nearest(const Extension& from, int outputs, int first, bool wide, bool in_single,
+                   Axis& axis) {
   const double scale = from.length / outputs;
+  const float single = static_cast<float>(from.length) / static_cast<float>(outputs);
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
@@ -85,7 +87,9 @@ void build_nearest(const Extension& from, int outputs, int first, bool wide, Axi
   double at = from.begin + scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
   for (int i = 0; i < first; i++) at += scale;
   for (int i = 0; i < axis.outputs; i++, at += scale) {
-    axis.first[i] = std::min(static_cast<int>(at), from.inputs - 1);
+    const double source =
+        in_single ? from.begin + std::floor(static_cast<float>(first + i) * single) : at;
+    axis.first[i] = std::min(static_cast<int>(source), from.inputs - 1);
     axis.taps[i] = 1;
     const size_t weight = static_cast<size_t>(i) * axis.stride;
     if (wide)
@@ -258,8 +262,9 @@ void build_axis(Filter filter, const Extension& from, int outputs, OutputRange w
   axis.max_taps = 0;
   axis.first.resize(window.count);
   axis.taps.resize(window.count);
-  if (filter == Filter::nearest || (from.begin == 0 && from.length == outputs))
-    build_nearest(from, outputs, window.first, vertical, axis);
+  const bool torch = filter == Filter::nearest_floor;
+  if (torch || filter == Filter::nearest || (from.begin == 0 && from.length == outputs))
+    build_nearest(from, outputs, window.first, vertical, torch, axis);
   else if (filter == Filter::bilinear)
     build<Bilinear>(kernels().bilinear_taps, from, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)

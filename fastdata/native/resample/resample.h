@@ -12,7 +12,9 @@
 
 namespace fastdata {
 
-enum class Filter { nearest, bilinear, bicubic, lanczos };  // Python: `_native.FILTERS`
+/// Those of Pillow, and torch's nearest, which takes other pixels. Python: `_native.FILTERS`.
+enum class Filter { nearest, bilinear, bicubic, lanczos, nearest_floor };
+constexpr int kLastFilter = static_cast<int>(Filter::nearest_floor);
 
 // Note [Weights]: Pillow's weights are integers of 22 bits; with those ("wide") results are
 // Pillow's, and the vertical pass always has them. The vector paths multiply them in two words or
