@@ -469,6 +469,52 @@ class ProbeJob(Work):
 
     def __init__(self, extents: Extents) -> None: ...
 
+class Outlines:
+    """Outlines of the objects of N images: polygons or run lengths of each.
+
+    ``offsets``: (N + 1,), of each image's objects. ``polygons``: (offsets of each object's
+    polygons; of each polygon's numbers; the numbers: x, y, x, y, …, in pixels or, if ``relative``,
+    in parts of the image's sides). ``runs``: (height and width of each object's mask, int32,
+    (objects, 2), below 0 for objects with polygons; offsets of each object's lengths or characters;
+    the lengths, uint32, or COCO's text, uint8).
+
+    ValueError: offsets do not fit.
+    """
+
+    def __init__(
+        self,
+        widths: npt.NDArray[np.int32],
+        heights: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        polygons: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]
+        | None = None,
+        relative: bool = False,
+        runs: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[Any]] | None = None,
+    ) -> None: ...
+
+class MaskJob(Work):
+    """Masks of objects after each image's cut and its draws of ``program``, 0 or 1 but for fills.
+
+    ``sizes``: (width, height) of each image's masks, (N, 2). ``out``: bytes, the masks of all
+    images one after the other. ``kept``: (numbers of the objects to paint, among those of their
+    image; offsets of each image's); None: all. ``targets``: after the cuts, for a program whose
+    crops depend on boxes. The offset of a failure is the object's number in its image.
+
+    ValueError: the arguments do not fit each other.
+    """
+
+    def __init__(
+        self,
+        outlines: Outlines,
+        *,
+        cuts: npt.NDArray[np.void],
+        sizes: npt.NDArray[np.int32],
+        out: npt.NDArray[np.uint8],
+        program: PixelProgram | None = None,
+        kept: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None = None,
+        targets: Targets | None = None,
+    ) -> None: ...
+
 class ReadJob(Work):
     """Read whole samples of Extents, for other decoders; keep the Extents.
 

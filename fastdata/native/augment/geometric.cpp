@@ -4,22 +4,13 @@
 #include <cstring>
 
 #include "augment/operations.h"
+#include "augment/padding.h"
 #include "simd/kernels.h"
 
 namespace fastdata {
 namespace {
 
 constexpr int kMaxSide = 1 << 24;  // as sample.cpp has it
-
-enum class PadMode { constant, edge, reflect, symmetric };
-
-/// The pixel, of n, that stands `i` before the first or behind the last (numpy.pad).
-int padded_from(PadMode mode, int64_t i, int n) {
-  if (mode == PadMode::edge || n == 1) return i < 0 ? 0 : i < n ? static_cast<int>(i) : n - 1;
-  const int64_t period = mode == PadMode::reflect ? 2 * (int64_t{n} - 1) : 2 * int64_t{n};
-  const int64_t at = ((i % period) + period) % period;
-  return static_cast<int>(at < n ? at : mode == PadMode::reflect ? period - at : period - 1 - at);
-}
 
 /// Pillow's resize of a whole image: each row, then columns of the results.
 void resize_rows_first(Canvas& canvas, const Planes& image, const Planes& next) {

@@ -221,6 +221,7 @@ PYBIND11_MODULE(_native, m) {
   bind_program(m);
   bind_targets(m);
   bind_job(m);
+  bind_outlines(m);
   // Runs after fastdata's other exit functions, since this one is registered first.
   Released::watch_forks();
   py::module_::import("atexit").attr("register")(py::cpp_function(&Released::forbid_others));
@@ -233,3 +234,4 @@ PYBIND11_MODULE(_native, m) {
 #include "python/bindings_job.cpp"
 #include "python/bindings_program.cpp"
 #include "python/bindings_targets.cpp"
+#include "python/bindings_outlines.cpp"  // of jobs

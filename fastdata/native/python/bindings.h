@@ -9,6 +9,7 @@ void bind_augment(pybind11::module_& m);
 void bind_extents(pybind11::module_& m);
 void bind_geometry(pybind11::module_& m);
 void bind_job(pybind11::module_& m);
+void bind_outlines(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
 void bind_targets(pybind11::module_& m);
 

@@ -1,0 +1,140 @@
+#include "outlines/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "augment/padding.h"
+
+namespace fastdata {
+namespace {
+
+constexpr int kMaxSide = 1 << 24;  // as sample.cpp has it
+
+}  // namespace
+
+void Sampling::begin(int width, int height) {
+  columns_.resize(static_cast<size_t>(width));
+  rows_.resize(static_cast<size_t>(height));
+  std::iota(columns_.begin(), columns_.end(), 0);
+  std::iota(rows_.begin(), rows_.end(), 0);
+  fills_.clear();
+}
+
+int32_t Sampling::add_fill(uint8_t value) {
+  fills_.push_back(value);
+  return -static_cast<int32_t>(fills_.size());
+}
+
+Status Sampling::move(const Cut& cut) {
+  if (cut.too_small) return {Code::bad_region, "an image that is too small for a crop"};
+  for (const int side : {cut.size[0], cut.size[1], cut.canvas[0], cut.canvas[1]})
+    if (side < 1 || side > kMaxSide) return {Code::bad_region, "a cut without pixels"};
+  if (!cut.whole) {
+    const int64_t width = int64_t{cut.box[2]} - cut.box[0],
+                  height = int64_t{cut.box[3]} - cut.box[1];
+    if (width < 1 || width > kMaxSide || height < 1 || height > kMaxSide)
+      return {Code::bad_region, "a cut without pixels"};
+    const int32_t outside = add_fill(0);
+    crop(columns_, cut.box[0], static_cast<int>(width), outside);
+    crop(rows_, cut.box[1], static_cast<int>(height), outside);
+  }
+  resize(columns_, cut.size[0]);
+  resize(rows_, cut.size[1]);
+  const int32_t outside = add_fill(0);
+  crop(columns_, cut.window[0], cut.canvas[0], outside);
+  crop(rows_, cut.window[1], cut.canvas[1], outside);
+  if (cut.flip) std::reverse(columns_.begin(), columns_.end());
+  return {};
+}
+
+Status Sampling::move(const Call& call, bool& done) {
+  done = true;
+  for (int i = 0; i < info_of(call.operation).values; i++)
+    if (!std::isfinite(call.values[i])) return {Code::bad_parameters, "a value that is not finite"};
+  switch (call.operation) {
+    case Operation::flip_horizontal: std::reverse(columns_.begin(), columns_.end()); return {};
+    case Operation::flip_vertical: std::reverse(rows_.begin(), rows_.end()); return {};
+    case Operation::clamp_boxes:
+    case Operation::sanitize_boxes: return {};
+    case Operation::crop:
+    case Operation::iou_crop: return crop(call.values);
+    case Operation::resize: {
+      int width, height;
+      if (!whole_number(call.values[0], 1, kMaxSide, width) ||
+          !whole_number(call.values[1], 1, kMaxSide, height))
+        return {Code::bad_parameters, "a size outside 1 to 2^24"};
+      resize(columns_, width);
+      resize(rows_, height);
+      return {};
+    }
+    case Operation::pad: return pad(call.values);
+    default: done = false; return {};
+  }
+}
+
+void Sampling::crop(std::vector<int32_t>& places, int64_t first, int count, int32_t outside) {
+  const auto size = static_cast<int64_t>(places.size());
+  if (first == 0 && count == size) return;
+  std::vector<int32_t> cropped(static_cast<size_t>(count), outside);
+  const int64_t begin = std::max<int64_t>(first, 0), end = std::min(first + count, size);
+  if (begin < end)
+    std::copy(places.begin() + begin, places.begin() + end, cropped.begin() + (begin - first));
+  places.swap(cropped);
+}
+
+/// In single precision, as torch.nn.functional.interpolate.
+void Sampling::resize(std::vector<int32_t>& places, int count) {
+  const auto size = static_cast<int>(places.size());
+  if (count == size) return;
+  const float scale = static_cast<float>(size) / static_cast<float>(count);
+  other_.resize(static_cast<size_t>(count));
+  for (int i = 0; i < count; i++) {
+    const auto at = static_cast<int>(static_cast<float>(i) * scale);
+    other_[static_cast<size_t>(i)] = places[static_cast<size_t>(std::min(at, size - 1))];
+  }
+  places.swap(other_);
+}
+
+Status Sampling::crop(const double* values) {
+  int left, top, width, height;
+  if (!whole_number(values[0], 0, this->width() - 1, left) ||
+      !whole_number(values[1], 0, this->height() - 1, top) ||
+      !whole_number(values[2], 1, this->width() - left, width) ||
+      !whole_number(values[3], 1, this->height() - top, height))
+    return {Code::bad_parameters, "a crop outside the image"};
+  crop(columns_, left, width, 0);
+  crop(rows_, top, height, 0);
+  return {};
+}
+
+Status Sampling::pad(const double* values) {
+  int left, top, right, bottom, number, fill;
+  int* const sides[4] = {&left, &top, &right, &bottom};
+  for (int i = 0; i < 4; i++)
+    if (!whole_number(values[i], 0, kMaxSide, *sides[i]))
+      return {Code::bad_parameters, "a padding outside 0 to 2^24"};
+  if (!whole_number(values[4], 0, 3, number))
+    return {Code::bad_parameters, "a padding mode outside 0 to 3"};
+  if (!whole_number(values[5], 0, 255, fill))
+    return {Code::bad_parameters, "a fill outside 0 to 255"};
+  if (width() + left + right > 3 * kMaxSide || height() + top + bottom > 3 * kMaxSide)
+    return {Code::too_large, "an image of more than 2^24 pixels a side"};
+  const auto mode = static_cast<PadMode>(number);
+  const int32_t outside = mode == PadMode::constant ? add_fill(static_cast<uint8_t>(fill)) : 0;
+  const auto pad_side = [&](std::vector<int32_t>& places, int before, int after) {
+    const auto size = static_cast<int>(places.size());
+    other_.resize(static_cast<size_t>(before + size + after));
+    for (int i = -before; i < size + after; i++)
+      other_[static_cast<size_t>(i + before)] =
+          mode == PadMode::constant && (i < 0 || i >= size)
+              ? outside
+              : places[static_cast<size_t>(padded_from(mode, i, size))];
+    places.swap(other_);
+  };
+  pad_side(columns_, left, right);
+  pad_side(rows_, top, bottom);
+  return {};
+}
+
+}  // namespace fastdata

@@ -1,0 +1,117 @@
+"""Outlines of objects as COCO has them, of every shape, and their masks by pycocotools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from fastdata.converters.annotations import POLYGONS
+from fastdata.converters.coco import RLES
+
+from fastdata import _native
+from fastdata.batches.outlines import native_outlines
+
+#: A COCO segmentation: polygons, or run lengths.
+Outline = Any
+TEXTS = pa.list_(pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string())]))
+
+
+def cocos_mask(outline: Outline, width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Return the mask as torchvision's wrapped CocoDetection makes it."""
+    masks = pytest.importorskip("pycocotools.mask")
+    if isinstance(outline, list):
+        outline = masks.merge(masks.frPyObjects(outline, height, width))
+    elif not isinstance(outline["counts"], str):
+        outline = masks.frPyObjects(outline, height, width)
+    mask: npt.NDArray[np.uint8] = masks.decode(outline)
+    return mask
+
+
+def random_polygon(draw: np.random.Generator, width: int, height: int) -> list[float]:
+    """Return a polygon: a star, or corners anywhere, some on the grid, some far outside."""
+    corners, sides = int(draw.integers(3, 20)), np.array([width, height])
+    kind = draw.integers(6)
+    if kind == 0:
+        angles = np.sort(draw.random(corners) * 2 * np.pi)
+        radius = draw.random((corners, 1)) * max(width, height) * draw.choice([0.02, 0.2, 0.7])
+        points = draw.random(2) * sides + radius * np.stack([np.cos(angles), np.sin(angles)], 1)
+    else:
+        points = draw.random((corners, 2)) * (1 if kind == 1 else 2) * sides
+        points -= 0 if kind == 1 else 0.5 * sides
+        if kind > 2:
+            grid = {3: 1, 4: 4, 5: 10}[int(kind)]
+            points = np.round(points * grid) / grid
+    if draw.random() < 0.3:
+        points = np.clip(points, 0, sides)
+    if draw.random() < 0.05:
+        points = points * draw.choice([10, 300])
+    return [float(number) for number in points.ravel()]
+
+
+def random_outline(
+    draw: np.random.Generator, width: int, height: int, text: bool = False
+) -> Outline:
+    """Return polygons of an object, or its run lengths; as text, if ``text``."""
+    if draw.random() < 0.75:
+        count = int(draw.choice([1, 1, 1, 2, 3, 5]))
+        return [random_polygon(draw, width, height) for _ in range(count)]
+    mask = draw.random((height, width)) < draw.random()
+    if draw.random() < 0.7:
+        mask = cocos_mask([random_polygon(draw, width, height)], width, height) > 0
+    pixels = np.concatenate([[False], mask.ravel("F"), [True]])
+    counts = np.diff(np.concatenate([[0], np.flatnonzero(np.diff(pixels[:-1])), [mask.size]]))
+    size = [height, width]
+    if not text:
+        return {"size": size, "counts": [int(count) for count in counts]}
+    masks = pytest.importorskip("pycocotools.mask")
+    encoded = masks.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {"size": size, "counts": encoded["counts"].decode()}
+
+
+def columns(images: list[list[Outline]]) -> tuple[pa.Array, pa.Array]:
+    """Return the columns ``polygons`` and ``rle`` of images' objects."""
+    polygons = [[one if isinstance(one, list) else [] for one in image] for image in images]
+    runs = [[None if isinstance(one, list) else one for one in image] for image in images]
+    texts = any(one and isinstance(one["counts"], str) for image in runs for one in image)
+    return pa.array(polygons, POLYGONS), pa.array(runs, TEXTS if texts else RLES)
+
+
+def whole_cuts(sizes: list[tuple[int, int]]) -> npt.NDArray[np.void]:
+    """Return cuts that leave images of these sizes as they are."""
+    cuts = np.zeros(len(sizes), _native.CUT)
+    cuts["whole"] = 1
+    cuts["size"] = cuts["canvas"] = sizes
+    return cuts
+
+
+def painted(
+    images: list[list[Outline]],
+    sizes: list[tuple[int, int]],
+    cuts: npt.NDArray[np.void] | None = None,
+    results: list[tuple[int, int]] | None = None,
+    **options: Any,
+) -> tuple[list[npt.NDArray[np.uint8]], list[tuple[int, str, str, int]]]:
+    """Return the masks of each image, (N, height, width), and the failures."""
+    widths, heights = np.array(sizes).reshape(-1, 2).T
+    results = sizes if results is None else results
+    areas = [
+        len(image) * width * height for image, (width, height) in zip(images, results, strict=True)
+    ]
+    guard = np.full(sum(areas) + 2, 77, np.uint8)
+    job = _native.MaskJob(
+        native_outlines(widths, heights, *columns(images)),
+        cuts=whole_cuts(sizes) if cuts is None else cuts,
+        sizes=np.array(results, np.int32).reshape(-1, 2),
+        out=guard[1:-1],
+        **options,
+    )
+    job.run()
+    assert guard[0] == guard[-1] == 77
+    parts = np.split(guard[1:-1], np.cumsum(areas)[:-1])
+    shapes = [
+        (len(image), height, width) for image, (width, height) in zip(images, results, strict=True)
+    ]
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], job.failures()
