@@ -97,6 +97,7 @@ _PYTHON_ELSEWHERE = {
     "formats/parquet.md": "test_parquet.py runs it; petastorm, tests/petastorm_read.py's way",
     "formats/shards.md": "test_shards.py runs it",
     "recipes.md": "test_timm.py runs it, beside timm",
+    "targets.md": "test_targets_page.py runs it",
     "spark-dask.md": "test_spark_dask.py runs Dask's, tests/spark.py needs Spark",
 }
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which

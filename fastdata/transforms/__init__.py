@@ -53,14 +53,23 @@ from fastdata.transforms.resizes import (
     ScaleJitter,
 )
 from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.targets import (
+    ClampBoundingBoxes,
+    ConvertBoundingBoxFormat,
+    RandomIoUCrop,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+)
 from fastdata.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "AugMix",
     "AutoAugment",
     "CenterCrop",
+    "ClampBoundingBoxes",
     "ColorJitter",
     "Compose",
+    "ConvertBoundingBoxFormat",
     "CornerCrop",
     "FiveCrop",
     "GaussianBlur",
@@ -81,6 +90,7 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
@@ -91,8 +101,10 @@ __all__ = [
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
     "ResizeKeepRatio",
+    "SanitizeBoundingBoxes",
     "ScaleJitter",
     "Schedule",
     "TenCrop",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastdata.errors import UsageError
@@ -52,7 +53,13 @@ class _OfBoxes(Transform):
 
 @dataclass(frozen=True)
 class ClampBoundingBoxes(_OfBoxes):
-    """Clamp boxes to the image."""
+    """Clamp boxes to the image.
+
+    Attributes:
+        clamping_mode: ``auto``, ``soft`` or ``hard``: they differ for rotated boxes alone.
+    """
+
+    clamping_mode: Annotated[str, partial(checks.choice, known=("auto", "soft", "hard"))] = "auto"
 
     @property
     def words(self) -> str:
@@ -63,12 +70,6 @@ class ClampBoundingBoxes(_OfBoxes):
 
     def emit(self, tree: Builder) -> None:
         tree.call("clamp_boxes")
-
-    @classmethod
-    def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
-        if transform.clamping_mode not in ("auto", "soft", "hard"):
-            return Declined(f"its clamping_mode is {transform.clamping_mode!r}")
-        return cls()
 
 
 def _at_least_one(who: str, name: str, given: Any) -> float:
@@ -255,7 +256,7 @@ class RandomZoomOut(ByChance):
     """
 
     fill: Fill = 0
-    side_range: Annotated[Range, checks.range_from(1.0)] = (1.0, 4.0)
+    side_range: Annotated[Range, checks.range_from(1.0, checks.MOST_FACTOR)] = (1.0, 4.0)
     p: checks.Probability = 0.5
 
     @property
