@@ -61,10 +61,12 @@ def png_pixels(
     interlaced: bool,
     palette: Buffer,
     out: npt.NDArray[np.uint8],
+    numbers: bool = False,
 ) -> tuple[Code, str]:
     """Unfilter a PNG's inflated rows into ``out``, (rows, width, 1 grey or 3 RGB).
 
-    ``out`` has the first rows of the image, or all of an interlaced one. Returns (code, detail).
+    ``out`` has the first rows of the image, or all of an interlaced one. With ``numbers``, it has
+    the bytes of each pixel's numbers, the lower one first. Returns (code, detail).
     """
 
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, Code, str, int]:

@@ -31,7 +31,7 @@ from fastdata.decode.folders import (
     why_not_pillow,
 )
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
-from fastdata.decode.pillow import COLORS, RGB, Style
+from fastdata.decode.pillow import AS_STORED, COLORS, RGB, Style
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
 from fastdata.remote.opening import RemoteSource
@@ -329,6 +329,7 @@ class ImageDataset(NativeSamples):
             A tuple of the fields, in their order:
 
             - an image: a PIL image of mode RGB, or what its transform returns;
+            - a mask: a PIL image of the mode in which it is stored;
             - the label: an int, or what ``target_transform`` returns;
             - a blob: its ``bytes``;
             - a number: a NumPy scalar of its type;
@@ -377,7 +378,8 @@ class ImageDataset(NativeSamples):
                 return None
             if self._source.field(name).kind == "blob":
                 return found.data
-            image = decode_row(FieldSource(self._source, name), row, self.limits, self.style)
+            style = AS_STORED if self._source.field(name).kind == "mask" else self.style
+            image = decode_row(FieldSource(self._source, name), row, self.limits, style)
             transform = self.further_transforms.get(name)
             return image if transform is None else transform(image)
         return found
@@ -527,8 +529,9 @@ class ImageDataset(NativeSamples):
         return self._source.image_size
 
     def is_image(self, name: str) -> bool:
-        """Return whether a name is that of a field of images."""
-        return any(one.name == name and one.kind == "image" for one in self._source.fields)
+        """Return whether a name is that of a field of images or masks."""
+        kinds = ("image", "mask")
+        return any(one.name == name and one.kind in kinds for one in self._source.fields)
 
     def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
         """Return the values of a column in all samples, for samplers and statistics.

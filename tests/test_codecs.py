@@ -64,6 +64,22 @@ def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
         got = colours(image.pixels(box))[upper:lower, left:right]
         assert np.array_equal(got, want[upper:lower, left:right])
         assert way is None or image.decoder == way
+    agrees_in_numbers(data, (left, upper, right, lower))
+
+
+def agrees_in_numbers(data: bytes, box: Any) -> None:
+    """Numbers are those of Pillow's image as it is stored."""
+    with Image.open(io.BytesIO(data)) as image:
+        want = np.asarray(image)
+        native = image.format == "PNG" and data[24:26] != b"\x10\4"  # 16-bit grey with alpha
+    left, upper, right, lower = box
+    for trusted in (False, True):
+        encoded = Encoded(data, trusted=trusted, numbers=True)
+        got = encoded.pixels(box)
+        assert (encoded.decoder == "native") == native
+        assert got.dtype == want.dtype.newbyteorder("=")
+        assert got.shape[1:] == want.shape[1:]
+        assert np.array_equal(got[upper:lower, left:right], want[upper:lower, left:right])
 
 
 # --- PNG: all colour types, depths, filters, interlaced or not -------------------------------
@@ -241,6 +257,21 @@ def test_a_png_is_read_no_further_than_its_crop_where_its_bytes_were_checked() -
         Encoded(cut).pixels(box)
 
 
+def test_numbers_of_a_png_beyond_its_palette_are_kept() -> None:
+    data = make_png(3, 8, 30, 20, palette_size=200)
+    short = data.replace(data[33 : data.index(b"IDAT") - 4], chunk(b"PLTE", bytes(range(9))))
+    agrees_in_numbers(short, (0, 0, 30, 20))
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "I;16B", "L", "1"])
+def test_numbers_of_a_tiff_are_pillows(mode: str) -> None:
+    kind = {"I": "<i4", "F": "<f4", "I;16B": ">u2", "L": "u1", "1": "?"}[mode]
+    values = (PIXELS[..., 0].astype(np.int64) * (37 if mode != "L" else 1)).astype(kind)
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "TIFF")
+    agrees_in_numbers(file.getvalue(), (3, 4, 50, 40))
+
+
 def damaged(data: bytes) -> Iterator[bytes]:
     """Cut short, and with bytes changed."""
     random = np.random.default_rng(5)
@@ -262,6 +293,19 @@ def test_a_damaged_png_is_what_pillow_finds_it_to_be(colour: int) -> None:
         else:
             got = colours(Encoded(data, limits=Limits()).pixels())
             assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("layout", [(0, 16), (3, 8), (0, 1)], ids=str)
+def test_a_damaged_png_of_numbers_is_what_pillow_finds_it_to_be(layout: tuple[int, int]) -> None:
+    for data in damaged(make_png(*layout, 40, 30)):
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                want = np.asarray(image)
+        except Exception:
+            with pytest.raises(SampleError):
+                Encoded(data, limits=Limits(), numbers=True).pixels()
+        else:
+            assert np.array_equal(Encoded(data, limits=Limits(), numbers=True).pixels(), want)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])

@@ -13,7 +13,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from fastdata import _native
 from fastdata.decode import pillow as by_pillow
 from fastdata.decode.decoders import NATIVE, PILLOW, Declined
 from fastdata.decode.limits import Limits, boxes
-from fastdata.decode.pillow import RGB, ImageInfo, Style
+from fastdata.decode.pillow import AS_STORED, RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
@@ -33,7 +33,7 @@ from fastdata.storage.source import NATIVE_JPEGS
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
 
 
 class Reader(Protocol):
@@ -229,6 +229,11 @@ CODECS: dict[str, Codec] = {
     "gif": Codec("GIF", "imagecodecs", _open_gif, "imagecodecs", "GIF"),
 }
 
+#: The same for pixels that are numbers; see `Encoded`.
+_NUMBER_CODECS = {
+    "png": Codec("PNG", NATIVE, partial(open_png, numbers=True), format="PNG"),
+}
+
 #: The extra that installs all of their libraries.
 EXTRA = 'pip install "fastdata-torch[codecs]"'
 
@@ -301,7 +306,6 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
         return Foreseen(kind, "")
 
 
-_AS_STORED = Style("unchanged")
 #: Rows that Pillow converts and copies at a time: all of an image in RGB takes four bytes a pixel.
 _BAND = 512
 
@@ -319,6 +323,12 @@ def _as_array(image: Image.Image, rows: int) -> Pixels:
     return out
 
 
+def _as_numbers(image: Image.Image, rows: int) -> Pixels:
+    """Return the first rows of an image of any mode, as NumPy has them."""
+    found: Pixels = np.asarray(image)[:rows]
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     with by_pillow.decoding(passing=MemoryError):  # Pillow cannot convert every mode
         return RGB.apply(image)
@@ -332,6 +342,8 @@ class Encoded:
         info: Its description; only raw pixels need it.
         limits: Limits of its cost; None for Pillow's own alone.
         trusted: Whether a checksum vouches for the bytes, so that decoding may stop early.
+        numbers: Whether pixels are numbers of classes or objects, rather than colours:
+            ``np.array(Image.open(file))``, so that palettes' indices and 16 bits are kept.
 
     Attributes:
         kind: Result of `kind_of`, or ``raw``.
@@ -351,11 +363,12 @@ class Encoded:
         limits: Limits | None = None,
         *,
         trusted: bool = False,
+        numbers: bool = False,
     ) -> None:
-        self._data, self._limits = data, limits
+        self._data, self._limits, self._numbers = data, limits, numbers
         self._info = info or ImageInfo("", 0, 0, 3)
         self.kind = "raw" if self._info.encoding == "raw" else kind_of(data)
-        self._codec = CODECS.get(self.kind)
+        self._codec = (_NUMBER_CODECS if numbers else CODECS).get(self.kind)
         self._image: Image.Image | None = None
         self._reader: Reader | None = None
         if self._codec is not None and self._codec.installed:
@@ -396,12 +409,14 @@ class Encoded:
                 f"is a {codec.name} image, which {codec.decoder} decodes, and that {codec.missing}",
                 f"{EXTRA}",
             )
-        self._image = by_pillow.open_image(self._data, self._info, self._limits, _AS_STORED)
+        self._image = by_pillow.open_image(self._data, self._info, self._limits, AS_STORED)
         self.width, self.height = self._image.size
         self.decoder = PILLOW
 
     def pixels(self, box: Box | None = None) -> Pixels:
         """Return its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
+
+        Numbers have the dtype and the channels that Pillow has.
 
         Args:
             box: The part that must be right; None for all. Rows below it may be missing, and other
@@ -426,7 +441,8 @@ class Encoded:
                         f"and {self.width} x {self.height} as Pillow decodes it"
                     ) from None
         assert self._image is not None
-        return _as_array(self._image, self.height if box is None else box[3])
+        rows = self.height if box is None else box[3]
+        return (_as_numbers if self._numbers else _as_array)(self._image, rows)
 
     def image(self) -> Image.Image:
         """Return the whole image as a PIL image of mode RGB.

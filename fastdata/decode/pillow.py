@@ -213,8 +213,8 @@ def _upright(image: Image.Image) -> Image.Image:
         return turned
 
 
-#: The style of torchvision's default loader.
-RGB = Style()
+#: The style of torchvision's default loader; and that of masks, whose pixels are numbers.
+RGB, AS_STORED = Style(), Style("unchanged")
 
 
 def open_image(

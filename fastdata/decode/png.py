@@ -25,6 +25,8 @@ _ADAM7 = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
+#: Numbers of grey, by depth; uint8 of others.
+_GREY_NUMBERS = {1: "?", 16: "<u2"}
 _SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
 
 
@@ -40,6 +42,8 @@ class PngFile(NamedTuple):
         palette: Three bytes a colour.
         data: Of the IDAT chunks.
         whole: Whether it is inflated to its end always.
+        numbers: Whether pixels are numbers, as ``np.array(Image.open(file))`` has them, rather
+            than colours.
     """
 
     width: int
@@ -50,9 +54,13 @@ class PngFile(NamedTuple):
     palette: bytes
     data: bytes
     whole: bool
+    numbers: bool = False
 
-    def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
+    def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[Any]:
         """Return the rows above a box's lower edge: (rows, width) grey, or (rows, width, 3) RGB.
+
+        Numbers are uint8; of 1-bit grey bool, of 16-bit grey uint16. They have 2 to 4 channels
+        where the image has as many.
 
         Raises:
             Declined: Another decoder must decide.
@@ -67,13 +75,22 @@ class PngFile(NamedTuple):
             raise Declined(str(error)) from None
         if len(inflated) < wanted or (self.whole and not inflater.eof):
             raise Declined("the image's data end early")
-        channels = 1 if self.colour in (_GREY, _GREY_ALPHA) else 3
-        out = np.empty((rows, self.width, channels), np.uint8)
+        out = np.empty((rows, self.width, self._bytes_of_pixel), np.uint8)
         header = self.width, self.height, self.depth, self.colour, self.interlaced
-        code, detail = _native.png_pixels(inflated, *header, self.palette, out)
+        code, detail = _native.png_pixels(inflated, *header, self.palette, out, self.numbers)
         if code != "ok":
             raise Declined(detail)
-        return out if channels == 3 else out[..., 0]
+        found: npt.NDArray[Any] = out
+        if self.numbers and self.colour == _GREY and self.depth in _GREY_NUMBERS:
+            found = out.view(_GREY_NUMBERS[self.depth])
+        return found if found.shape[2] > 1 else found[..., 0]
+
+    @property
+    def _bytes_of_pixel(self) -> int:
+        """Bytes of a pixel of the result, as the core's `PngHeader::channels`."""
+        if self.numbers:
+            return 2 if self.colour == _GREY and self.depth == 16 else _SAMPLES[self.colour]
+        return 1 if self.colour in (_GREY, _GREY_ALPHA) else 3
 
     def _inflated_bytes(self, rows: int) -> int:
         """Return the bytes of so many inflated rows, as the core's `PngHeader::inflated_bytes`."""
@@ -82,15 +99,16 @@ class PngFile(NamedTuple):
         return sum((1 + (columns * bits + 7) // 8) * lines for columns, lines in passes if columns)
 
 
-def open_png(data: bytes, trusted: bool) -> PngFile:
+def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
     """Read a PNG's chunks.
 
     Args:
         data: The file.
         trusted: Whether its bytes are known to be those that were stored.
+        numbers: As of `PngFile`.
 
     Raises:
-        Declined: Another decoder must decide: 16-bit grey, animated, damaged.
+        Declined: Another decoder must decide: some of 16-bit grey, animated, damaged.
     """
     header: tuple[Any, ...] = ()
     palette, pieces = b"", []
@@ -117,14 +135,16 @@ def open_png(data: bytes, trusted: bool) -> PngFile:
     if not header or not pieces:
         raise Declined("no header, or no data")
     width, height, depth, colour, compression, filters, interlaced = header
-    usual = depth in {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}.get(colour, (8, 16))
+    depths: dict[int, tuple[int, ...]] = {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}
+    if numbers:  # of 16-bit grey with alpha, Pillow makes four channels
+        depths |= {_GREY: (1, 2, 4, 8, 16), _GREY_ALPHA: (8,)}
+    usual = depth in depths.get(colour, (8, 16))
     if not (width and height and colour in _SAMPLES and usual and width < 1 << 24):
         raise Declined("an unusual header")
     if compression or filters or interlaced > 1:
         raise Declined("an unusual header")
-    return PngFile(
-        width, height, depth, colour, bool(interlaced), palette, b"".join(pieces), not trusted
-    )
+    header = width, height, depth, colour, bool(interlaced)
+    return PngFile(*header, palette, b"".join(pieces), not trusted, numbers)
 
 
 def _passes(width: int, height: int) -> list[tuple[int, int]]:

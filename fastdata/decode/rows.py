@@ -27,7 +27,14 @@ _INSPECTED = 200
 _HEAD, _WHOLE = 1 << 16, 1 << 22
 
 
-def open_row(source: Source, row: int, limits: Limits | None, data: bytes | None = None) -> Encoded:
+def open_row(
+    source: Source,
+    row: int,
+    limits: Limits | None,
+    data: bytes | None = None,
+    *,
+    numbers: bool = False,
+) -> Encoded:
     """Return the image of a row, with its header read.
 
     Args:
@@ -35,13 +42,14 @@ def open_row(source: Source, row: int, limits: Limits | None, data: bytes | None
         row: Its number.
         limits: What it may cost.
         data: Its bytes if they were read already.
+        numbers: As of `Encoded`.
 
     Raises:
         FastdataError: It cannot be read, has changed, or cannot be decoded.
     """
     blob = source.encoded(row, data=data)
     with _naming(source, row):
-        return Encoded(blob.data, _info(blob), limits, trusted=blob.checked)
+        return Encoded(blob.data, _info(blob), limits, trusted=blob.checked, numbers=numbers)
 
 
 def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> Image.Image:

@@ -128,33 +128,33 @@ std::pair<const Pass*, int> passes_of(const PngHeader& header) {
   return header.interlaced ? std::pair(kAdam7, 7) : std::pair(kWhole, 1);
 }
 
-/// Brings unfiltered rows to 8-bit grey or RGB.
+/// Brings unfiltered rows to 8-bit grey or RGB, or to numbers.
 class RowConverter {
  public:
   RowConverter(const PngHeader& header, ByteSpan palette) : header_(header), palette_(palette) {}
 
   /// `count` pixels, written `step` bytes apart; false if a colour is not in the palette.
   bool convert(const uint8_t* in, int count, size_t step, uint8_t* out) const {
-    const size_t bytes = header_.depth / 8, pixel = bytes * header_.samples();
-    switch (header_.colour) {
-      case PngColour::palette: return look_up(in, count, step, out);
-      case PngColour::grey:
-        if (header_.depth < 8) {
-          // 1 bit becomes 0 or 255, 2 and 4 bits as much as they repeated would be.
-          const int scale = 255 / ((1 << header_.depth) - 1);
-          for (int i = 0; i < count; i++)
-            out[i * step] = static_cast<uint8_t>(scale * packed(in, i));
-          return true;
-        }
-        [[fallthrough]];
-      case PngColour::grey_alpha:
-        for (int i = 0; i < count; i++) out[i * step] = in[i * pixel];
-        return true;
-      default:  // of 16 bits the upper 8, as Pillow takes them
-        for (int i = 0; i < count; i++)
-          for (size_t c = 0; c < 3; c++) out[i * step + c] = in[i * pixel + c * bytes];
-        return true;
+    const bool palette = header_.colour == PngColour::palette;
+    if (palette && !header_.numbers) return look_up(in, count, step, out);
+    if (header_.depth < 8) {
+      // 1 bit becomes 0 or 255, 2 and 4 bits as much as they repeated would be.
+      const bool as_is = header_.numbers && (palette || header_.depth == 1);
+      const int scale = as_is ? 1 : 255 / ((1 << header_.depth) - 1);
+      for (int i = 0; i < count; i++) out[i * step] = static_cast<uint8_t>(scale * packed(in, i));
+      return true;
     }
+    if (header_.colour == PngColour::grey && header_.depth == 16) {
+      for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < 2; k++) out[i * step + k] = in[i * 2 + 1 - k];
+      return true;
+    }
+    // Of 16 bits the upper 8, as Pillow takes them.
+    const size_t bytes = header_.depth / 8, pixel = bytes * header_.samples();
+    const size_t channels = header_.channels();
+    for (int i = 0; i < count; i++)
+      for (size_t c = 0; c < channels; c++) out[i * step + c] = in[i * pixel + c * bytes];
+    return true;
   }
 
  private:
@@ -182,10 +182,14 @@ class RowConverter {
 bool PngHeader::valid() const {
   if (width < 1 || height < 1 || width > INT32_MAX / 64) return false;
   switch (colour) {
-    case PngColour::grey: return depth == 1 || depth == 2 || depth == 4 || depth == 8;
+    case PngColour::grey:
+      if (depth == 16) return numbers;
+      [[fallthrough]];
     case PngColour::palette: return depth == 1 || depth == 2 || depth == 4 || depth == 8;
-    case PngColour::rgb:
     case PngColour::grey_alpha:
+      if (numbers) return depth == 8;  // Pillow makes four channels of 16 bits
+      [[fallthrough]];
+    case PngColour::rgb:
     case PngColour::rgb_alpha: return depth == 8 || depth == 16;
     default: return false;
   }
@@ -201,6 +205,7 @@ int PngHeader::samples() const {
 }
 
 int PngHeader::channels() const {
+  if (numbers) return colour == PngColour::grey && depth == 16 ? 2 : samples();
   return colour == PngColour::grey || colour == PngColour::grey_alpha ? 1 : 3;
 }
 
@@ -231,8 +236,7 @@ Status png_pixels(const PngHeader& header, ByteSpan inflated, ByteSpan palette, 
   const int pixel = header.depth < 8 ? 1 : header.samples() * header.depth / 8;
   const Unfilter unfilter_row = unfilter_of(pixel);
   // Rows that are the result's once unfiltered are put there at once.
-  const bool as_is = !header.interlaced && header.depth == 8 &&
-                     (header.colour == PngColour::rgb || header.colour == PngColour::grey);
+  const bool as_is = !header.interlaced && header.depth == 8 && channels == header.samples();
   const size_t longest = header.row_bytes(header.width);
   Buffer memory;
   uint8_t* scratch = memory.reserve(3 * longest);

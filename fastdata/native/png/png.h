@@ -1,5 +1,6 @@
 // A PNG's pixels from its inflated data: rows unfiltered, then brought to 8-bit grey or RGB as
-// Pillow's convert("RGB") does. Chunks and inflating are Python's (fastdata/decode/png.py).
+// Pillow's convert("RGB") does, or to numbers as np.array(Image.open(file)) has them. Chunks and
+// inflating are Python's (fastdata/decode/png.py).
 #pragma once
 
 #include <cstddef>
@@ -19,13 +20,17 @@ struct PngHeader {
   int depth = 8;  // bits of a sample, or of an index into the palette
   PngColour colour = PngColour::rgb;
   bool interlaced = false;
+  // Of the result: indices rather than colours of a palette, 0 and 1 rather than 255 of one bit,
+  // 16-bit grey as two bytes, the lower first, and all channels that there are.
+  bool numbers = false;
 
-  /// Whether there may be such an image, and this module brings it to 8 bits: 16-bit grey it
-  /// does not.
+  /// Whether there may be such an image, and this module decodes it: 16-bit grey to numbers
+  /// alone, and that with alpha to colours alone.
   bool valid() const;
   /// Samples of a pixel, as stored.
   int samples() const;
-  /// Channels of the result: 1 for grey, with alpha or without, else 3.
+  /// Bytes of a pixel of the result: 1 for grey, with alpha or without, else 3; or those of its
+  /// numbers.
   int channels() const;
   /// Bytes of a row of `pixels` pixels, without the filter's.
   size_t row_bytes(int pixels) const;
@@ -34,7 +39,7 @@ struct PngHeader {
 };
 
 /// Writes the first `rows` rows, interleaved, without gaps, to `out`; of an interlaced image `rows`
-/// must be its height. An alpha channel is left out.
+/// must be its height. Colours leave out an alpha channel.
 ///
 /// `palette` has three bytes a colour. Fails with truncated where `inflated` has fewer bytes than
 /// the rows need, with bad_scan_data on a filter that there is not, or a colour that the palette

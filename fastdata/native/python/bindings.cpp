@@ -105,9 +105,9 @@ uint32_t crc32c_python(const py::object& data, uint32_t crc) {
 /// `out`: uint8, rows x width x channels, contiguous.
 py::tuple png_pixels_python(const py::object& inflated, int width, int height, int depth,
                             int colour, bool interlaced, const py::object& palette,
-                            const py::object& out) {
+                            const py::object& out, bool numbers) {
   const View data(inflated), colours(palette), pixels(out, /*writable=*/true);
-  const PngHeader header{width, height, depth, static_cast<PngColour>(colour), interlaced};
+  const PngHeader header{width, height, depth, static_cast<PngColour>(colour), interlaced, numbers};
   if (!header.valid()) throw py::value_error("no PNG for the core");
   if (!pixels.is_integers(1, 3) || pixels->shape[0] > height || pixels->shape[1] != width ||
       pixels->shape[2] != header.channels())
@@ -206,7 +206,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
   m.def("png_pixels", &png_pixels_python, py::arg("inflated"), py::arg("width"), py::arg("height"),
         py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
-        py::arg("out"));
+        py::arg("out"), py::arg("numbers") = false);
   m.def("probe", &probe_python, py::arg("data"));
   m.def("is_plain_jpeg", &is_plain_jpeg_python, py::arg("data"));
   m.def("count_scans", &count_scans_python, py::arg("data"));
