@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fastdata import _native
+from fastdata.errors import UsageError
 from fastdata.transforms.forms import WARPS
 
 # The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
@@ -22,11 +24,20 @@ _FIRST_DRAW = 1 << 16
 
 # Enum classes Unit, Rounding and Mixing of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
+#: Filter of masks: torch's nearest.
+MASK_FILTER = "nearest_floor"
 TO_ZERO, TO_EVEN, UP = 1, 2, 3
 SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
 # Nodes that only lead to others.
 _WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
+
+# Operations and leaves that move pixels, or boxes. Masks keep their values in all others.
+_MOVING_CALLS = (
+    *("flip_horizontal", "flip_vertical", "crop", "resize", "pad"),
+    *("clamp_boxes", "sanitize_boxes"),
+)
+_STILL_LEAVES = ("shuffle_channels", "erase")
 
 # Operations that torchvision computes differently on tensors of bytes and on PIL images.
 _ON_TENSORS = ("contrast", "saturation", "sharpness", "hue", "grayscale", "autocontrast")
@@ -49,6 +60,36 @@ class Number(NamedTuple):
     rounding: int = 0
 
 
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of a mask's pixels, as channels of an image that a program moves.
+
+    Attributes:
+        dtype: Of the mask's values, in NumPy's words.
+        first: The first of them, in a pixel.
+        count: 1 to 3; channels beyond have any values.
+    """
+
+    dtype: str
+    first: int
+    count: int
+
+    def fill(self, value: float) -> tuple[int, ...]:
+        """Return the bytes of a value.
+
+        Raises:
+            UsageError: The mask cannot have it.
+        """
+        found = np.array(value).astype(self.dtype)
+        if found.dtype != np.bool_ and found != value:
+            raise UsageError(
+                f"a fill of {value:g} does not fit into a mask of {found.dtype}",
+                "Give a smaller one.",
+            )
+        whole = found.tobytes()
+        return tuple(whole[(self.first + at) % len(whole)] for at in range(3))
+
+
 class Emits(Protocol):
     """A step that a tree can have."""
 
@@ -57,9 +98,15 @@ class Emits(Protocol):
 
 
 class Builder:
-    """Builds a program node by node."""
+    """Builds a program node by node.
 
-    def __init__(self) -> None:
+    Args:
+        mask: The bytes of a mask that it is for; None for images. The program of a mask draws what
+            that of its image does, and moves pixels as torchvision's v2 moves those of masks.
+    """
+
+    def __init__(self, mask: Bytes | None = None) -> None:
+        self._mask = mask
         self._nodes: list[tuple[str, str, int, int, int, int]] = []
         self._values: list[Number] = []
         self._tables: list[float] = []
@@ -95,6 +142,8 @@ class Builder:
 
     def leaf(self, kind: str, *values: Number | float, draws: int = 0, operation: str = "") -> None:
         """Add a node without children."""
+        if self._mask is not None and kind in _STILL_LEAVES:
+            kind, values = "sequence", ()
         first = len(self._values)
         self._values += [
             value if isinstance(value, Number) else Number("constant", a=float(value))
@@ -105,6 +154,9 @@ class Builder:
 
     def call(self, operation: str, *values: Number | float, draws: int = 0) -> None:
         """Add a leaf that calls an operation."""
+        if self._mask is not None and operation not in _MOVING_CALLS:
+            self.leaf("sequence", draws=draws)
+            return
         if self._tensors and operation in _ON_TENSORS:
             operation, values = f"tensor_{operation}", (*values, self._tensors)
         self.leaf("call", *values, draws=draws, operation=operation)
@@ -130,14 +182,17 @@ class Builder:
         draws: int = 0,
     ) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill = self.fill_of(step) if self._filled else (-1, -1, -1)
-        interpolation = WARPS.index(step.interpolation)
-        self.leaf(kind, *values, interpolation, *fill, *rest, self._tensors > 0, draws=draws)
+        fill = self.fill_of(step) if self._filled or self._mask is not None else (-1, -1, -1)
+        interpolation = WARPS.index(step.interpolation if self._mask is None else "nearest")
+        on_tensors = self._tensors > 0 or self._mask is not None
+        self.leaf(kind, *values, interpolation, *fill, *rest, on_tensors, draws=draws)
 
     def fill_of(self, step: Any) -> tuple[float, ...]:
         """Return the value of each channel that a step fills with."""
         fill: tuple[float, ...] = step.fill
-        return fill
+        if self._mask is None:
+            return fill
+        return self._mask.fill(fill[0] if step.mask_fill is None else step.mask_fill)
 
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:
@@ -162,6 +217,10 @@ class Builder:
         for step in steps:
             with self.node("sequence"):
                 step.emit(self)
+
+    def one_channel(self) -> None:
+        """Leave the first of three equal channels."""
+        self.leaf("call", 1, operation="grayscale")
 
     # --- values ------------------------------------------------------------------------------
 
@@ -191,25 +250,34 @@ class Builder:
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
+        if self._mask is not None:
+            one = isinstance(interpolation, str)
+            interpolation = MASK_FILTER if one else [MASK_FILTER] * len(interpolation)
         if isinstance(interpolation, str):
             return float(_native.FILTERS.index(interpolation))
         return self.table([float(_native.FILTERS.index(name)) for name in interpolation])
 
 
-def tree_of(steps: Sequence[Emits]) -> Builder:
+def tree_of(steps: Sequence[Emits], mask: Bytes | None = None) -> Builder:
     """Build the tree of several steps, one after the other.
+
+    Args:
+        steps: The steps.
+        mask: As of `Builder`.
 
     Raises:
         UsageError: The core does not take an argument.
     """
-    builder = Builder()
+    builder = Builder(mask)
     with builder.node("sequence"):
+        if mask is not None and mask.count == 1:
+            builder.one_channel()
         for step in steps:
             step.emit(builder)
     return builder
 
 
 @lru_cache(maxsize=64)
-def native_program(steps: tuple[Emits, ...]) -> _native.PixelProgram:
+def native_program(steps: tuple[Emits, ...], mask: Bytes | None = None) -> _native.PixelProgram:
     """Return the core's program of several steps; equal steps share one."""
-    return tree_of(steps).program()
+    return tree_of(steps, mask).program()
