@@ -26,9 +26,11 @@ MODE = TV.InterpolationMode
 #: Parameters that torchvision does not have, all of them keywords: what timm, Keras or another
 #: version of torchvision does otherwise, and the dtype of the result.
 ADDED = {
+    **dict.fromkeys(("Pad", "RandomAffine", "RandomCrop"), {"mask_fill"}),
+    **dict.fromkeys(("RandomPerspective", "RandomRotation"), {"mask_fill"}),
     "AugMix": {"version"},
     "AutoAugment": {"version"},
-    "CenterCrop": {"fill", "padding_mode"},
+    "CenterCrop": {"fill", "mask_fill", "padding_mode"},
     "Normalize": {"dtype"},
     "RandAugment": {"version"},
     "RandomErasing": {"count", "in_double"},
