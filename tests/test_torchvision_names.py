@@ -27,7 +27,7 @@ MODE = TV.InterpolationMode
 #: version of torchvision does otherwise, and the dtype of the result.
 ADDED = {
     **dict.fromkeys(("Pad", "RandomAffine", "RandomCrop"), {"mask_fill"}),
-    **dict.fromkeys(("RandomPerspective", "RandomRotation"), {"mask_fill"}),
+    **dict.fromkeys(("RandomPerspective", "RandomRotation", "RandomZoomOut"), {"mask_fill"}),
     "AugMix": {"version"},
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},

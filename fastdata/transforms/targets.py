@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from fastdata.errors import UsageError
 from fastdata.storage.fields import BOXES
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.base import ByChance, Filling, Transform, range_words
 from fastdata.transforms.checks import Fill, Range
 from fastdata.transforms.joint import by_heuristic
 from fastdata.transforms.outcomes import Declined
@@ -245,7 +245,7 @@ class RandomIoUCrop(Transform):
 
 
 @dataclass(frozen=True)
-class RandomZoomOut(ByChance):
+class RandomZoomOut(Filling, ByChance):
     """Put the image onto a larger canvas, at a random place.
 
     Attributes:
@@ -267,4 +267,4 @@ class RandomZoomOut(ByChance):
         return None
 
     def emit_always(self, tree: Builder) -> None:
-        tree.leaf("zoom_out", *self.side_range, *self.fill, draws=3)  # type: ignore[misc]
+        tree.leaf("zoom_out", *self.side_range, *tree.fill_of(self), draws=3)
