@@ -26,8 +26,8 @@ MODE = TV.InterpolationMode
 #: Parameters that torchvision does not have, all of them keywords: what timm, Keras or another
 #: version of torchvision does otherwise, and the dtype of the result.
 ADDED = {
-    **dict.fromkeys(("Pad", "RandomAffine", "RandomCrop"), {"mask_fill"}),
-    **dict.fromkeys(("RandomPerspective", "RandomRotation", "RandomZoomOut"), {"mask_fill"}),
+    **{key: {"mask_fill"} for key in ("Pad", "RandomAffine", "RandomCrop")},
+    **{key: {"mask_fill"} for key in ("RandomPerspective", "RandomRotation", "RandomZoomOut")},
     "AugMix": {"version"},
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},
