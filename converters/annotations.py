@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -45,12 +46,14 @@ class Table(NamedTuple):
         rows: A row for each image: ``path``, ``key``, ``problem`` (why it cannot be packed, else
             null), and columns of annotations.
         about: Origin of the data, for the manifest: JSON values.
-        files: Columns of paths of further files.
+        masks: Columns of paths of masks.
+        formats: Formats of columns, by name; there may be others, too.
     """
 
     rows: pa.Table
     about: dict[str, Any]
-    files: tuple[str, ...] = ()
+    masks: tuple[str, ...] = ()
+    formats: Mapping[str, str] = MappingProxyType({})
 
 
 class AnnotatedImages(TableImages):
@@ -72,13 +75,17 @@ class AnnotatedImages(TableImages):
         inputs: Iterable[Any] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        chosen = table.rows.column_names
+        if fields is not None:
+            chosen = [name for name in chosen if name in fields]
         super().__init__(
             table.rows,
             root,
             path="path",
             key="key",
             problem="problem",
-            files=[name for name in table.files if fields is None or name in fields],
+            files=[name for name in table.masks if name in chosen],
+            formats={name: one for name, one in table.formats.items() if name in chosen},
             fields=fields,
             about=table.about,
             storage_options=storage_options,

@@ -39,6 +39,7 @@ _OBJECTS = {
     "category_ids": pa.list_(pa.int64()),
     "annotation_ids": pa.list_(pa.int64()),
 }
+_FORMATS = {"boxes": "xywh", "polygons": "polygons", "rle": "rle", "keypoints": "xyv"}
 #: COCO's names of the files that have a row for each image; [1] is the split.
 _ANNOTATIONS = re.compile(r"(?:instances|person_keypoints|captions)_(.+)\.json")
 #: Most pixels of a mask.
@@ -372,7 +373,7 @@ class _Reader:
             "classes": [category["name"] for category in categories],
             "categories": categories,
         }
-        return Table(rows.table(), about)
+        return Table(rows.table(), about, formats=_FORMATS)
 
     def _values(self, number: int, image: _Image, labels: Mapping[int, int]) -> dict[str, Any]:
         objects = list(image.objects.values())

@@ -39,6 +39,7 @@ from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
 from fastdata.storage.paths import is_inside
+from fastdata.storage.shapes import misshapen, why_misshapen
 
 _ROWS_PER_BATCH = 2_048
 #: Key hashes to compare in memory at a time, and to read from a file at a time.
@@ -75,12 +76,15 @@ _BLOB = pa.struct([SCHEMA.field(name) for name in _PLACE])
 _SIZES = ("length", "size", "values")
 #: Begins the names of columns for further fields.
 _FIELD = "field."
+#: Key of their format in the metadata of these columns.
+_FORMAT = "format"
 
 
 def _schema(fields: Sequence[Field]) -> pa.Schema:
     schema = SCHEMA
     for field in fields:
-        schema = schema.append(pa.field(_FIELD + field.name, field.type or _BLOB))
+        about = {_FORMAT: field.format}
+        schema = schema.append(pa.field(_FIELD + field.name, field.type or _BLOB, metadata=about))
     return schema
 
 
@@ -408,8 +412,10 @@ class Listing:
         ]
         for batch in self.batches(start, stop):
             columns = map(python_values, batch.columns)
-            for values in zip(*columns, strict=True):
+            misshapen = self._misshapen(batch)
+            for at, values in enumerate(zip(*columns, strict=True)):
                 row = dict(zip(batch.schema.names, values, strict=True))
+                row["problem"] = row["problem"] or misshapen.get(at)
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
                 row["pixels"] = None if height is None else (height, width, pixels)
@@ -418,6 +424,17 @@ class Listing:
                     self._field(row["key"], name, row.pop(name), kind) for name, kind in further
                 )
                 yield Record(**row, fields=fields)
+
+    def _misshapen(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Return the problems of rows with a value of another shape than its format's, by place."""
+        found: dict[int, str] = {}
+        for field in self.schema:
+            meaning = (field.metadata or {}).get(_FORMAT.encode(), b"").decode()
+            if meaning:
+                places = np.flatnonzero(misshapen(batch.column(field.name), meaning)).tolist()
+                problem = why_misshapen(field.name.removeprefix(_FIELD), meaning)
+                found |= dict.fromkeys(places, problem)
+        return found
 
     @staticmethod
     def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:

@@ -16,7 +16,7 @@ from fastdata.errors import SourceError
 
 
 class MaskedImages(AnnotatedImages):
-    """Source of images and their masks, by path; ``mask`` is an image field.
+    """Source of images and their masks, by path; ``mask`` is a field of masks.
 
     The mask of ``<images>/a/b.jpg`` is ``<masks>/a/b.png``, with any suffix of images. An image
     without a mask, and a mask without an image, are bad samples.

@@ -19,14 +19,11 @@ from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
-from fastdata.storage.fields import IMAGE, LABEL, NAME, Field
+from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
 from fastdata.storage.trust import make_cache_folder
 
-#: Fields with pixels of the image as coordinates or areas, by the kind of their source.
-_IN_PIXELS: dict[Any, tuple[str, ...]] = {
-    "coco": ("boxes", "areas", "polygons", "rle", "keypoints"),
-    "voc": ("boxes",),
-}
+#: Fields without a format that count pixels of the image, by the kind of their source.
+_IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
 
@@ -111,7 +108,13 @@ def _require_no_pixels(source: Source) -> None:
         known.update(_IN_PIXELS.get(about.get("kind"), ()))
         about = about.get("of")
     fields = further_fields(source)
-    names = [field.name for field in fields if field.kind == "image" or field.name in known]
+    names = [
+        field.name
+        for field in fields
+        if field.kind in IMAGES
+        or field.name in known
+        or (field.format and not field.format.startswith(RELATIVE))
+    ]
     if names:
         raise UsageError(
             f"--max-side reduces the images, but not their {', '.join(names)}, which would no "

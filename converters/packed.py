@@ -22,6 +22,7 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import ROWS_PER_BATCH, Row
+from fastdata.storage.shapes import with_formats, with_masks
 
 #: Rows of the index that one task lists.
 _ROWS_PER_SHARD = 65_536
@@ -60,6 +61,9 @@ class PackedDataset(Sharded):
         root: The dataset's folder, or its URL.
         part: Part of the samples; None for all.
         keys: Keys of the samples, which must all exist; None for all samples.
+        formats: Formats of fields whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
         storage_options: Options of the driver of a URL.
 
     Attributes:
@@ -77,6 +81,8 @@ class PackedDataset(Sharded):
         *,
         part: Part | None = None,
         keys: Sequence[str] | None = None,
+        formats: Mapping[str, str] | None = None,
+        masks: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if part is not None and not 0 <= part.start < part.stop <= 1:
@@ -96,9 +102,8 @@ class PackedDataset(Sharded):
             manifest = PackedSource(Path(self._place)).manifest
         self._samples = manifest.samples
         self.classes = manifest.classes if LABEL in manifest.field_list else []
-        self.fields = tuple(
-            one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)
-        )
+        further = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
+        self.fields = with_masks(with_formats(further, formats, shown), masks, shown)
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
         self.root = _images_root(self._place, manifest)
         self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]

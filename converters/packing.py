@@ -396,7 +396,9 @@ class _Packing:
             "options": self.options,
             "shuffle": self.shuffle,
             "format_version": FORMAT_VERSION,
-            "fields": [(field.name, field.kind, str(field.type)) for field in self.job.fields],
+            "fields": [
+                (field.name, field.kind, str(field.type), field.format) for field in self.job.fields
+            ],
         }
 
     def _check_plan(self) -> None:

@@ -36,6 +36,7 @@ from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS, column_sizes
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead, look
+from fastdata.storage.shapes import with_formats, with_masks
 from fastdata.storage.source import MOST_BYTES
 
 #: Usual names of a column of class indices or class names, the likelier first.
@@ -82,6 +83,9 @@ class ParquetImages(Sharded):
         key_column: The column of keys; None for ``key`` if it exists.
         fields: Columns to take beside these; None for all.
         split: The files to take, one of `parquet_splits`; None for all.
+        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -101,6 +105,8 @@ class ParquetImages(Sharded):
         key_column: str | None = None,
         fields: Sequence[str] | None = None,
         split: str | None = None,
+        formats: Mapping[str, str] | None = None,
+        masks: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         remote = is_url(root)
@@ -114,7 +120,8 @@ class ParquetImages(Sharded):
         self.inputs: list[Path | str] = [file.location for file in self._files.values()]
         self._left_out: list[str] = []
         self._columns = self._choose(image_column, label_column, key_column)
-        self.fields, self._leaves = self._choose_fields(fields)
+        further, self._leaves = self._choose_fields(fields)
+        self.fields = with_masks(with_formats(further, formats, where), masks, where)
         self.classes = self._find_classes() if self._columns.label else []
         self.about: dict[str, Any] = {
             "kind": "petastorm" if _is_petastorm(tree) else "parquet",

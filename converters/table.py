@@ -24,6 +24,7 @@ from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.paths import is_inside
+from fastdata.storage.shapes import with_formats, with_masks
 
 #: Usual names of the column of paths, the likelier first.
 _PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "image", "img")
@@ -58,7 +59,9 @@ class TableImages(Sharded):
 
     A row whose path, label or key is null or empty, or whose file is missing, is a bad sample.
     Columns without a role are fields of the same type. A column of ``files`` is a field of images
-    if all its files have suffixes of images, else of blobs.
+    if all its files have suffixes of images, else of blobs; one of ``masks`` is a field of masks.
+    A row with a mask of another size than its image, or with a value of another shape than its
+    format's, is a bad sample.
 
     Args:
         table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.
@@ -67,6 +70,9 @@ class TableImages(Sharded):
         label: Column of numbers or names of classes; None for ``label`` if it exists.
         key: Column of keys; None for ``key`` if it exists, else the path without extension.
         files: Columns of paths of further files; each is a field.
+        masks: Columns of paths of masks, images whose pixels are numbers; each is a field.
+        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``,
+            by field; see docs/formats/fields.md.
         problem: Column of reasons why rows cannot be packed; null for a good row.
         fields: Columns to take as fields; None for all others.
         about: Origin of the data, for the manifest; None for the table's name.
@@ -87,6 +93,8 @@ class TableImages(Sharded):
         label: str | None = None,
         key: str | None = None,
         files: Sequence[str] = (),
+        masks: Sequence[str] = (),
+        formats: Mapping[str, str] | None = None,
         problem: str | None = None,
         fields: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -105,9 +113,13 @@ class TableImages(Sharded):
         self._tree = source_tree(root, storage_options)
         self.root: str | None = self._tree.root
         self._table = _plain(name, table)
-        self._columns = self._choose(name, path, label, key, tuple(files))._replace(problem=problem)
+        if isinstance(masks, str):
+            raise UsageError(f"masks={masks!r}", f"Give a list of names: [{masks!r}].")
+        blobs = tuple(dict.fromkeys((*files, *masks)))
+        self._columns = self._choose(name, path, label, key, blobs)._replace(problem=problem)
         self.inputs += self._places()
-        self.fields = self._choose_fields(name, fields)
+        found = with_formats(self._choose_fields(name, fields), formats, name)
+        self.fields = with_masks(found, masks, name)
         self.classes, self._ranks = self._find_classes(name)
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
 

@@ -35,7 +35,7 @@ from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.urls import redact
 from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.fields import Field
+from fastdata.storage.fields import IMAGES, Field
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
 from fastdata.storage.formats import Sample
 from fastdata.storage.manifest import FileEntry
@@ -128,7 +128,7 @@ def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
         for record in group:
             try:
                 blobs = [(*encode(record, job.encoding, read), job.stride)]
-                blobs += _further(job, record, read)
+                blobs += _further(job, record, read, blobs[0][1])
                 judged.append(_Judged(record, blobs))
             except SampleError as error:
                 judged.append(_bad(record, error))
@@ -159,11 +159,14 @@ class _Judged(NamedTuple):
     blobs: list[tuple[bytes, ImageInfo, int | None]]
 
 
-def _further(job: Job, record: Record, read: Read) -> Iterator[tuple[bytes, ImageInfo, int | None]]:
-    """Read a record's further blobs.
+def _further(
+    job: Job, record: Record, read: Read, image: ImageInfo
+) -> Iterator[tuple[bytes, ImageInfo, int | None]]:
+    """Read a record's further blobs; ``image`` are the properties of its image.
 
     Raises:
-        SampleError: One cannot be read, or is not an image though its field has images.
+        SampleError: One cannot be read, is not an image though its field has images, or is a mask
+            of another size than the image.
     """
     for further, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
@@ -174,13 +177,18 @@ def _further(job: Job, record: Record, read: Read) -> Iterator[tuple[bytes, Imag
                 raise SampleError("is damaged: its checksum is wrong")
             if not data:
                 raise SampleError("is empty")
-            info = probe(data) if further.kind == "image" else _NO_IMAGE
+            info = probe(data) if further.kind in IMAGES else _NO_IMAGE
+            if further.kind == "mask" and info[1:3] != (image.width, image.height):
+                raise SampleError(
+                    f"has {info.width} x {info.height} pixels, and the image has "
+                    f"{image.width} x {image.height}"
+                )
         except NullError:
             yield b"", _NO_IMAGE, None
             continue
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
-        yield data, info, job.stride if further.kind == "image" else None
+        yield data, info, job.stride if further.kind in IMAGES else None
 
 
 #: Properties of a blob that is not decoded.

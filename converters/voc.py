@@ -48,7 +48,7 @@ class VocImages(AnnotatedImages):
 
     Objects are lists in the order of the XML file. Their columns are ``labels``, ``boxes`` (x and y
     of two corners, as the file has them), ``names``, ``difficult``, ``truncated``, ``occluded`` and
-    ``pose``. Masks are the image fields ``segmentation_class`` and ``segmentation_object``. An
+    ``pose``. Masks are the fields ``segmentation_class`` and ``segmentation_object``. An
     image whose XML file or, in a list for segmentation, mask is missing or damaged is a bad sample.
 
     Args:
@@ -123,7 +123,7 @@ def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None)
             values[field] = masks.get(field, {}).get(name, needed)
         rows.add(path, values, name)
     about = {"kind": "voc", "split": split, "classes": list(labels)}
-    return Table(rows.table(), about, tuple(masks))
+    return Table(rows.table(), about, tuple(masks), {"boxes": "xyxy"})
 
 
 def _splits(folder: Folder) -> list[str]:

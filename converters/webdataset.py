@@ -39,6 +39,7 @@ from fastdata.storage.formats.shards import npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
+from fastdata.storage.shapes import with_formats, with_masks
 
 #: Records to pickle together.
 _KEPT_AT_ONCE = 1024
@@ -84,6 +85,9 @@ class WebDataset(Sharded):
             if every shard numbers its samples from the same number.
         labels: Whether to look for labels.
         fields: Members to take beside image and label; None for all.
+        formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -102,6 +106,8 @@ class WebDataset(Sharded):
         shard_keys: bool = False,
         labels: bool = True,
         fields: Sequence[str] | None = None,
+        formats: Mapping[str, str] | None = None,
+        masks: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
@@ -136,7 +142,8 @@ class WebDataset(Sharded):
                     f"{where}: no sample has a member .{name}",
                     f"There is: {', '.join(sorted(found)) or 'none beside image and label'}.",
                 )
-        self.fields = tuple(field_of(name, found[name]) for name in names)
+        fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
+        self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
 
     def shards(self) -> Sequence[Listable]:

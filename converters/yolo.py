@@ -181,10 +181,12 @@ def _labelled(folder: Folder, described: Description, split: str) -> Table:
         if labels != place:
             alone += set(folder.names(labels)).difference(map(labels_of, found))
     columns = {"labels": pa.list_(pa.int32()), "boxes": BOXES, "polygons": POLYGONS}
+    formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
     if described.keypoints:
         columns["keypoints"] = pa.list_(
             pa.list_(pa.float32(), described.keypoints[0] * described.keypoints[1])
         )
+        formats["keypoints"] = "relative xyv" if described.keypoints[1] == 3 else "relative xy"
     rows = Rows(columns)
     images = sorted(dict.fromkeys(images))
     files = [labels_of(name) for name in images]
@@ -200,7 +202,7 @@ def _labelled(folder: Folder, described: Description, split: str) -> Table:
     about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
     if described.keypoints:
         about["kpt_shape"] = list(described.keypoints)
-    return Table(rows.table(), about)
+    return Table(rows.table(), about, formats=formats)
 
 
 def labels_of(image: str) -> str:

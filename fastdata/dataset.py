@@ -40,11 +40,13 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource
+from fastdata.storage.fields import IMAGES
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
+from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
@@ -81,6 +83,8 @@ class ImageDataset(NativeSamples):
         fields: Contents of ``dataset[i]``, in this order: fields of the dataset, "key" (the
             sample's name) and "index" (its number). None for the image and, if there is one, the
             label. Other fields are not read.
+        formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
+            of those that it was packed with; "" for none (docs/formats/fields.md).
         staged: Whether to look for a staged copy.
         check: Whether to compare bytes that are decoded natively with their checksums;
             ``dataset[i]`` and `read` always do.
@@ -130,6 +134,7 @@ class ImageDataset(NativeSamples):
         *,
         transforms: Callable[..., Any] | None = None,
         fields: Sequence[str] | None = None,
+        formats: Mapping[str, str] | None = None,
         staged: bool = True,
         check: bool = True,
         dct_scaling: bool = False,
@@ -170,7 +175,7 @@ class ImageDataset(NativeSamples):
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
-        self._given_fields = fields
+        self._given_fields, self._formats = fields, formats
         switches = {"staged": staged, "check": check, "exif_transpose": exif_transpose}
         switches |= {"dct_scaling": dct_scaling}
         for name, switch in switches.items():
@@ -200,14 +205,14 @@ class ImageDataset(NativeSamples):
             raise UsageError(
                 f"{self.path}: cache= is for URLs and torchvision's folders; this dataset is on "
                 "this machine, with its seek points in its index",
-                "Leave it out; fastdata stage copies a dataset to a faster disk, and fastdata "
-                "seek-points adds seek points.",
+                "Leave it out; fastdata stage copies a dataset to a faster disk.",
             )
 
     def _open(self) -> None:
         self._decoder = None
         self._targets: list[int] | None = None
         self._source = self._open_source()
+        self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
         self._fields = self._chosen_fields()
 
@@ -263,9 +268,7 @@ class ImageDataset(NativeSamples):
     def _open_source(self) -> Source:
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
-        copy = None
-        if self._staged:
-            copy = find_staged(self._url or self.path, self._storage_options)
+        copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
         folder = copy or Path(self.path)
@@ -522,16 +525,12 @@ class ImageDataset(NativeSamples):
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """(width, height) of every image in pixels, as of CIFAR's; None if they differ.
-
-        None, too, of a dataset of torchvision's, whose sizes only its files tell.
-        """
+        """(width, height) of every image in pixels; None if they differ, or only files tell."""
         return self._source.image_size
 
     def is_image(self, name: str) -> bool:
         """Return whether a name is that of a field of images or masks."""
-        kinds = ("image", "mask")
-        return any(one.name == name and one.kind in kinds for one in self._source.fields)
+        return any(one.name == name and one.kind in IMAGES for one in self._source.fields)
 
     def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
         """Return the values of a column in all samples, for samplers and statistics.

@@ -158,9 +158,10 @@ def make_tables(folder: Path) -> None:
         captions.append(f"{path.relative_to(folder)},photograph {number}")
         attributes.append(f"{number}.jpg,{number % 2},{20 + number}")
         shutil.copy(path, folder / "celeba" / "img" / f"{number}.jpg")
-        Image.new("L", (8, 8), number).save(folder / "ade" / f"{number}.png")
+        with Image.open(path) as image:
+            Image.new("L", image.size, number).save(folder / "ade" / f"{number}.png")
         row = {"image": f"celeba/img/{number}.jpg", "mask": f"ade/{number}.png"}
-        masks.append(json.dumps(row))
+        masks.append(json.dumps(row | {"boxes": [[0, 0, 8, number]]}))
     for name, lines in {
         "captions.csv": captions, "celeba/list.csv": attributes, "ade.jsonl": masks,
     }.items():  # fmt: skip

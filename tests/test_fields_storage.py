@@ -41,6 +41,8 @@ from fastdata.transforms import CenterCrop
 #: Columns whose text for other tools is neither their string nor their value as JSON.
 TEXTS = ("text", "maybe-text", "large", "category", "empty")
 BLOBS = ("second", "raw")
+#: Formats of columns.
+FORMATS = {"boxes": "xywh", "maybe-boxes": "relative cxcywh"}
 
 
 class Written(NamedTuple):
@@ -136,7 +138,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed(request: pytest.FixtureRequest, sources: Path) -> Written:
     """A dataset of all kinds of columns and blobs, shuffled, in several files."""
     out = sources / f"from-parquet-{request.param}"
-    source = ParquetImages(sources / "parquet")
+    source = ParquetImages(sources / "parquet", formats=FORMATS)
     order = "source" if request.param == "lmdb" else "shuffled"
     pack_tree(source, out, request.param, unit_size=30_000, order=order)
     return written_of(out, pq.read_table(sources / "parquet"))
@@ -216,6 +218,8 @@ class TestPacked:
         for field in (*one["fields"], *other["fields"]):
             field.pop("rows", None)
         assert one["fields"] == other["fields"]
+        formats = {field["name"]: field["format"] for field in one["fields"] if "format" in field}
+        assert formats == FORMATS
         dataset, again = ImageDataset(packed.path), ImageDataset(out)
         assert keys_of(out) == keys_of(packed.path)
         for name in packed.columns:
@@ -232,6 +236,8 @@ class TestPacked:
         done = CliRunner().invoke(cli, ["info", "--json", str(packed.path)])
         listed = {field.pop("name"): field for field in json.loads(done.stdout)["fields"]}
         assert list(listed) == ["image", "label", *source_order(packed)]
+        formats = {name: field.pop("format") for name, field in listed.items()}
+        assert {name: one for name, one in formats.items() if one is not None} == FORMATS
         assert listed["second"] == {"kind": "image", "type": None, "nullable": True}
         assert listed["raw"] == {"kind": "blob", "type": None, "nullable": True}
         for name in packed.columns:
@@ -244,6 +250,7 @@ class TestPacked:
         shown = CliRunner().invoke(cli, ["info", str(packed.path)]).stdout
         lines = {line.removeprefix(" fields").strip() for line in shown.splitlines()}
         assert {"image: images", "raw: files, may be missing", "id: int64"} <= lines
+        assert any(re.fullmatch("boxes: list<.*, xywh", line) for line in lines)
 
 
 def source_order(written: Written) -> list[str]:
@@ -515,7 +522,7 @@ def test_bytes_depend_on_neither_workers_nor_pieces(
     container = load_manifest(packed.path)["container"]
     order = "source" if container == "lmdb" else "shuffled"
     options: dict[str, Any] = {"unit_size": 30_000, "order": order}
-    source = ParquetImages(sources / "parquet")
+    source = ParquetImages(sources / "parquet", formats=FORMATS)
     if container == "parquet":  # the others take what this one pickles
         pack_tree(source, tmp_path / "workers", container, workers=2, **options)
         assert digests(tmp_path / "workers") == digests(packed.path)

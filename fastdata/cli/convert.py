@@ -18,7 +18,7 @@ from fastdata.cli.locations import (
     say,
 )
 from fastdata.cli.packing import pack_all, source_name
-from fastdata.cli.packing_options import fields_option, root_option, shared
+from fastdata.cli.packing_options import fields_option, meanings, root_option, shared
 from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.imagefolder import ImageFolder
@@ -185,9 +185,16 @@ _cifar("cifar100")
     "--labels/--no-labels", default=True, help="Whether .cls, or label in .json, is the label."
 )
 @fields_option("Members")
+@meanings
 @shared
 def _webdataset(
-    root: Path | str, shard_keys: bool, labels: bool, fields: list[str] | None, **options: Any
+    root: Path | str,
+    shard_keys: bool,
+    labels: bool,
+    fields: list[str] | None,
+    formats: dict[str, str],
+    masks: list[str],
+    **options: Any,
 ) -> None:
     """Tar shards of WebDataset: a folder of them, or one.
 
@@ -205,6 +212,8 @@ def _webdataset(
         shard_keys=shard_keys,
         labels=labels,
         fields=fields,
+        formats=formats,
+        masks=masks,
         storage_options=options["storage_options"],
     )
     pack_all(name, root, {"": source}, options)
@@ -239,12 +248,15 @@ class _Part(click.ParamType):  # type: ignore[type-arg]
     metavar="FILE",
     help="Text file of the samples' keys, one a line.",
 )
+@meanings
 @shared
 def _dataset(
     root: Path | str,
     part: tuple[float, float] | None,
     part_seed: int | None,
     keys: Path | None,
+    formats: dict[str, str],
+    masks: list[str],
     **options: Any,
 ) -> None:
     """A packed dataset, or a part of it, packed again.
@@ -267,6 +279,8 @@ def _dataset(
         root,
         part=None if part is None else Part(*part, part_seed or 0),
         keys=None if keys is None else _read_keys(keys),
+        formats=formats,
+        masks=masks,
         storage_options=options["storage_options"],
     )
     pack_all(name, root, {"": source}, options)
@@ -290,7 +304,7 @@ Examples:
   $ fastdata convert imagenet --split val --to parquet --out val-parquet
   $ fastdata convert parquet --root val-parquet --to lmdb
 """
-_PARQUET_COLUMNS = ("image_column", "label_column", "key_column")
+_PARQUET_ARGUMENTS = ("image_column", "label_column", "key_column", "formats", "masks")
 
 
 def _parquet(kind: str, about: str) -> None:
@@ -306,6 +320,7 @@ def _parquet(kind: str, about: str) -> None:
     )
     @click.option("--split", metavar="NAME", help="Which split. [default: all found]")
     @fields_option("Columns")
+    @meanings
     @shared
     def run(root: Path | str, split: str | None, fields: list[str] | None, **options: Any) -> None:
         drivers = options["storage_options"]
@@ -314,7 +329,7 @@ def _parquet(kind: str, about: str) -> None:
                 f"{named(root)}: has no _common_metadata of petastorm",
                 "For other Parquet use fastdata convert parquet.",
             )
-        columns = {name: options.pop(name) for name in _PARQUET_COLUMNS}
+        columns = {name: options.pop(name) for name in _PARQUET_ARGUMENTS}
 
         def source(one: str | None) -> Source:
             opened = ParquetImages(

@@ -11,7 +11,13 @@ import click
 
 from fastdata.cli.locations import Location
 from fastdata.cli.packing import pack_all, source_name
-from fastdata.cli.packing_options import comma_separated, fields_option, root_option, shared
+from fastdata.cli.packing_options import (
+    comma_separated,
+    fields_option,
+    meanings,
+    root_option,
+    shared,
+)
 from fastdata.converters import yolo
 from fastdata.converters.annotations import Folder
 from fastdata.converters.coco import CocoImages, coco_splits
@@ -38,9 +44,10 @@ from fastdata.errors import UsageError
     metavar="NAME,NAME",
     default="",
     callback=comma_separated,
-    help="Columns with paths of further files, such as masks, which are packed as fields.",
+    help="Columns with paths of further files, which are packed as fields.",
 )
 @fields_option("Columns")
+@meanings
 @shared
 def _table(
     root: Path | str,
@@ -50,6 +57,8 @@ def _table(
     key_column: str | None,
     file_columns: list[str],
     fields: list[str] | None,
+    formats: dict[str, str],
+    masks: list[str],
     **options: Any,
 ) -> None:
     """Images that a table lists, with any other columns.
@@ -60,7 +69,8 @@ def _table(
     \b
     Examples:
       $ fastdata convert table --root celeba/list.csv --images celeba/img
-      $ fastdata convert table --root ade.jsonl --path-column image --file-columns mask
+      $ fastdata convert table --root ade.jsonl --path-column image --format boxes=xyxy
+      $ fastdata convert table --root ade.jsonl --path-column image --masks mask
     """
 
     def source() -> Source:
@@ -71,6 +81,8 @@ def _table(
             label=label_column,
             key=key_column,
             files=file_columns,
+            masks=masks,
+            formats=formats,
             fields=fields,
             storage_options=options["storage_options"],
         )

@@ -31,7 +31,7 @@ from fastdata.text import aligned, human_count
 _COUNTED = ("width", "height", "channels", "encoding")
 
 #: Kinds of fields without a type.
-_KINDS = {"image": "images", "blob": "files"}
+_KINDS = {"image": "images", "mask": "masks", "blob": "files"}
 
 #: Kinds of images by their number of channels.
 _CHANNELS = {"1": "grey", "2": "grey with alpha", "3": "RGB", "4": "CMYK or RGB with alpha"}
@@ -105,11 +105,12 @@ def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
 def _field(field: Field) -> dict[str, Any]:
     kind_of_values = None if field.type is None else str(field.type)
     return {"name": field.name, "kind": field.kind, "type": kind_of_values,
-            "nullable": field.nullable}  # fmt: skip
+            "nullable": field.nullable, "format": field.format or None}  # fmt: skip
 
 
 def _in_words(field: dict[str, Any]) -> str:
     what = field["type"] or _KINDS[field["kind"]]
+    what += f", {field['format']}" if field["format"] else ""
     return f"{field['name']}: {what}{', may be missing' if field['nullable'] else ''}"
 
 

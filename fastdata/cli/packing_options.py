@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from fastdata.cli.locations import Folder, Location, json_option, storage_option
 from fastdata.converters.encode import ENCODINGS
 from fastdata.converters.options import EXECUTORS
 from fastdata.converters.shuffling import ORDERS
+from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.formats import CONTAINERS
 from fastdata.text import human_count
 
@@ -157,6 +158,42 @@ def fields_option(what: str) -> Callable[[Function], Function]:
         callback=comma_separated,
         help=f"{what} to pack beside image and label; '' for none. [default: all]",
     )
+
+
+def _formats(_: click.Context, __: click.Parameter, words: Sequence[str]) -> dict[str, str]:
+    """Return formats by field, of words such as boxes=xywh."""
+    found = dict(word.rpartition("=")[::2] for word in words)
+    if "" in found or len(found) < len(words):
+        raise click.BadParameter("write NAME=FORMAT, each name once, such as boxes=xywh")
+    return found
+
+
+_MEANINGS = (
+    click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        metavar="NAME=FORMAT",
+        callback=_formats,
+        help="Format of a column whose values lie in the image: boxes=xywh. Repeat it. Formats: "
+        f"{', '.join((*BOXES, *POINTS, *OUTLINES))}; before one but rle, 'relative ' for shares "
+        "of the image's sides.",
+    ),
+    click.option(
+        "--masks",
+        metavar="NAME,NAME",
+        default="",
+        callback=comma_separated,
+        help="Masks: fields of image files whose pixels are numbers.",
+    ),
+)
+
+
+def meanings(function: Function) -> Function:
+    """Add the options that say what fields mean to a command."""
+    for option in reversed(_MEANINGS):
+        function = option(function)
+    return function
 
 
 def root_option(

@@ -13,6 +13,7 @@ from fastdata.errors import DatasetError, printable
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import IMAGE, StoredField
 from fastdata.storage.packed import PackedSource
+from fastdata.storage.shapes import misshapen, why_misshapen
 
 
 class Finding(NamedTuple):
@@ -99,12 +100,18 @@ def check_pieces(source: PackedSource, stored: StoredField, start: int, stop: in
     """Read some pieces of a column."""
     assert stored.file is not None
     path = str(source.location / stored.file)
-    found = []
+    name, meaning, found = stored.field.name, stored.field.format, []
     for number in range(start, stop):
         try:
-            source.piece(stored.field.name, number)
+            piece = source.piece(name, number)
         except DatasetError as error:
             found.append(Finding(path, error.what.removeprefix(f"{source.location}: ")))
+            continue
+        wrong = np.flatnonzero(misshapen(piece, meaning)).tolist() if meaning else ()
+        for at in wrong:
+            row = number * stored.rows + at
+            where = f"sample {row} ({printable(source.index[row].key)})"
+            found.append(Finding(where, why_misshapen(name, meaning)))
     return found
 
 

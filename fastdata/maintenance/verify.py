@@ -27,7 +27,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
+from fastdata.storage.fields import BLOBS, IMAGE, IMAGES, LABEL, StoredField
 from fastdata.storage.files import open_file
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import Row
@@ -532,7 +532,7 @@ def _check_sample(
         if problem:
             return Finding(str(path), problem, samples=int(name == IMAGE.name))
         data = source.read(row, number)
-        problem = _blob_problem(row, data) if source.field(name).kind == "image" else None
+        problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
     except DatasetError as error:
         problem = error.what
     except SampleError as error:

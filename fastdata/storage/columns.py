@@ -7,7 +7,7 @@ normative layout is docs/formats/fields.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import fixed_items, has_nulls, item_type
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.fields import BOXES, FORMATS, RELATIVE, Field, StoredField, can_have
+from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import Row, rows_to_batch, write_index
 
 if TYPE_CHECKING:
@@ -329,51 +329,3 @@ def python_objects(column: pa.Array, field: Field) -> list[Any]:
 def _indices(values: npt.NDArray[np.int64]) -> pa.Array:
     values = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
-#: Values of each format, for messages.
-_IN_WORDS = {
-    **dict.fromkeys(BOXES, "a list of boxes, each a list of four numbers"),
-    "xy": "a list of objects, each a list of x, y of its key points",
-    "xyv": "a list of objects, each a list of x, y, visibility of its key points",
-    "polygons": "a list of objects, each a list of polygons, each a list of x, y, x, y, …",
-    "rle": "a list of objects, each a struct of size (two integers) and counts (integers)",
-}
-
-
-def with_formats(
-    fields: Sequence[Field], formats: Mapping[str, str] | None, where: object
-) -> tuple[Field, ...]:
-    """Return fields, some of which have another format.
-
-    Args:
-        fields: The fields.
-        formats: One of `FORMATS` by field; "" for none. None for no change.
-        where: Their dataset, for messages.
-
-    Raises:
-        UsageError: There is no such column or format, or the column cannot have it.
-    """
-    if formats is not None and not isinstance(formats, Mapping):
-        raise UsageError(f"formats={formats!r}", 'Give a dict, such as {"boxes": "xyxy"}.')
-    known = {field.name: field for field in fields}
-    for name, meaning in (formats or {}).items():
-        field = known.get(name)
-        if field is None or field.type is None:
-            listed = ", ".join(one.name for one in fields if one.type is not None)
-            raise UsageError(
-                f"{where}: has no column {name!r}, for which the format is {meaning!r}",
-                f"Its columns are: {listed or 'none'}.",
-            )
-        if meaning != "" and meaning not in FORMATS:
-            raise UsageError(
-                f"{where}: the format of {name} is {meaning!r}",
-                f"Give one of {', '.join(map(repr, FORMATS))}.",
-            )
-        if meaning and not can_have(field.type, meaning):
-            raise UsageError(
-                f"{where}: its column {name} is {field.type}, which cannot be {meaning}",
-                f"A value of {meaning} is {_IN_WORDS[meaning.removeprefix(RELATIVE)]}.",
-            )
-        known[name] = field._replace(format=meaning)
-    return tuple(known[field.name] for field in fields)

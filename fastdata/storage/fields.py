@@ -181,7 +181,7 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
 
 def can_have(kind: pa.DataType, meaning: str) -> bool:
     """Return whether values of an Arrow type can have one of `FORMATS`."""
-    if not _is_list(kind):
+    if not is_list(kind):
         return False
     meaning = meaning.removeprefix(RELATIVE)
     if meaning == "rle":
@@ -208,7 +208,8 @@ def numbers_of(meaning: str) -> int:
     return {"xyv": 3, "xy": 2, "polygons": 2}.get(meaning.removeprefix(RELATIVE), 4)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type's values are lists, of any size or a fixed one."""
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
@@ -216,7 +217,7 @@ def _is_list(kind: pa.DataType) -> bool:
 def _list_sizes(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
     """Return the sizes of lists in one another, None for any size, and the type of their items."""
     sizes: list[int | None] = []
-    while _is_list(kind):
+    while is_list(kind):
         sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return sizes, kind

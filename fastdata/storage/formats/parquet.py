@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.fields import Field
+from fastdata.storage.fields import IMAGES, Field
 from fastdata.storage.files import open_file, read_exactly
 from fastdata.storage.formats import Sample
 
@@ -160,7 +160,7 @@ def _schema(classes: Sequence[str], fields: Sequence[Field], plain: bool) -> pa.
     if not plain:
         features["image"] = {"_type": "Image"}
     for field in fields:
-        if field.kind == "image" and not plain:
+        if field.kind in IMAGES and not plain:
             features[field.name] = {"_type": "Image"}
             columns.append(pa.field(field.name, _STRUCT.type))
         else:
