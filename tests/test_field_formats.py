@@ -452,6 +452,16 @@ class TestMasks:
             assert verify(out, workers=1).problems == []
             source = PackedDataset(out)
 
+    def test_hugging_face_has_images(self, hugging_face: Any, tmp_path: Path) -> None:
+        source = TableImages(
+            json_lines(tmp_path / "in"), masks=["seg"], formats={"boxes": "relative xyxy"}
+        )
+        pack(source, tmp_path / "out", container="parquet", workers=1)
+        (row,) = hugging_face.load_dataset(str(tmp_path / "out"), split="train")
+        with Image.open(io.BytesIO(png(48, 36))) as image:
+            assert row["seg"].tobytes() == image.tobytes()
+        assert row["boxes"] == [[1, 2, 3, 4]]
+
     def test_smaller_images_are_refused(self, tmp_path: Path) -> None:
         small = Encoding("jpeg", max_side=20)
         with pytest.raises(UsageError, match="but not their mask, which"):

@@ -304,6 +304,8 @@ def test_files_are_torchvisions() -> None:
 #: Columns of every kind, and further blobs.
 COLUMNS = ("id", "maybe-int16", "float", "flag", "text", "maybe-text", "vector", "maybe-vector")
 COLUMNS += ("ragged", "boxes", "maybe-boxes", "tags", "about", "parts", "time-ns", "nothing")
+#: Formats of columns.
+FORMATS = {"boxes": "xywh", "maybe-boxes": "relative cxcywh"}
 FURTHER = (*COLUMNS, "second", "raw")
 #: Their types in a `fastdata.storage.columns.Column` of NumPy; others are Arrow's.
 PLAIN = {"id": np.int64, "float": np.float32, "flag": np.bool_, "vector": np.float32}
@@ -320,9 +322,10 @@ def with_fields(container: str = "shards", labels: bool = True) -> Path:
     """A packed dataset of these rows in their order; do not change it."""
     root = loader_data.folder()
     table = as_files(root / "files").select(("key", "label", "path", *FURTHER))
+    table = table.append_column("seg", table["second"])
     if not labels:
         table = table.drop_columns("label")
-    source = TableImages(table, root / "files", files=BLOBS)
+    source = TableImages(table, root / "files", files=BLOBS, masks=["seg"], formats=FORMATS)
     pack_tree(source, root / "out", container, unit_size=20_000, order="source")
     return root / "out"
 
@@ -357,10 +360,13 @@ class FieldConformance:
         return source, np.array(opened[1]), np.asarray(numbering(numbers))
 
     def test_schema(self, found: Any) -> None:
-        expected = ["image", *["label"] * self.has_label, *FURTHER]
+        expected = ["image", *["label"] * self.has_label, *FURTHER, "seg"]
         assert sorted(field.name for field in found[0].fields) == sorted(expected)
         kinds = {field.name: (field.kind, field.nullable) for field in found[0].fields}
         assert kinds["second"] == ("image", True) and kinds["raw"] == ("blob", True)
+        assert kinds["seg"] == ("mask", True)
+        formats = {field.name: field.format for field in found[0].fields if field.format}
+        assert formats == FORMATS
         for name in COLUMNS:
             values = fields_table()[name].combine_chunks()
             assert kinds[name] == ("column", has_null(values.to_pylist())), name
@@ -380,9 +386,9 @@ class FieldConformance:
 
     def test_gathered(self, found: Any) -> None:
         source, rows, numbers = found
-        names = ("raw", "text", "second", "image", "vector")
+        names = ("raw", "text", "second", "image", "seg", "vector")
         gathered = source.gather(numbers, names)
-        assert list(gathered.blobs) == ["raw", "second", "image"]
+        assert list(gathered.blobs) == ["raw", "second", "image", "seg"]
         assert list(gathered.columns) == ["text", "vector"]
         for name in gathered.columns:
             values = fields_table()[name].take(pa.array(rows)).combine_chunks()
@@ -468,7 +474,8 @@ def column_of(column: Any) -> str:
 @cache
 def _blobs() -> dict[str, list[bytes | None]]:
     own = {"image": [field_data.image_file(at) for at in range(field_data.ROWS)]}
-    return own | field_data.blobs()
+    blobs = field_data.blobs()
+    return own | blobs | {"seg": blobs["second"]}
 
 
 def further_blobs(rows: Any) -> dict[str, list[bytes | None]]:

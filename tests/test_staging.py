@@ -413,7 +413,9 @@ def test_further_fields_are_copied(
     names = ("text", "boxes", *BLOBS)
     table = as_files(tmp_path / "web" / "files").select(["key", "path", *names])
     path = tmp_path / "web" / "set"
-    pack_tree(TableImages(table, tmp_path / "web" / "files", files=BLOBS), path, container)
+    meanings: dict[str, Any] = {"masks": ["second"], "formats": {"boxes": "xywh"}}
+    source = TableImages(table, tmp_path / "web" / "files", files=["raw"], **meanings)
+    pack_tree(source, path, container)
     if container == "folder":
         edit_manifest(path, lambda manifest: manifest.update(root="../files"))
 
@@ -421,11 +423,16 @@ def test_further_fields_are_copied(
         dataset = ImageDataset(where, fields=("image", "key", *names))
         return [[np.asarray(one).tolist() for one in sample] for sample in dataset]
 
+    def kinds(where: Path | str) -> set[tuple[str, str]]:
+        return {(field.kind, field.format) for field in ImageDataset(where).source.fields}
+
     expected = rows(path)
+    assert kinds(path) >= {("mask", ""), ("column", "xywh")}
     name = f"{web}/set" if behind_url else path
     copy = stage(name).path
     (tmp_path / "web").rename(tmp_path / "gone")
     assert rows(copy) == expected
+    assert kinds(copy) >= {("mask", ""), ("column", "xywh")}
     assert verify(copy, workers=1).problems == []
 
 
