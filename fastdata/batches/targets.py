@@ -151,7 +151,8 @@ class TargetReader:
         """
         target = self.joint.targets[name]
         if target.kind == "boxes":
-            return in_format(moved.boxes, target.format), moved.offsets
+            sides = moved.sizes.repeat(np.diff(moved.offsets), 0)
+            return in_format(moved.boxes, target.format, sides), moved.offsets
         known = target.kind in ("points", "visibility") or target.sanitised
         if not known and not _is_list(column):
             return None
@@ -220,7 +221,7 @@ class TargetReader:
         target = self.joint.targets[name]
         tensor = converted(tensor, target)
         classes: Any = sys.modules.get("torchvision.tv_tensors")
-        if classes is None or self.joint.pure:
+        if classes is None or self.joint.pure or target.pure:
             return tensor
         if target.kind == "boxes":
             about = {"format": target.format.upper(), "canvas_size": size}
@@ -293,11 +294,23 @@ def corners(
     return boxes
 
 
-def in_format(boxes: npt.NDArray[np.float32], meaning: str) -> npt.NDArray[np.float32]:
-    """Return boxes, left, upper, right, lower, in a format of `BOXES`."""
-    if meaning == "xyxy":
+def in_format(
+    boxes: npt.NDArray[np.float32], meaning: str, sides: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float32]:
+    """Return boxes, left, upper, right, lower, in another format.
+
+    Args:
+        boxes: The boxes, (M, 4), in pixels.
+        meaning: One of `BOXES`; after `RELATIVE`, shares of the sides.
+        sides: Width and height of the image of each box, (M, 2).
+    """
+    kind = meaning.removeprefix(RELATIVE)
+    if kind != "xyxy":
+        first, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
+        if kind == "cxcywh":
+            first = (first * np.float32(2) + size) / np.float32(2)
+        boxes = np.concatenate([first, size], 1)
+    if kind == meaning:
         return boxes
-    first, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
-    if meaning == "cxcywh":
-        first = (first * np.float32(2) + size) / np.float32(2)
-    return np.concatenate([first, size], 1)
+    shares: npt.NDArray[np.float32] = np.divide(boxes, np.tile(sides, 2), dtype=np.float32)
+    return shares

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.text import human_count
-from fastdata.transforms import geometry, others, timm, torchvision, transformers, users
+from fastdata.transforms import geometry, others, samples, timm, torchvision, transformers, users
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
@@ -206,8 +206,16 @@ class Recipe:
 NO_IMAGE = Recipe(())
 
 
+@dataclass(frozen=True)
 class _Libraries(Libraries):
-    """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`."""
+    """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`.
+
+    Attributes:
+        parts_of_sample: The arguments that a transform is called with, if those are an image and
+            its targets; 0: an image alone.
+    """
+
+    parts_of_sample: int = 0
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
         if isinstance(transform, Schedule):
@@ -218,6 +226,8 @@ class _Libraries(Libraries):
         if override(transform):
             return None
         found = composed(transform)
+        if found is None and self.parts_of_sample:
+            return samples.parts(transform, self.parts_of_sample)
         return users.parts(transform) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
@@ -226,8 +236,14 @@ class _Libraries(Libraries):
     def translate(self, transform: Any, kind: str, dtype: str) -> Found:
         if reason := override(transform):
             return Declined(reason)
-        found = _translated(transform, kind, dtype, (*_OTHERS, torchvision.translate))
+        found = _translated(transform, kind, dtype, (*self._others, torchvision.translate))
         return NOT_KNOWN if found is None else found
+
+    @property
+    def _others(self) -> Sequence[_Translator]:
+        count = self.parts_of_sample
+        # Those of other libraries take images alone.
+        return (lambda one, *_: samples.translate(one, count),) if count else _OTHERS
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(
@@ -242,7 +258,7 @@ class _Libraries(Libraries):
 
     def knows(self, transform: Any) -> bool:
         """Return whether fastdata can translate a transform of this type."""
-        found = _translated(transform, "pil", "uint8", _OTHERS)
+        found = _translated(transform, "pil", "uint8", self._others)
         known = found is not None and not (isinstance(found, Declined) and not found.known)
         return known or torchvision.is_known(transform)
 
@@ -272,7 +288,8 @@ def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    return read(transform, size, LIBRARIES, joint)
+    libraries = LIBRARIES if joint is None else _Libraries(len(joint.form))
+    return read(transform, size, libraries, joint)
 
 
 def compile_recipe(
@@ -376,7 +393,8 @@ def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
     """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
     tensors = view.kind in ("tensor", "image")
     found = [_unknown(call, view.why, len(view.tail) * tensors) for call in view.tail[:1]]
-    found += [_unknown(call) for call in view.tail[1:] if not LIBRARIES.knows(call)]
+    libraries = LIBRARIES if view.joint is None else _Libraries(len(view.joint.form))
+    found += [_unknown(call) for call in view.tail[1:] if not libraries.knows(call)]
     return tuple(found)
 
 

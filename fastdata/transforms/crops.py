@@ -270,6 +270,39 @@ class Pad(Filling):
 
 
 @dataclass(frozen=True)
+class PadToSize(Filling):
+    """Put pixels on the right of smaller images and below them.
+
+    Attributes:
+        size: Least (height, width).
+        fill: Their value: 0 to 255, or one a channel.
+        padding_mode: As in :class:`Pad`.
+        mask_fill: Their value in masks, 0 to 65535; None: as ``fill``.
+    """
+
+    size: Size
+    fill: Fill = 0
+    padding_mode: PaddingMode = "constant"
+
+    @property
+    def words(self) -> str:
+        height, width = self.size  # type: ignore[misc]
+        return f"pad to {width} x {height}"
+
+    def size_after(self, size: Fixed) -> Fixed:
+        height, width = self.size  # type: ignore[misc]
+        return size and (max(size[0], width), max(size[1], height))
+
+    def may_pad(self, size: Fixed) -> bool:
+        return size is None or self.size_after(size) != size
+
+    def emit(self, tree: Builder) -> None:
+        height, width = self.size  # type: ignore[misc]
+        mode = checks.PADDING_MODES.index(self.padding_mode)
+        tree.leaf("pad_to", width, height, mode, *tree.fill_of(self))
+
+
+@dataclass(frozen=True)
 class FiveCrop(Several, Transform):
     """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
 

@@ -25,15 +25,18 @@ class Target:
 
     Attributes:
         kind: One of `MOVED`; or ``values``, which no transform changes.
-        format: Of boxes: one of `fastdata.storage.fields.BOXES`.
+        format: Of boxes: one of `fastdata.storage.fields.BOXES`; after ``relative``, shares of the
+            sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
         sanitised: Whether it loses the entries of boxes that are left out.
+        pure: Whether it is a plain tensor, which transforms leave as it is.
     """
 
     kind: str
     format: str = ""
     dtype: str = ""
     sanitised: bool = False
+    pure: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ class Joint:
     def names(self, *kinds: str) -> list[str]:
         """Return the targets of some kinds."""
         return [name for name, one in self.targets.items() if one.kind in kinds]
+
+    @property
+    def still(self) -> bool:
+        """Whether targets that would follow the image are plain tensors, so that they do not."""
+        return self.pure or any(one.pure for one in self.targets.values() if one.kind in MOVED)
 
     def changed(self, names: Iterable[str], **changes: Any) -> Joint:
         """Return the same with other attributes of some targets."""

@@ -419,13 +419,13 @@ class Reading:
             return found
         before = {name: copy(value) for name, value in vars(self).items()}
         for step in found if isinstance(found, tuple) else (found,):
-            reason = self._take(step)
+            reason = self.take(step)
             if reason is not None:
                 vars(self).update(before)  # all of it, or nothing
                 return reason
         return None
 
-    def _take(self, found: Any) -> Declined | None:
+    def take(self, found: Any) -> Declined | None:
         """Take a step that was translated, or a transform that a user's function calls."""
         if isinstance(found, Step):
             return found.read(self)
@@ -472,7 +472,7 @@ class Reading:
         """Add a step to the geometry; or to the pixel program, if it cannot stand there."""
         if self.erasures:
             return Declined("it comes after RandomErasing")
-        if self.joint is not None and self.joint.pure:
+        if self.joint is not None and self.joint.still:
             return Declined("targets are plain tensors here, which it leaves as they are")
         if (reason := step.unfit(self)) is not None:
             return reason

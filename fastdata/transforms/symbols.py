@@ -69,6 +69,9 @@ class Node:
         return [self] if self.before is None else [*self.before.chain(), self]
 
 
+#: In the place of an attribute that is not there.
+MISSING = object()
+
 #: A step that does nothing: the code takes what it has here for a PIL image.
 ON_PIL = object()
 
@@ -94,7 +97,10 @@ class Symbol:
         return iter(held_by(self).several())
 
     def __getitem__(self, key: Any) -> Any:
-        return held_by(self).several()[key]
+        return held_by(self).item(key)
+
+    def __bool__(self) -> bool:
+        return bool(held_by(self).truth())
 
     def __len__(self) -> int:
         return len(held_by(self).several())
@@ -124,7 +130,7 @@ for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "neg", "po
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _computing(_name))
 for _name in (
-    *("eq", "ne", "hash", "bool", "contains", "reversed", "length_hint"),
+    *("eq", "ne", "hash", "contains", "reversed", "length_hint"),
     *("int", "float", "complex", "index", "round", "trunc", "floor", "ceil", "abs", "invert"),
     *("floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"),
     *("rfloordiv", "rmod", "rdivmod", "rpow", "rmatmul", "rtruediv"),
@@ -163,6 +169,12 @@ class Held:
 
     def several(self) -> Sequence[Any]:
         self.refuse("takes {} for a sequence")
+
+    def item(self, key: Any) -> Any:
+        return self.several()[key]
+
+    def truth(self) -> bool:
+        self.refuse("uses {} in a way that is not known (bool)")
 
     def compute(self, name: str, other: Any) -> Any:
         self.refuse("computes with {}")
@@ -317,6 +329,8 @@ class Kind(Held):
         return self.run.wrap(self.real(*map(plain, args), **named), self.words)
 
     def attribute(self, name: str) -> Any:
+        if name == "__name__":
+            return self.real.__name__
         if isinstance(self.real, enum.EnumMeta):
             return self.run.wrap(getattr(self.real, name), f"{self.words}.{name}")
         return super().attribute(name)
@@ -329,6 +343,8 @@ class Object(Held):
         words = f"{self.words}.{name}"
         self.run.read.append(self.real)
         found = self._found(name)
+        if found is MISSING:
+            self.refuse(f"takes {name!r} of {{}}, which has none")
         if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
             return self.run.inline(found.fget, (self.real,), (), {})
         if isinstance(found, staticmethod):
@@ -353,12 +369,13 @@ class Object(Held):
         if not hasattr(self.real, "__dict__") or isinstance(self.real, types.FunctionType):
             self.refuse(f"takes {name!r} of {{}}")
         modules = vars(self.real).get("_modules", {}) if issubclass(kind, parent) else {}
-        missing = object()
-        found = inspect.getattr_static(self.real, name, missing)
-        found = modules.get(name, missing) if found is missing else found
-        if found is missing:
-            self.refuse(f"takes {name!r} of {{}}, which has none")
-        return found
+        found = inspect.getattr_static(self.real, name, MISSING)
+        return modules.get(name, MISSING) if found is MISSING else found
+
+    def has(self, name: str) -> bool:
+        """Return whether it has an attribute."""
+        self.run.read.append(self.real)
+        return self._found(name) is not MISSING
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.run.call(self.real, args, kwargs)

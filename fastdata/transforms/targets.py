@@ -26,7 +26,7 @@ _ALONE = Declined("it is for boxes, and images have none here", "give transforms
 
 
 def _without_boxes(reading: Reading) -> Declined | None:
-    if reading.joint is None:
+    if reading.joint is None or reading.joint.still:
         return _ALONE
     count = len(reading.joint.names("boxes"))
     return None if count == 1 else Declined(f"it needs one field of boxes, and there are {count}")
@@ -146,7 +146,7 @@ class ConvertBoundingBoxFormat(_OfBoxes):
 
     def read(self, reading: Reading) -> Declined | None:
         joint = reading.joint
-        if joint is None or joint.pure:
+        if joint is None or joint.still:
             return _ALONE
         reading.joint = joint.changed(joint.names("boxes"), format=self.format)
         return None

@@ -14,10 +14,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from PIL import Image
+
 from fastdata.transforms import colours, crops, output, policies, resizes, targets, warps
+from fastdata.transforms.base import Filling
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
 from fastdata.transforms.originals import kind_of, name_in
@@ -148,7 +153,7 @@ def _translate_step(
     if step is Normalize and (kind == "pil" or dtype == "uint8"):
         return HAS_NO_FLOATS
     if isinstance(getattr(transform, "fill", None), dict):
-        return Declined("a dict of fills is not known")
+        return _of_fills(step, transform, version, kind, dtype)
     if on_tensors and (reason := _on_tensors(step, transform, dtype)) is not None:
         return reason
     if issubclass(step, Resize) and transform.size is None:
@@ -165,6 +170,31 @@ def _translate_step(
     if any(value != int(value) for value in (fill if isinstance(fill, Sequence) else [fill or 0])):
         return Declined("its fill is not of whole numbers")
     return OnTensors(found, version, fill is not None)
+
+
+def _of_fills(
+    step: type[Step], transform: Any, version: int, kind: str, dtype: str
+) -> Step | Declined:
+    """Translate a transform with a fill for each class of images and targets."""
+    classes = sys.modules["torchvision.tv_tensors"]
+    images = {"tensor": sys.modules["torch"].Tensor, "image": classes.Image}
+    image = images.get(kind, Image.Image)
+
+    def fill_of(one: Any) -> Any:
+        # A defaultdict is not asked for its default.
+        return transform.fill.get(one, transform.fill.get("others"))
+
+    alike = copy(transform)
+    alike.fill = fill_of(image)
+    found: Any = _translate_step(step, alike, version, kind, dtype)
+    fill = fill_of(classes.Mask) or 0
+    if isinstance(found, OnTensors):
+        return Declined("a dict of fills is not known on tensors")
+    if isinstance(found, Filling) and not isinstance(fill, Sequence):
+        if int(fill) != fill:
+            return Declined("it fills masks with what is no whole number")
+        found = replace(found, mask_fill=int(fill))
+    return found  # type: ignore[no-any-return]
 
 
 def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None:

@@ -35,12 +35,12 @@ import inspect
 import operator
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,17 +83,28 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
     """
     if not is_users(function) and tracing_calls.find(function) is None:
         return ""
+    return courses(Run, lambda run: run.call(function, (_given(run, given),), {}))
+
+
+def courses(kind: type[Any], start: Callable[[Any], Any]) -> list[Path] | str:
+    """Return every course that code can take, or why they are not known.
+
+    Args:
+        kind: Class of a course, `Run` or one derived from it.
+        start: Function that runs the code on one course; returns its result.
+    """
     paths: list[Path] = []
     waiting: list[list[int]] = [[]]
     while waiting:
-        run = _Run(waiting.pop())
+        run = kind(waiting.pop())
         try:
-            result = symbols.returned(run.call(function, (_given(run, given),), {}))
+            result = symbols.returned(start(run))
         except Unknown as error:
             return f"{error.place or _where(error)} {error}"
         except Exception as error:
             return f"{_where(error)} raises {type(error).__name__}: {error}"
-        if doubt := run.doubt(result):
+        doubt: str = run.doubt(result)
+        if doubt:
             return doubt
         paths.append(Path(result, run.decisions, run.draws))
         for at in range(len(run.script), len(run.decisions)):
@@ -105,7 +116,7 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
     return paths
 
 
-def _given(run: _Run, form: Any) -> Any:
+def _given(run: Run, form: Any) -> Any:
     """Return symbols of a form of images."""
     return mapped(
         form,
@@ -224,7 +235,7 @@ def _forbidden_step(one: Any, before: Any, loops: set[int], outer: set[str]) -> 
     if name in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer:
         return f"sets {one.argval!r} of an outer function"
     if isinstance(one.argval, str) and name != "LOAD_CONST":
-        hidden = one.argval.startswith(("__", "gi_", "cr_", "ag_", "f_", "tb_", "func_"))
+        hidden = is_hidden(one.argval)
         if hidden and name.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")):
             return f"uses {one.argval!r}"
     if name == "IS_OP" and not (before.opname == "LOAD_CONST" and before.argval is None):
@@ -233,6 +244,12 @@ def _forbidden_step(one: Any, before: Any, loops: set[int], outer: set[str]) -> 
     if jumps and one.argval <= one.offset and one.argval not in loops:
         return "has a loop that is not for"
     return ""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether an attribute could lead code around its symbols."""
+    around = ("__", "gi_", "cr_", "ag_", "f_", "tb_", "func_")
+    return name.startswith(around) and name != "__name__"  # which is a string
 
 
 @lru_cache(maxsize=1024)
@@ -255,8 +272,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 @dataclass
-class _Run:
+class Run:
     """One course: the choices that it is to take, and those that it has taken."""
+
+    #: Functions in the place of builtins, by name.
+    replaced: ClassVar[dict[str, Any]] = {}
 
     script: list[int]
     decisions: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
@@ -468,7 +488,7 @@ _KEEP_THE_MODE = frozenset(
 )
 
 
-def _shifted(step: Any, run: _Run, offset: int) -> Any:
+def _shifted(step: Any, run: Run, offset: int) -> Any:
     """Return a step of another course, with this course's numbers of draws."""
     if not isinstance(step, Call):
         return step
@@ -484,7 +504,7 @@ def _shifted(step: Any, run: _Run, offset: int) -> Any:
 class _Names(dict):  # type: ignore[type-arg]
     """The globals of traced code: those of the script, as symbols."""
 
-    def __init__(self, run: _Run, script: dict[str, Any]) -> None:
+    def __init__(self, run: Run, script: dict[str, Any]) -> None:
         super().__init__(__builtins__={})
         self._run = run
         self._script = script
@@ -496,10 +516,8 @@ class _Names(dict):  # type: ignore[type-arg]
         own = script.get("__builtins__")
         found = vars(own) if isinstance(own, types.ModuleType) else own
         if isinstance(found, dict) and found.get(name) is getattr(builtins, name, found):
-            if name == "isinstance":
-                return _is_instance
-            if name == "range":
-                return _short_range
+            if name in run.replaced:
+                return run.replaced[name]
             if name in _BUILTINS:
                 return found[name]
         raise Unknown(f"uses {name}, which is not known")
@@ -529,3 +547,6 @@ def _short_range(*args: Any) -> range:
     if len(found) > _LENGTH:
         raise Unknown(f"counts to more than {_LENGTH}")
     return found
+
+
+Run.replaced = {"isinstance": _is_instance, "range": _short_range}

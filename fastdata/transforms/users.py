@@ -89,7 +89,7 @@ def parts(transform: Any) -> Sequence[Any] | None:
     try:
         courses = _courses(transform)
         if _makes_one(courses):
-            steps = _merged(courses, 0)
+            steps = merged(courses, 0)
             return None if any(map(_is_ours, steps)) else steps
         return _several(name_of(transform), courses) if courses else None
     except Unknown:
@@ -103,7 +103,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     if isinstance(transform, Assembly):
         called = (one for one in leaves(transform.form) if isinstance(one, Later))
         names = ", ".join(dict.fromkeys(name_of(one.function) for one in called))
-        return _not_known(f"it calls {names} for each sample")
+        return not_known(f"it calls {names} for each sample")
     try:
         courses = _courses(transform)
         if not courses:
@@ -111,12 +111,13 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
         if not _makes_one(courses):
             _several(name_of(transform), courses)
             return Declined("it makes several views, and stands in another transform")
-        return tuple(_merged(courses, 0))
+        return tuple(merged(courses, 0))
     except Unknown as error:
-        return _not_known(str(error))
+        return not_known(str(error))
 
 
-def _not_known(why: str) -> Declined:
+def not_known(why: str) -> Declined:
+    """Return that a user's code is not known, and why."""
     return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
 
 
@@ -166,7 +167,7 @@ def _is_ours(step: Any) -> bool:
 # --- one image -------------------------------------------------------------------------------
 
 
-def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
+def merged(courses: Sequence[Path], depth: int) -> list[Any]:
     """Return the steps of a function of one image that takes one of several courses."""
     if len(courses) == 1:
         course = courses[0]
@@ -177,7 +178,7 @@ def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
         return [_step(node.step, course) for node in nodes]
     weights = courses[0].decisions[depth][0]
     options = [
-        _merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
+        merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
         for which in range(len(weights))
     ]
     first, count = options[0], 0

@@ -118,6 +118,7 @@ struct PixelProgram::Drawing {
   Status scale_jitter();
   Status shortest_size();
   Status centre_crop();
+  Status pad_to();
   Status corner_crop();
   Status random_crop(uint64_t draw);
   Status iou_crop(uint64_t draw, int options);
@@ -363,6 +364,7 @@ Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
     case NodeKind::scale_jitter: return drawing.scale_jitter();
     case NodeKind::shortest_size: return drawing.shortest_size();
     case NodeKind::centre_crop: return drawing.centre_crop();
+    case NodeKind::pad_to: return drawing.pad_to();
     case NodeKind::corner_crop: return drawing.corner_crop();
     case NodeKind::random_crop: return drawing.random_crop(node.draw);
     case NodeKind::iou_crop: return drawing.iou_crop(node.draw, node.values - 5);
@@ -596,6 +598,10 @@ Status PixelProgram::Drawing::centre_crop() {
       !s.ok())
     return s;
   return crop(std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), v[0], v[1]);
+}
+
+Status PixelProgram::Drawing::pad_to() {
+  return pad(0, 0, std::max(v[0] - width(), 0.0), std::max(v[1] - height(), 0.0), v + 2);
 }
 
 /// torchvision's functional.five_crop.

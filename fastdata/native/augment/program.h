@@ -59,6 +59,8 @@ namespace fastdata {
   N(shortest_size, 3)                                                                            \
   /* CenterCrop: width, height; padding mode and fill R, G, B of smaller images; */              \
   N(centre_crop, 6)                                                                              \
+  /* padding on the right and below up to a size: width, height; mode and fill R, G, B; */       \
+  N(pad_to, 6)                                                                                   \
   /* a corner: width, height; whether the right one, the lower one; */                           \
   N(corner_crop, 4)                                                                              \
   /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */       \
