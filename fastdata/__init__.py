@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastdata.device.ragged import Ragged
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
+    from fastdata.loading.padded import Padded, collate_padded
     from fastdata.maintenance.verify import verify
     from fastdata.plan.order import QuasiRandom
     from fastdata.staging.stage import stage, unstage
@@ -32,9 +33,11 @@ __all__ = [
     "DataLoader",
     "DeviceLoader",
     "ImageDataset",
+    "Padded",
     "QuasiRandom",
     "Ragged",
     "__version__",
+    "collate_padded",
     "fast_collate",
     "stage",
     "unstage",
@@ -47,8 +50,10 @@ _MODULES = {
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",
+    "Padded": "fastdata.loading.padded",
     "QuasiRandom": "fastdata.plan.order",
     "Ragged": "fastdata.device.ragged",
+    "collate_padded": "fastdata.loading.padded",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",
     "unstage": "fastdata.staging.stage",
