@@ -166,6 +166,11 @@ def override(transform: Any) -> str:
     return ""
 
 
+def transform_class() -> Any:
+    """Return the base of torchvision's v2 transforms; None where they are not in use."""
+    return getattr(sys.modules.get("torchvision.transforms.v2"), "Transform", None)
+
+
 def composed(transform: Any) -> tuple[Any, ...] | None:
     """Return the transforms of torchvision's Compose, or of a ``torch.nn.Sequential``."""
     modules = ("torchvision.transforms", "torchvision.transforms.v2")

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastdata.transforms.crops import Pad, PadToSize, RandomHorizontalFlip, RandomVerticalFlip
 from fastdata.transforms.joint import MOVED
-from fastdata.transforms.originals import is_copied, overridden
+from fastdata.transforms.originals import is_copied, overridden, transform_class
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found
 from fastdata.transforms.reading import Reading, Step, is_ours
 from fastdata.transforms.symbols import Unknown
@@ -25,7 +25,6 @@ from fastdata.transforms.tracing_leaves import (
     State,
     torch_class,
     trace_leaf,
-    transform_class,
 )
 from fastdata.transforms.tracing_samples import Leafwise, entry, trace_sample
 from fastdata.transforms.users import merged, not_known

@@ -185,6 +185,12 @@ class Held:
     def is_a(self, kinds: tuple[Any, ...]) -> bool:
         self.refuse("asks for the type of {}")
 
+    def type(self) -> Any:
+        self.refuse("asks for the type of {}")
+
+    def has(self, name: str) -> bool:
+        self.refuse(f"asks {{}} for an attribute {name!r}")
+
 
 class Image(Held):
     """An image."""
@@ -391,6 +397,9 @@ class Object(Held):
 
     def is_a(self, kinds: tuple[Any, ...]) -> bool:
         return isinstance(self.real, kinds)
+
+    def type(self) -> Any:
+        return type(self.real)
 
 
 def plain(value: Any) -> Any:

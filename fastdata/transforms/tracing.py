@@ -549,4 +549,29 @@ def _short_range(*args: Any) -> range:
     return found
 
 
-Run.replaced = {"isinstance": _is_instance, "range": _short_range}
+def _type(value: Any) -> Any:
+    if not isinstance(value, Symbol):
+        raise Unknown("asks for the type of what is no symbol")
+    held = held_by(value)
+    return Symbol(symbols.Kind(held.run, f"the type of {held.words}", held.type()))
+
+
+def _getattr(value: Any, name: Any, *default: Any) -> Any:
+    if type(name) is not str or is_hidden(name):
+        raise Unknown(f"takes {name!r} by getattr")
+    return default[0] if default and not _hasattr(value, name) else getattr(value, name)
+
+
+def _hasattr(value: Any, name: Any) -> bool:
+    if not isinstance(value, Symbol) or type(name) is not str or is_hidden(name):
+        raise Unknown(f"asks for an attribute {name!r}")
+    return bool(held_by(value).has(name))
+
+
+Run.replaced = {
+    "getattr": _getattr,
+    "hasattr": _hasattr,
+    "isinstance": _is_instance,
+    "range": _short_range,
+    "type": _type,
+}

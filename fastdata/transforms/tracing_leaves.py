@@ -15,12 +15,12 @@ from typing import Any
 
 from fastdata.transforms import symbols, tracing
 from fastdata.transforms.forms import leaves
+from fastdata.transforms.originals import transform_class
 from fastdata.transforms.outcomes import Conversion
 from fastdata.transforms.symbols import (
     MISSING,
     Held,
     Kind,
-    Object,
     Symbol,
     Unknown,
     held_by,
@@ -39,11 +39,6 @@ _CLASSES = "torchvision.tv_tensors"
 def torch_class(name: str) -> Any:
     """Return one of torchvision's classes of tensors."""
     return getattr(sys.modules[_CLASSES], name)
-
-
-def transform_class() -> Any:
-    """Return the base of torchvision's v2 transforms; None where they are not in use."""
-    return getattr(sys.modules.get(_V2), "Transform", None)
 
 
 @dataclass(frozen=True)
@@ -126,6 +121,9 @@ class _Leaf(Held):
         if levels and torch.get_default_dtype() is torch.float32 and other == 255:
             return self.then(Conversion("tensor", "float32"), dtype="float32")
         return super().compute(name, other)
+
+    def type(self) -> Any:
+        return self.state.cls
 
     def is_a(self, kinds: tuple[Any, ...]) -> bool:
         cls = self.state.cls
@@ -438,38 +436,4 @@ def _max(*args: Any, **kwargs: Any) -> Any:
     return max(*args, **kwargs)
 
 
-def type_of(value: Any) -> Any:
-    """Return a symbol of a symbol's type."""
-    held = held_by(value) if isinstance(value, Symbol) else None
-    if isinstance(held, _Leaf):
-        return Symbol(Kind(held.run, f"the type of {held.words}", held.state.cls))
-    if isinstance(held, Object):
-        return Symbol(Kind(held.run, f"the type of {held.words}", type(held.real)))
-    raise Unknown("asks for a type that is not known")
-
-
-def getattr_of(value: Any, name: Any, default: Any = MISSING) -> Any:
-    """Do as ``getattr``, of what code has in hand."""
-    if type(name) is not str or tracing.is_hidden(name):
-        raise Unknown(f"takes {name!r} by getattr")
-    if default is not MISSING and not hasattr_of(value, name):
-        return default
-    return getattr(value, name)
-
-
-def hasattr_of(value: Any, name: Any) -> bool:
-    """Do as ``hasattr``, of the script's objects."""
-    held = held_by(value) if isinstance(value, Symbol) else None
-    if not isinstance(held, Object) or type(name) is not str or tracing.is_hidden(name):
-        raise Unknown(f"asks for an attribute {name!r}")
-    return bool(held.has(name))
-
-
-#: Functions in the place of builtins.
-BUILTINS = {
-    **tracing.Run.replaced,
-    "getattr": getattr_of,
-    "hasattr": hasattr_of,
-    "type": type_of,
-}
-LeafRun.replaced = {**BUILTINS, "any": _any, "max": _max}
+LeafRun.replaced = {**tracing.Run.replaced, "any": _any, "max": _max}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.transforms import tracing
-from fastdata.transforms.originals import composed, is_copied
+from fastdata.transforms.originals import composed, is_copied, transform_class
 from fastdata.transforms.symbols import (
     Held,
     Node,
@@ -23,7 +23,6 @@ from fastdata.transforms.symbols import (
     name_of,
 )
 from fastdata.transforms.tracing import Path
-from fastdata.transforms.tracing_leaves import BUILTINS, transform_class
 
 
 def entry(transform: Any) -> tuple[type[Any] | None, str]:
@@ -256,4 +255,4 @@ def _super(*args: Any) -> Any:
     return Symbol(_Super(held_by(given).run, held_by(after).real, real))
 
 
-SampleRun.replaced = {**BUILTINS, "super": _super}
+SampleRun.replaced = {**tracing.Run.replaced, "super": _super}
