@@ -226,9 +226,7 @@ class _Libraries(Libraries):
         if override(transform):
             return None
         found = composed(transform)
-        if found is None and self.parts_of_sample:
-            return samples.parts(transform, self.parts_of_sample)
-        return users.parts(transform) if found is None else found
+        return users.parts(transform, self._traced) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
         return torchvision.views(transform)
@@ -241,9 +239,17 @@ class _Libraries(Libraries):
 
     @property
     def _others(self) -> Sequence[_Translator]:
-        count = self.parts_of_sample
         # Those of other libraries take images alone.
-        return (lambda one, *_: samples.translate(one, count),) if count else _OTHERS
+        return (self._of_sample,) if self.parts_of_sample else _OTHERS
+
+    @property
+    def _traced(self) -> users.Traced | None:
+        count = self.parts_of_sample
+        return (lambda transform: samples.courses(transform, count)) if count else None
+
+    def _of_sample(self, transform: Any, kind: str, dtype: str) -> Found | None:
+        step = samples.of_leaves(transform)
+        return users.translate(transform, kind, dtype, self._traced) if step is None else step
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(

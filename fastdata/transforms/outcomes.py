@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 #: One value a channel.
@@ -40,6 +40,12 @@ class Declined:
 
 #: No library's file has the transform.
 NOT_KNOWN = Declined("it is not a transform that fastdata knows", known=False)
+
+
+def not_known(why: str) -> Declined:
+    """Return that a user's code is not known, and why."""
+    return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
+
 
 #: The transform raises on every path.
 HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)

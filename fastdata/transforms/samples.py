@@ -15,8 +15,8 @@ from typing import Any
 from fastdata.transforms.crops import Pad, PadToSize, RandomHorizontalFlip, RandomVerticalFlip
 from fastdata.transforms.joint import MOVED
 from fastdata.transforms.originals import is_copied, overridden, transform_class
-from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found
-from fastdata.transforms.reading import Reading, Step, is_ours
+from fastdata.transforms.outcomes import NOT_KNOWN, Declined, not_known
+from fastdata.transforms.reading import Reading, Step
 from fastdata.transforms.symbols import Unknown
 from fastdata.transforms.tracing import Path
 from fastdata.transforms.tracing_leaves import (
@@ -27,38 +27,25 @@ from fastdata.transforms.tracing_leaves import (
     trace_leaf,
 )
 from fastdata.transforms.tracing_samples import Leafwise, entry, trace_sample
-from fastdata.transforms.users import merged, not_known
 
 
-def parts(transform: Any, count: int) -> Sequence[Any] | None:
-    """Return the transforms that a user's code hands a sample on to; None: that is not known.
+def of_leaves(transform: Any) -> Step | None:
+    """Return the step of an object of a class derived from ``Transform``; None for others."""
+    if isinstance(transform, Leafwise):
+        return _OfLeaves(transform.transform)
+    return _OfLeaves(transform) if _is_leafwise(transform) else None
+
+
+def courses(transform: Any, count: int) -> list[Path]:
+    """Return the courses of a user's code that takes a sample; none for anything else.
 
     Args:
         transform: The code.
         count: Parts of a sample: the image, and the target if there is one.
+
+    Raises:
+        Unknown: They are not known.
     """
-    try:
-        courses = _courses(transform, count)
-        found = merged(courses, 0) if courses else []
-        return found if courses and not any(map(is_ours, found)) else None
-    except Unknown:
-        return None
-
-
-def translate(transform: Any, count: int) -> Found | None:
-    """Translate a user's code that takes a sample; None for anything else."""
-    if isinstance(transform, Leafwise):
-        return _OfLeaves(transform.transform)
-    if _is_leafwise(transform):
-        return _OfLeaves(transform)
-    try:
-        courses = _courses(transform, count)
-        return tuple(merged(courses, 0)) if courses else None
-    except Unknown as error:
-        return not_known(str(error))
-
-
-def _courses(transform: Any, count: int) -> list[Path]:
     if _is_leafwise(transform):
         return []
     found = trace_sample(transform, count)

@@ -6,20 +6,23 @@ one that calls Pillow the same operations. Pixels are Pillow's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastdata.transforms import tracing
 from fastdata.transforms.colours import Grayscale
 from fastdata.transforms.crops import RandomHorizontalFlip, RandomVerticalFlip
 from fastdata.transforms.forms import Form, leaves, mapped
 from fastdata.transforms.nodes import Apply, Arranged, Choice, Operation, Random
-from fastdata.transforms.outcomes import NOT_KNOWN, Conversion, Declined, Found
+from fastdata.transforms.outcomes import Conversion, Declined, Found, not_known
 from fastdata.transforms.reading import Chain, Several, Step
 from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, name_of
 from fastdata.transforms.tracing import Path
+
+#: Returns the courses of a user's function.
+Traced: TypeAlias = Callable[[Any], list[Path]]
 
 _FLIPS = {"flip_horizontal": RandomHorizontalFlip(1.0), "flip_vertical": RandomVerticalFlip(1.0)}
 
@@ -79,25 +82,38 @@ class View:
     number: int
 
 
-def parts(transform: Any) -> Sequence[Any] | None:
+def parts(transform: Any, traced: Traced | None = None) -> Sequence[Any] | None:
     """Return the transforms that a user's function calls in turn, and the views it makes.
 
-    None: it does more to an image than to call transforms, or is no such function.
+    Args:
+        transform: The function.
+        traced: As of `translate`.
+
+    Returns:
+        The transforms; None: it does more to an image than to call transforms, or is no such
+        function.
     """
     if isinstance(transform, Steps):
         return None
     try:
-        courses = _courses(transform)
+        courses = (traced or _courses)(transform)
         if _makes_one(courses):
-            steps = merged(courses, 0)
+            steps = _merged(courses, 0)
             return None if any(map(_is_ours, steps)) else steps
         return _several(name_of(transform), courses) if courses else None
     except Unknown:
         return None
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
-    """Translate a user's function of an image, as `Libraries.translate`; None for others."""
+def translate(transform: Any, kind: str, dtype: str, traced: Traced | None = None) -> Found | None:
+    """Translate a user's function of an image, as `Libraries.translate`; None for others.
+
+    Args:
+        transform: The function.
+        kind: As of `Libraries.translate`.
+        dtype: Likewise.
+        traced: Returns its courses, or raises `Unknown`; None: it takes an image alone.
+    """
     if isinstance(transform, Steps):
         return transform.steps
     if isinstance(transform, Assembly):
@@ -105,20 +121,15 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
         names = ", ".join(dict.fromkeys(name_of(one.function) for one in called))
         return not_known(f"it calls {names} for each sample")
     try:
-        courses = _courses(transform)
+        courses = (traced or _courses)(transform)
         if not courses:
             return None
         if not _makes_one(courses):
             _several(name_of(transform), courses)
             return Declined("it makes several views, and stands in another transform")
-        return tuple(merged(courses, 0))
+        return tuple(_merged(courses, 0))
     except Unknown as error:
         return not_known(str(error))
-
-
-def not_known(why: str) -> Declined:
-    """Return that a user's code is not known, and why."""
-    return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
 
 
 def follow(transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
@@ -167,7 +178,7 @@ def _is_ours(step: Any) -> bool:
 # --- one image -------------------------------------------------------------------------------
 
 
-def merged(courses: Sequence[Path], depth: int) -> list[Any]:
+def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
     """Return the steps of a function of one image that takes one of several courses."""
     if len(courses) == 1:
         course = courses[0]
@@ -178,7 +189,7 @@ def merged(courses: Sequence[Path], depth: int) -> list[Any]:
         return [_step(node.step, course) for node in nodes]
     weights = courses[0].decisions[depth][0]
     options = [
-        merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
+        _merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
         for which in range(len(weights))
     ]
     first, count = options[0], 0
