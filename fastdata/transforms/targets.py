@@ -267,4 +267,4 @@ class RandomZoomOut(Filling, ByChance):
         return None
 
     def emit_always(self, tree: Builder) -> None:
-        tree.leaf("zoom_out", *self.side_range, *tree.fill_of(self), draws=3)
+        tree.leaf("zoom_out", *self.side_range, 0, *tree.fill_of(self), draws=3)
