@@ -428,9 +428,10 @@ class Job(Work):
     ``max_scans``: JPEGs of more scans are ``unsupported``.
 
     ``targets``: of the images, after `Targets.cut`; for programs whose crops depend on boxes.
+    ``fill``: R, G, B, 0 to 255, of what cuts have outside the image.
 
     ``data`` may be Rows: then ``drawn``, a Geometry and the view's key, replaces ``cuts``. An image
-    that needs padding, or is too small for a crop, fails with ``bad_region``.
+    that is too small for a crop fails with ``bad_region``.
     """
 
     def __init__(
@@ -452,6 +453,7 @@ class Job(Work):
         max_scans: int = 64,
         drawn: tuple[Geometry, int] | None = None,
         targets: Targets | None = None,
+        fill: Sequence[int] = (0, 0, 0),
     ) -> None: ...
     def cuts(self) -> npt.NDArray[np.void]:
         """Return the array of `CUT` of a finished job."""
@@ -500,7 +502,8 @@ class MaskJob(Work):
     ``sizes``: (width, height) of each image's masks, (N, 2). ``out``: bytes, the masks of all
     images one after the other. ``kept``: (numbers of the objects to paint, among those of their
     image; offsets of each image's); None: all. ``targets``: after the cuts, for a program whose
-    crops depend on boxes. The offset of a failure is the object's number in its image.
+    crops depend on boxes. ``fill``: of what cuts have outside the image. The offset of a failure is
+    the object's number in its image.
 
     ValueError: the arguments do not fit each other.
     """
@@ -515,6 +518,7 @@ class MaskJob(Work):
         program: PixelProgram | None = None,
         kept: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None = None,
         targets: Targets | None = None,
+        fill: int = 0,
     ) -> None: ...
 
 class ReadJob(Work):

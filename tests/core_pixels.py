@@ -10,19 +10,16 @@ from PIL import Image
 
 from fastdata.decode import decode_batch
 from fastdata.transforms.compile import Program
-from fastdata.transforms.geometry import render, rendered
 
 
 def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:
     """Return the loader's pixels for one RGB image: (height, width, channels)."""
     cuts = program.draw([image.width], [image.height], keys)
-    pixels = np.asarray(image)
-    if cuts["padding"][0] == 2:
-        pixels, cuts = render(image, cuts[0]), rendered(cuts)
+    (size,) = program.sizes(cuts).tolist()
     form = program.output
     dtype = "uint16" if form.dtype == "bfloat16" else form.dtype
-    out = np.empty((1, *program.size[::-1], form.channels), dtype)
-    return decode_batch([pixels], program.size, out=out, **program.batch_options(cuts))[0]
+    out = np.empty((1, *size[::-1], form.channels), dtype)
+    return decode_batch([np.asarray(image)], size, out=out, **program.batch_options(cuts))[0]
 
 
 def by_pillow(image: Image.Image, cut: Any) -> Image.Image:
@@ -33,4 +30,4 @@ def by_pillow(image: Image.Image, cut: Any) -> Image.Image:
     image = image.resize(tuple(cut["size"].tolist()), Image.Resampling[filters[number]])
     (x, y), (width, height) = cut["window"].tolist(), cut["canvas"].tolist()
     image = image.crop((x, y, x + width, y + height))
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if cut["flip"] else image
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if cut["flip"] & 1 else image

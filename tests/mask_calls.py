@@ -60,10 +60,11 @@ def as_png(mask: Image.Image) -> bytes:
 class Oracle:
     """Does to a mask with torchvision's functions what the core has drawn for its image."""
 
-    def __init__(self, mask: Image.Image) -> None:
+    def __init__(self, mask: Image.Image | torch.Tensor) -> None:
         self.tv = import_torchvision()
         self.functions = __import__("torchvision.transforms.v2.functional", fromlist=["functional"])
-        tensor = self.functions.pil_to_tensor(mask)
+        given = isinstance(mask, torch.Tensor)
+        tensor: Any = mask if given else self.functions.pil_to_tensor(mask)
         self.dtype = tensor.dtype
         if tensor.dtype == torch.uint16:  # torch mirrors none of these
             tensor = tensor.to(torch.int32)
@@ -73,17 +74,28 @@ class Oracle:
         """The mask, (channels, height, width)."""
         return self.mask.as_subclass(torch.Tensor).to(self.dtype).numpy()
 
-    def cut(self, cut: Any) -> None:
-        """Crop, resize, crop, mirror."""
+    def cut(self, cut: Any, fill: int = 0) -> None:
+        """Crop, resize, crop, mirror; fill what lies outside."""
         left, upper, right, lower = cut["box"].tolist()
-        functions = self.functions
-        mask = functions.crop(self.mask, upper, left, lower - upper, right - left)
+        self._crop(left, upper, right - left, lower - upper, fill)
         width, height = cut["size"].tolist()
-        if mask.shape[-2:] != (height, width):
-            mask = functions.resize(mask, [height, width])
-        (x, y), (width, height) = cut["window"].tolist(), cut["canvas"].tolist()
-        mask = functions.crop(mask, y, x, height, width)
-        self.mask = functions.horizontal_flip(mask) if cut["flip"] else mask
+        if self.mask.shape[-2:] != (height, width):
+            self._mirror(int(cut["flip"]) >> 2)
+            self.mask = self.functions.resize(self.mask, [height, width])
+            self._mirror(int(cut["flip"]) >> 2)
+        self._crop(*cut["window"].tolist(), *cut["canvas"].tolist(), fill)
+        self._mirror(int(cut["flip"]))
+
+    def _crop(self, left: int, upper: int, width: int, height: int, fill: int) -> None:
+        rows, columns = self.mask.shape[-2:]
+        sides = [-left, -upper, left + width - columns, upper + height - rows]
+        more = [max(side, 0) for side in sides]
+        mask = self.functions.pad(self.mask, more, fill=fill)
+        self.mask = self.functions.crop(mask, upper + more[1], left + more[0], height, width)
+
+    def _mirror(self, bits: int) -> None:
+        self.mask = self.functions.horizontal_flip(self.mask) if bits & 1 else self.mask
+        self.mask = self.functions.vertical_flip(self.mask) if bits & 2 else self.mask
 
     def steps(self, steps: Sequence[Any], key: int, width: int, height: int) -> None:
         """Do steps of a pixel program, as the image's program draws them."""

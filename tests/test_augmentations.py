@@ -449,7 +449,8 @@ def test_sizes_that_are_drawn(v2: Any, size: Any) -> None:
         resizes = [v2.ScaleJitter(size, (0.5, 1.5))]
     for resize in resizes:
         resize.interpolation = Image.Resampling.BICUBIC
-        dataset = images(v2.Compose([resize, v2.CenterCrop(24), v2.PILToTensor()]))
+        steps = [v2.RandomInvert(1.0), resize, v2.CenterCrop(24)]  # else it would be geometry
+        dataset = images(v2.Compose([*steps, v2.PILToTensor()]))
         for index, got in pixels(dataset, num_workers=2).items():
             image = dataset.open_image(index)
             calls, _ = drawn(dataset, index, image.size)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from mask_calls import Oracle
 from outline_data import cocos_mask, painted, random_outline
 from torchvision_stub import import_torchvision
 
@@ -109,25 +110,22 @@ class Moved:
 
 
 def random_cut(
-    draw: np.random.Generator, width: int, height: int, masks: torch.Tensor
+    draw: np.random.Generator, width: int, height: int, masks: torch.Tensor, fill: int
 ) -> tuple[npt.NDArray[np.void], torch.Tensor]:
-    """Return a crop that may reach outside, resize, crop and flip; and what they leave of masks."""
-    functional: Any = import_torchvision().transforms.v2.functional
+    """Return a cut that may reach outside, and what it leaves of masks."""
     cut = np.zeros(1, _native.CUT)
     crop = int(draw.integers(1, width + 9)), int(draw.integers(1, height + 9))
     size, canvas = random_size(draw), random_size(draw)
-    # torchvision's crop has the wrong size where it ends above the image or to the left of it.
     left, top = (
         int(draw.integers(-part, side)) for part, side in zip(crop, (width, height), strict=True)
     )
     window = tuple(int(draw.integers(-part, side)) for part, side in zip(canvas, size, strict=True))
     cut["box"], cut["size"] = (left, top, left + crop[0], top + crop[1]), size
     cut["canvas"], cut["window"], cut["padding"] = canvas, window, 2
-    cut["flip"] = draw.integers(2)
-    masks = functional.crop(masks, top, left, *crop[::-1])
-    masks = functional.resize(masks, size[::-1])
-    masks = functional.crop(masks, window[1], window[0], *canvas[::-1])
-    return cut, functional.horizontal_flip(masks) if cut["flip"][0] else masks
+    cut["flip"] = draw.integers(16)
+    oracle = Oracle(masks)
+    oracle.cut(cut[0], fill)
+    return cut, oracle.mask
 
 
 @pytest.mark.parametrize("warps", [False, True])
@@ -138,13 +136,13 @@ def test_masks_move_as_torchvision_moves_them(warps: bool) -> None:
         size = random_size(draw, 2)
         image = [random_outline(draw, *size) for _ in range(draw.integers(1, 4))]
         masks = np.stack([cocos_mask(outline, *size) for outline in image])
-        cut, cropped = random_cut(draw, *size, tv_tensors.Mask(torch.from_numpy(masks)))
+        fill = int(draw.integers(2))
+        cut, cropped = random_cut(draw, *size, tv_tensors.Mask(torch.from_numpy(masks)), fill)
         moved = Moved(draw, cropped)
         with moved.tree.node("sequence"):
             for _ in range(draw.integers(0, 4)):
                 moved.move(warps=warps)
-        (found,), failures = painted(
-            [image], [size], cut, [moved.size], program=moved.tree.program()
-        )
+        options = {"program": moved.tree.program(), "fill": fill}
+        (found,), failures = painted([image], [size], cut, [moved.size], **options)
         assert not failures
         np.testing.assert_array_equal(found, moved.masks.numpy())

@@ -743,7 +743,8 @@ def test_a_crop_larger_than_pillow_takes_for_a_bomb(
     expected = [folder[0][0], folder[1][0]]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12_000)
     (images, _), *_ = DataLoader(folder, 2)
-    assert torch.equal(images, torch.stack(expected))
+    off = (images.int() - torch.stack(expected).int()).abs().max()
+    assert off <= (crop == "then resized")  # by a level, as of all bilinear resizes
 
 
 def cut_jpegs() -> dict[str, bytes]:

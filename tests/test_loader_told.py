@@ -109,10 +109,12 @@ def test_nothing_is_told_where_the_core_decodes_all() -> None:
     assert loader.stats().by_pillow == 0
 
 
-def test_an_image_that_needs_padding_is_told_so() -> None:
-    dataset = images("lmdb", baseline(2), t.Compose([t.CenterCrop(64), t.Resize((32, 32))]))
-    (words,) = told(FallbackWarning, DataLoader(dataset, batch_size=2))
-    assert "sample 0" in words and "as its crop needs padding." in words
+@pytest.mark.parametrize("container", ["lmdb", "ImageFolder"])
+def test_the_core_pads_before_a_resize(container: str) -> None:
+    crop = t.Compose([t.CenterCrop(64), t.Resize((32, 32))])
+    loader = DataLoader(images(container, baseline(3), crop), batch_size=2)
+    assert told(FallbackWarning, loader) == []
+    assert loader.stats().by_pillow == 0
 
 
 def test_a_sample_that_is_skipped_is_not_told_of_as_pillows() -> None:
@@ -229,18 +231,19 @@ def slow() -> Any:
     return images("lmdb", baseline(3), unknown(ELASTIC))
 
 
-def padded() -> Any:
-    return images("lmdb", baseline(3), t.Compose([t.CenterCrop(64), t.Resize((32, 32))]))
+def declined() -> Any:
+    cmyk = as_file(picture(40, 30), "JPEG", "CMYK")
+    return images("ImageFolder", [("jpg", cmyk)] * 3, CROP)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_warning_names_the_line_that_took_the_first_batch(threads: int) -> None:
     def loop() -> None:
-        for _ in DataLoader(padded(), batch_size=2, num_workers=threads):  # the loop
+        for _ in DataLoader(declined(), batch_size=2, num_workers=threads):  # the loop
             pass
 
     def call() -> None:
-        iterator = iter(DeviceLoader(DataLoader(padded(), num_workers=threads), "cpu"))
+        iterator = iter(DeviceLoader(DataLoader(declined(), num_workers=threads), "cpu"))
         next(iterator)  # the call
 
     def in_a_thread() -> None:

@@ -13,7 +13,7 @@ from fastdata import _native
 from fastdata import transforms as t
 from fastdata.batches.masks import moved_mask
 from fastdata.decode.codecs import Encoded
-from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.compile import Program, compile_recipe
 from fastdata.transforms.geometry import draw
 from fastdata.transforms.nodes import OnTensors
 from fastdata.transforms.outcomes import of_any_size
@@ -67,8 +67,8 @@ def _any_step(random: Any, width: int, height: int) -> Any:
     return choices[int(random.integers(len(choices)))]()
 
 
-def _program(random: Any, width: int, height: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Geometry and pixel program of a drawn pipeline."""
+def _program(random: Any, width: int, height: int) -> Program:
+    """The program of a drawn pipeline."""
     while True:
         steps = [_any_step(random, width, height) for _ in range(random.integers(1, 6))]
         erasing = [step for step in steps if isinstance(step, t.RandomErasing)]
@@ -76,7 +76,7 @@ def _program(random: Any, width: int, height: int) -> tuple[tuple[Any, ...], tup
         recipe = of_any_size(compile_recipe(t.Compose([*steps, *erasing])))
         program = recipe.programs[0] if getattr(recipe, "programs", ()) else None
         if program is not None and not recipe.unknown:
-            return program.steps, program.pixels
+            return program
 
 
 def _check(number: int) -> None:
@@ -85,14 +85,16 @@ def _check(number: int) -> None:
     height, width = pixels.shape[:2]
     kind = KINDS[number % len(KINDS)]
     mask = mask_of(pixels, kind)
-    steps, program = _program(random, width, height)
+    found = _program(random, width, height)
+    steps, program = found.steps, found.pixels
+    fill = found.mask_fill
     cut = draw(steps, [width], [height], random.integers(0, 1 << 63, 1, np.uint64))
     if cut["too_small"][0]:
         return
     size = cut["canvas"][0].tolist()
     key = int(cut["key"][0])
     oracle = Oracle(mask)
-    oracle.cut(cut[0])
+    oracle.cut(cut[0], fill)
     try:
         oracle.steps(program, key, *size)
     except ValueError:  # an image that a step cannot be done to
@@ -103,7 +105,7 @@ def _check(number: int) -> None:
     # The mask's own program draws its sizes, too.
     whole = native_program(program) if program else None
     made = tuple(whole.sizes(cut)[0].tolist()) if whole is not None else tuple(size)
-    got = moved_mask(found, program, cut, made)
+    got = moved_mask(found, program, cut, made, fill=fill)
     assert got.dtype == want.dtype, (number, kind)
     assert np.array_equal(got, want), (number, kind, steps, program, cut)
 

@@ -333,7 +333,7 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("crop", [0, 0, 6, 4], "outside the image"),
         ("crop", [-1, 0, 5, 4], "outside the image"),
         ("resize", [0, 4, 1], "1 to 2"),
-        ("resize", [5, 4, 4], "no such filter"),
+        ("resize", [5, 4, 5], "no such filter"),
         ("pad", [-1, 0, 0, 0, 0, 0, 0, 0], "padding"),
         ("pad", [1, 0, 0, 0, 4, 0, 0, 0], "mode"),
         ("pad", [1 << 24, 1 << 24, 0, 0, 0, 0, 0, 0], "1 GiB"),

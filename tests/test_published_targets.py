@@ -94,7 +94,7 @@ def _compiled(transform: Any, kind: str = "boxes") -> Any:
 def test_masks_have_a_fill_of_their_own() -> None:
     fills: Any = {Mask: 255, "others": 3}
     for transform in (published.PadIfSmaller(100, fill=fills), T.Pad(2, fill=fills)):
-        (step,) = _compiled(transform, "mask").programs[0].pixels
+        (step,) = _compiled(transform, "mask").programs[0].steps
         assert (step.fill, step.mask_fill) == ((3, 3, 3), 255)
     # torchvision does not ask a defaultdict for its default, and fills with 0.
     fills = defaultdict(lambda: 9, {Mask: 4})

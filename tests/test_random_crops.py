@@ -80,7 +80,7 @@ def test_arrays_of_other_lengths_are_refused(wrong: str) -> None:
         (("resize", 0, [1.0, 2.0**31], [1]), "beyond"),
         (("resize", 0, [1.0, 1.0], []), "filters"),
         (("flip", 0, [1.0], [1]), "filters"),
-        (("resize", 0, [1.0, 1.0], [4]), "filter"),
+        (("resize", 0, [1.0, 1.0], [5]), "filter"),
     ],
 )
 def test_a_step_that_there_is_not_is_refused(step: Any, words: str) -> None:

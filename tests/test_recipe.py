@@ -371,13 +371,9 @@ def test_odd_samples_are_those_that_reach_outside() -> None:
     got = padded.draw(width, height, keys_of(3))
     assert got["padding"].tolist() == [1, 1, 0]
     assert got["size"].tolist() == [[20, 60], [20, 20], [60, 20]]
-    # What another crop has cut off, or what is not zeros, is a pixel program's.
-    cropped = program_of([RandomCrop(8), CenterCrop(9)])
-    assert cropped.pixels == (CenterCrop(9),)
-    assert program_of(CenterCrop(9, fill=1)).pixels == (CenterCrop(9, fill=1),)
     padded = program_of(RandomCrop(30, padding=1))
-    assert padded.pixels == (RandomCrop(30, padding=1),)
-    assert not padded.draw([30] * 60, [30] * 60, keys_of(60))["padding"].any()
+    assert padded.pixels == ()
+    assert 40 < padded.draw([30] * 60, [30] * 60, keys_of(60))["padding"].sum() < 60
 
 
 def test_the_usual_evaluation_is_a_resize_and_a_window() -> None:

@@ -32,14 +32,22 @@ ADDED = {
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},
     "Normalize": {"dtype"},
+    "Pad": {"mask_fill"},
     "RandAugment": {"version"},
+    "RandomAffine": {"mask_fill"},
+    "RandomCrop": {"mask_fill"},
     "RandomErasing": {"count", "in_double"},
+    "RandomPerspective": {"mask_fill"},
     "RandomResizedCrop": {"in_double"},
+    "RandomRotation": {"mask_fill"},
     "TrivialAugmentWide": {"version"},
 }
 
 #: Classes of ours alone.
-OURS = {"CornerCrop", "ResizeKeepRatio", "Schedule", "Transform", "Views"}
+OURS = {
+    *("CornerCrop", "FixedSizeCrop", "PadToSize", "ResizeKeepRatio", "Schedule"),
+    *("Transform", "Views"),
+}
 
 
 def value(default: Any) -> Any:

@@ -13,7 +13,6 @@ from fastdata import _native
 from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.batches.helpers import result_of
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.decoders import PILLOW
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
@@ -22,7 +21,7 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
-from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
+from fastdata.transforms.geometry import SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
     from fastdata.batches.targets import TargetReader
@@ -178,19 +177,14 @@ class OneOfBatch(Alone):
     def _place(self, image: Encoded) -> None:
         """Put the image's crops into their slots; decode no more of it than they need."""
         programs, cuts = self._settings.recipe.programs, self._cuts(image)
-        box = None
-        if not any(cut["padding"][0] == 2 for cut in cuts):
-            sides = list(zip(*(cut["box"][0].tolist() for cut in cuts), strict=True))
-            box = min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])
-        pixels = image.pixels(box)
+        sides = image.width, image.height
+        boxes = np.concatenate([cut["box"] for cut in cuts]).clip(0, [*sides, *sides])
+        # A crop beside the image needs the pixel that is nearest.
+        left, upper = np.minimum(boxes.min(0)[:2], np.subtract(sides, 1)).tolist()
+        right, lower = np.maximum(boxes.max(0)[2:], 1).tolist()
+        pixels = image.pixels((left, upper, right, lower))
         for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
-            out = self._room(view, program, cut)
-            if cut["padding"][0] == 2:
-                image.decoder = PILLOW  # it crops and resizes, too
-                found = render(image.image(), cut[0])
-                _decode_one(program, rendered(cut), found, out, self._targets())
-            else:
-                _decode_one(program, cut, pixels, out, self._targets())
+            _decode_one(program, cut, pixels, self._room(view, program, cut), self._targets())
 
     def _targets(self) -> _native.Targets | None:
         batch = self._batch

@@ -20,6 +20,7 @@ def moved_mask(
     cut: Cuts,
     size: tuple[int, int],
     targets: _native.Targets | None = None,
+    fill: int = 0,
 ) -> npt.NDArray[Any]:
     """Return a mask after its image's geometry and steps.
 
@@ -32,34 +33,32 @@ def moved_mask(
         cut: The image's, (1,).
         size: (width, height) of the result.
         targets: Those of the image, for steps that crop by boxes.
+        fill: The value of what the cut has outside the image (`Program.mask_fill`).
 
     Returns:
         (channels, height, width), of the same dtype.
 
     Raises:
         DecodeError: The steps cannot be done to it.
-        UsageError: A step fills with a value that it cannot have.
+        UsageError: Geometry or a step fills with a value that it cannot have.
     """
     rows, columns = pixels.shape[:2]
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
-    values, cut = _within(values, cut)
+    cut = cut.copy()
     cut["filter"] = _native.FILTERS.index(MASK_FILTER)
     parts = []
     for first in range(0, values.shape[2], 3):
         part = values[..., first : first + 3]
         bytes_of = Bytes(pixels.dtype.str, first, part.shape[2])
-        parts.append(_moved(part, native_program(steps, bytes_of), cut, size, targets))
+        about = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
+        parts.append(_moved(part, cut, size, {**about, "targets": targets}))
     found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
     found = np.ascontiguousarray(found).view(pixels.dtype)
     return np.ascontiguousarray(found.transpose(2, 0, 1))
 
 
 def _moved(
-    values: npt.NDArray[np.uint8],
-    program: _native.PixelProgram,
-    cut: Cuts,
-    size: tuple[int, int],
-    targets: _native.Targets | None,
+    values: npt.NDArray[np.uint8], cut: Cuts, size: tuple[int, int], options: dict[str, Any]
 ) -> npt.NDArray[np.uint8]:
     """Return one to three bytes of each pixel, (rows, columns, count), likewise."""
     count = values.shape[2]
@@ -69,23 +68,7 @@ def _moved(
         values = np.concatenate([values, values[..., :1]], axis=2)
     values = np.ascontiguousarray(values)
     out = np.empty((1, height, width, channels), np.uint8)
-    about: dict[str, Any] = {"dtype": "uint8", "cuts": cut, "program": program, "targets": targets}
-    pending = PendingBatch([values], out, fallback="never", **about)
+    pending = PendingBatch([values], out, fallback="never", cuts=cut, **options)
     pending.run()
     pending.result()
     return out[0, ..., :count]
-
-
-def _within(values: npt.NDArray[np.uint8], cut: Cuts) -> tuple[npt.NDArray[np.uint8], Cuts]:
-    """Return a copy of a cut whose box lies within the pixels; put zeros around them if needed."""
-    cut = cut.copy()
-    if cut["padding"][0] != 2:
-        return values, cut
-    left, upper, right, lower = cut["box"][0].tolist()
-    padded = np.zeros((lower - upper, right - left, values.shape[2]), np.uint8)
-    part = values[max(upper, 0) : max(lower, 0), max(left, 0) : max(right, 0)]
-    y, x = max(-upper, 0), max(-left, 0)
-    padded[y : y + part.shape[0], x : x + part.shape[1]] = part
-    cut["box"] = 0, 0, right - left, lower - upper
-    cut["padding"], cut["whole"] = 1, 0
-    return padded, cut

@@ -76,7 +76,7 @@ def plan_fetches(
         keys = sample_keys(key, planned.numbers, number, planned.occurrences)
         cuts = program.draw(extents.widths[slots], extents.heights[slots], keys)
         # Fetch whole files for images that Pillow decodes or whose crop failed.
-        whole = (cuts["padding"] == 2) | (cuts["too_small"] > 0)
+        whole = cuts["too_small"] > 0
         boxes.append(np.where(whole[:, None], np.int32(0), cuts["box"]))
     rows = extents.plan_fetches(slots.tolist(), boxes, settings.dct_scaling).tolist()
     return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
@@ -300,9 +300,7 @@ class Pipeline:
 
     def _tell_fallback(self, batch: Batch, slot: int, found: Outcome) -> None:
         """Warn of the first sample that Pillow decoded; say why the core did not."""
-        if any(view.cuts["padding"][slot] == 2 for view in batch.views):
-            why = "its crop needs padding"
-        elif found.verdict.is_damage:
+        if found.verdict.is_damage:
             why = f"the native core finds it damaged: {found.verdict.detail}"
         else:
             try:
@@ -385,7 +383,6 @@ class Pipeline:
                 sizes = gathered.widths, gathered.heights
                 cuts, batch.targets, batch.moved = draw_joint(*about, sizes, keys)
             drawn.append(cuts)
-            slow |= cuts["padding"] == 2
         self._refuse_small(batch, drawn)
         if batch.failed:
             slow[list(batch.failed)] = True

@@ -80,7 +80,7 @@ class DALIPipeline(Pipeline):
             batch.views.append(View(self._memory(batch, number), cuts))
         skip = slow | ~_may_be_for_dali(batch.gathered, self._source.capabilities.seek_points)
         for cuts in drawn:
-            skip |= cuts["padding"] > 0
+            skip |= (cuts["padding"] > 0) | (cuts["flip"] & 2 > 0)
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents

@@ -100,7 +100,7 @@ class Graph:
             start = np.ascontiguousarray(boxes[:, [1, 0]])
             pipeline.feed_input(f"start{view}", start)
             pipeline.feed_input(f"shape{view}", np.ascontiguousarray(boxes[:, [3, 2]] - start))
-            pipeline.feed_input(f"mirror{view}", cut["flip"].astype(np.int32))
+            pipeline.feed_input(f"mirror{view}", (cut["flip"] & 1).astype(np.int32))
             if not _resizes(program):
                 continue
             sizes = cut["size"]

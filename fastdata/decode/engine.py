@@ -246,6 +246,7 @@ class PendingBatch:
         cuts: _Array | None = None,
         drawn: tuple[_native.Geometry, int] | None = None,
         program: _native.PixelProgram | None = None,
+        fill: Sequence[int] = (0, 0, 0),
         max_scans: int | None = DEFAULT_MAX_SCANS,
         targets: _native.Targets | None = None,
         views: Sequence[PendingBatch] = (),
@@ -273,6 +274,7 @@ class PendingBatch:
             "std": std,
             "dct_scaling": dct_scaling,
             "program": program,
+            "fill": fill,
             "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),
             "targets": targets,
         }

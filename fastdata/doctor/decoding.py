@@ -193,8 +193,7 @@ def _decode(
     for number in reversed(range(len(recipe.programs))):  # the first contains the others
         program = recipe.programs[number]
         cuts = program.draw(widths, heights, sample_keys(epoch_key(0, key), indices, number))
-        # Pillow pads crops that reach beyond the image; they are rare, and not measured.
-        skip |= (cuts["padding"] == 2) | (cuts["too_small"] > 0)
+        skip |= cuts["too_small"] > 0
         pending = PendingBatch(
             samples,
             np.empty(_shape(program, len(images)), output_dtype(program)),

@@ -51,14 +51,14 @@ void DecodeTask::look_up() {
 /// Draws a sample's cuts; why the core cannot do one of them.
 Status DecodeTask::draw(size_t i) {
   const int64_t width = extents->widths[i], height = extents->heights[i];
-  bool outside = false;
+  bool small = false;
   const auto draw_for = [&](DecodeTask& task) {
     uint64_t own = draw_bits(task.key, static_cast<uint64_t>(lookup->numbers[i]));
     const int64_t before = lookup->occurrences.empty() ? 0 : lookup->occurrences[i];
     if (before > 0) own = draw_bits(own, static_cast<uint64_t>(-1 - before));
     Cut& cut = task.samples[i].cut;
     cut = task.geometry->draw(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
-    outside = outside || cut.padding == 2 || cut.too_small;
+    small = small || cut.too_small;
   };
   draw_for(*this);
   for (const auto& view : views) draw_for(*view);
@@ -66,7 +66,7 @@ Status DecodeTask::draw(size_t i) {
   if (width < 1 || height < 1) return {Code::other_size, "the index has no size of it"};
   if (lookup->max_pixels > 0 && width * height > lookup->max_pixels)
     return {Code::too_large, "it has more pixels than max_pixels allows"};
-  if (outside) return {Code::bad_region, "its crop reaches outside the image"};
+  if (small) return {Code::bad_region, "it is too small for its crop"};
   return {};
 }
 
@@ -74,8 +74,8 @@ bool DecodeTask::may_divide(size_t i) const {
   const Sample& sample = samples[i];
   const Cut& cut = sample.cut;
   const Box box = sample.box();
-  if (sample.raw.pixels || cut.whole || box.y0 < 0 || box.y1 <= box.y0 || cut.window[1] < 0 ||
-      cut.window[1] > sample.output.height + cut.size[1])
+  if (sample.raw.pixels || cut.whole || cut.padding == 2 || (cut.flip & kFlipY) || box.y0 < 0 ||
+      box.y1 <= box.y0 || cut.window[1] < 0 || cut.window[1] > sample.output.height + cut.size[1])
     return false;
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];

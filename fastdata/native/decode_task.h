@@ -33,8 +33,8 @@ class DecodeTask final : public Task {
   SampleOptions options;
   /// Further views of the same images: of these tasks only samples and options are used.
   std::vector<std::shared_ptr<DecodeTask>> views;
-  /// If set, samples, extents and all cuts are made from it. Samples whose cut needs padding, or
-  /// that are too small for it, fail with `bad_region`, those without a size with `other_size`.
+  /// If set, samples, extents and all cuts are made from it. Samples that are too small for their
+  /// cut fail with `bad_region`, those without a size with `other_size`.
   std::shared_ptr<const RowLookup> lookup;
   const Geometry* geometry = nullptr;  // of this view's cuts, with `lookup`
   uint64_t key = 0;                    // of the view, in the epoch

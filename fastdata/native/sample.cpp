@@ -44,6 +44,17 @@ int nearest(int first, int full, int side) {
   return static_cast<int>(std::clamp<int64_t>(at, 0, side - 1));
 }
 
+/// The part of a box that an image has; its nearest pixel, if it has none.
+Box inside(const Box& box, int width, int height) {
+  const auto clamped = [](int at, int least, int most) { return std::clamp(at, least, most); };
+  const int x0 = clamped(box.x0, 0, width - 1), y0 = clamped(box.y0, 0, height - 1);
+  return {x0, y0, clamped(box.x1, x0 + 1, width), clamped(box.y1, y0 + 1, height)};
+}
+
+bool reaches_outside(const Box& box, const Box& part) {
+  return part.x0 != box.x0 || part.y0 != box.y0 || part.x1 != box.x1 || part.y1 != box.y1;
+}
+
 /// The smallest box that holds both.
 Box around(const Box& a, const Box& b) {
   return {std::min(a.x0, b.x0), std::min(a.y0, b.y0), std::max(a.x1, b.x1), std::max(a.y1, b.y1)};
@@ -112,6 +123,10 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
                  !s.ok()) {
         return s;
       }
+      if (reaches_outside(plans_[i].wanted, needed)) {
+        padded_.open(*source, needed, plans_[i].wanted, views[i].options->fill);
+        source = &padded_;
+      }
       if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
     }
   }
@@ -131,7 +146,11 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   const int height = image.raw.pixels ? image.raw.height : region_.header().height;
   Box& crop = plan.crop;
   crop = cut.whole ? Box{0, 0, width, height} : view.sample->box();
-  if (!crop.inside(width, height)) return {Code::bad_region, "a region outside the image"};
+  const bool inner = crop.inside(width, height);
+  if (!inner &&
+      !(cut.padding == 2 && crop.x0 < crop.x1 && crop.y0 < crop.y1 &&
+        int64_t{crop.x1} - crop.x0 <= kMaxResize && int64_t{crop.y1} - crop.y0 <= kMaxResize))
+    return {Code::bad_region, "a region outside the image"};
 
   plan.scale = 1;
   plan.full_width = cut.size[0];
@@ -145,18 +164,19 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     plan.width = plan.height = 0;
     const int x = crop.x0 + nearest(cut.window[0], plan.full_width, crop.width());
     const int y = crop.y0 + nearest(cut.window[1], plan.full_height, crop.height());
-    plan.needed = {x, y, x + 1, y + 1};
+    plan.wanted = plan.needed = inside({x, y, x + 1, y + 1}, width, height);
     return {};
   }
   if (!some || (cut.padding == 0 && (plan.width != width_out || plan.height != height_out)))
     return {Code::bad_region, "a window outside the resized image"};
-  if (cut.flip) plan.left = width_out - plan.width - plan.left;
+  if (cut.flip & kFlipX) plan.left = width_out - plan.width - plan.left;
+  if (cut.flip & kFlipY) plan.top = height_out - plan.height - plan.top;
   if (plan.full_width > std::max(kMaxResize, plan.width) ||
       plan.full_height > std::max(kMaxResize, plan.height))
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
   Extension across = all_of(crop.width()), down = all_of(crop.height());
-  if (view.options->dct_scaling && !image.raw.pixels) {
+  if (view.options->dct_scaling && !image.raw.pixels && inner) {
     plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
     // The crop's own corners need not be pixels at that scale.
     const Box whole = crop;
@@ -165,21 +185,31 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     across = {crop.width(), whole.x0 / scale - crop.x0, whole.width() / scale};
     down = {crop.height(), whole.y0 / scale - crop.y0, whole.height() / scale};
   }
-  plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height && !cut.flip;
+  plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height &&
+               !(cut.flip & (kFlipX | kFlipY));
   if (plan.as_is) {
-    plan.needed = {crop.x0 + left, crop.y0 + top, crop.x0 + left + plan.width,
+    plan.wanted = {crop.x0 + left, crop.y0 + top, crop.x0 + left + plan.width,
                    crop.y0 + top + plan.height};
-    return {};
+  } else {
+    plan_axes(cut, {across, down}, {left, top}, plan);
   }
+  plan.needed = inner ? plan.wanted : inside(plan.wanted, width, height);
+  return {};
+}
+
+/// Plans the resampling of a plan's window, which begins at `first` of the resized crop.
+void SampleDecoder::plan_axes(const Cut& cut, const Extension (&from)[2], const int (&first)[2],
+                              Plan& plan) {
   profile(Stage::coefficients);
   const auto filter = static_cast<Filter>(cut.filter);
-  build_axis(filter, across, plan.full_width, {left, plan.width}, cut.flip != 0,
+  const auto is = [&](uint8_t bit) { return (cut.flip & bit) != 0; };
+  build_axis(filter, from[0], plan.full_width, {first[0], plan.width}, {is(kFlipX), is(kFlippedX)},
              /*vertical=*/false, plan.x_axis);
-  build_axis(filter, down, plan.full_height, {top, plan.height}, false,
-             /*vertical=*/true, plan.y_axis);
-  plan.needed = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
+  build_axis(filter, from[1], plan.full_height, {first[1], plan.height},
+             {is(kFlipY), is(kFlippedY)}, /*vertical=*/true, plan.y_axis);
+  const Box& crop = plan.crop;
+  plan.wanted = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
                  crop.x0 + plan.x_axis.end, crop.y0 + plan.y_axis.end};
-  return {};
 }
 
 /// Decodes what all views at a scale need, if that costs less than each for itself. False: not
@@ -205,7 +235,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   const SampleOptions& options = *view.options;
   const Output& output = view.sample->output;
   if (!options.program) {
-    place(source, plan, output);
+    place(source, plan, options.fill, output);
     return source.status();
   }
   const int width = view.sample->cut.canvas[0], height = view.sample->cut.canvas[1];
@@ -217,7 +247,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   canvas.height = height;
   canvas.row_stride = static_cast<ptrdiff_t>(planes.stride);
   canvas.plane_stride = static_cast<ptrdiff_t>(planes.plane_size());
-  place(source, plan, canvas);
+  place(source, plan, options.fill, canvas);
   if (Status s = source.status(); !s.ok()) return s;
 
   profile(Stage::augment);
@@ -247,8 +277,9 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   return {};
 }
 
-/// Writes the window to its place in the output, and zeros around it.
-void SampleDecoder::place(RowSource& source, const Plan& plan, const Output& output) {
+/// Writes the window to its place in the output, and the fill around it.
+void SampleDecoder::place(RowSource& source, const Plan& plan, const uint8_t (&fill)[3],
+                          const Output& output) {
   const size_t pixel = size_of(output.type) * (output.plane_stride ? 1 : output.channels);
   const auto from = [&](int x, int y) {
     Output part = output;
@@ -257,9 +288,10 @@ void SampleDecoder::place(RowSource& source, const Plan& plan, const Output& out
     return part;
   };
   if (plan.width < output.width || plan.height < output.height) {
-    uint8_t* zeros = rows_.reserve(round_up(output.width, 64) + kRowPadding);
-    std::memset(zeros, 0, static_cast<size_t>(output.width));
-    const uint8_t* planes[3] = {zeros, zeros, zeros};
+    const size_t row = round_up(output.width, 64) + kRowPadding;
+    uint8_t* filled = rows_.reserve(3 * row);
+    for (int c = 0; c < 3; c++) std::memset(filled + c * row, fill[c], row);
+    const uint8_t* planes[3] = {filled, filled + row, filled + 2 * row};
     const int right = plan.left + plan.width;
     const Output rest = from(right, 0);
     for (int y = 0; y < output.height; y++) {
@@ -276,7 +308,7 @@ void SampleDecoder::place(RowSource& source, const Plan& plan, const Output& out
 
 void SampleDecoder::resample(RowSource& source, const Plan& plan, const Output& output) {
   if (plan.as_is) {
-    copy(source, plan.needed, output);
+    copy(source, plan.wanted, output);
     return;
   }
   profile(Stage::coefficients);
@@ -298,7 +330,7 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
 
 /// Each row of the box is resampled as it comes, then columns of the results.
 void SampleDecoder::resample_rows_first(RowSource& source, const Plan& plan, const Output& output) {
-  const Box& box = plan.needed;
+  const Box& box = plan.wanted;
   const int channels = source.grey() ? 1 : 3;
   const size_t plane = round_up(plan.x_axis.outputs, 64), stride = plane * channels;
   uint8_t* rows = rows_.reserve(stride * box.height());
@@ -321,7 +353,7 @@ void SampleDecoder::resample_rows_first(RowSource& source, const Plan& plan, con
 /// The box's rows are gathered, resampled vertically, and each result horizontally.
 void SampleDecoder::resample_columns_first(RowSource& source, const Plan& plan,
                                            const Output& output) {
-  const Box& box = plan.needed;
+  const Box& box = plan.wanted;
   const int channels = source.grey() ? 1 : 3;
   const size_t plane = round_up(box.width(), 64) + kRowPadding, stride = plane * channels;
   uint8_t* rows = rows_.reserve(stride * box.height());

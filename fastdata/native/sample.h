@@ -45,6 +45,7 @@ struct SampleOptions {
   bool dct_scaling = false;
   int max_scans = kUsualMaxScans;         // JPEGs of more are not decoded
   const PixelProgram* program = nullptr;  // of augmentations
+  uint8_t fill[3] = {};                   // R, G, B of what cuts have outside the image
 };
 
 /// One of the views of an image; the image that the sample may have is not looked at.
@@ -66,19 +67,22 @@ class SampleDecoder {
   /// What a view needs of the image, and how that is resampled.
   struct Plan {
     int scale = 1;              // of the decoding: 1/scale
-    Box crop, needed;           // of the image at that scale
+    Box crop, wanted;           // of the image at that scale; they may reach outside
+    Box needed;                 // what is wanted of the image itself
     bool as_is = false;         // not resampled
     int width = 0, height = 0;  // of the window, within the resized image
-    int left = 0, top = 0;      // of it in the output, which zeros fill around it
+    int left = 0, top = 0;      // of it in the output, whose rest is filled
     int full_width = 0, full_height = 0;
     Axis x_axis, y_axis;
   };
 
   Status decode(const SampleImage& image, const SampleView* views, size_t count);
   Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
+  static void plan_axes(const Cut& cut, const Extension (&from)[2], const int (&first)[2],
+                        Plan& plan);
   bool share(const SampleImage& image, int max_scans, int scale, size_t count);
   Status render(const SampleView& view, const Plan& plan, RowSource& source);
-  void place(RowSource& source, const Plan& plan, const Output& output);
+  void place(RowSource& source, const Plan& plan, const uint8_t (&fill)[3], const Output& output);
   void resample(RowSource& source, const Plan& plan, const Output& output);
   void copy(RowSource& source, const Box& box, const Output& output);
   void resample_rows_first(RowSource& source, const Plan& plan, const Output& output);
@@ -86,6 +90,7 @@ class SampleDecoder {
 
   RegionDecoder region_;
   RawPixels raw_;
+  PaddedRows padded_;
   std::vector<Plan> plans_;  // of the views
   HorizontalPlan horizontal_;
   Buffer rows_, out_row_;

@@ -24,6 +24,7 @@ from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import Output
 from fastdata.transforms.reading import (
     RETURNED,
+    Fills,
     Fixed,
     Libraries,
     Reading,
@@ -86,6 +87,12 @@ class Filling(Transform):
     """
 
     mask_fill: MaskFill = field(default=None, kw_only=True)
+
+    @property
+    def fills(self) -> Fills:
+        """Values of such pixels: of images, R, G, B, and of masks."""
+        fill = getattr(self, "fill", (0, 0, 0))
+        return fill, fill[0] if self.mask_fill is None else self.mask_fill
 
 
 class Sized(Transform):
@@ -228,7 +235,7 @@ def _view(view: Reading, image: Image.Image) -> Any:
     cuts = geometry.draw(tuple(view.steps), [image.width], [image.height], keys)
     if small := geometry.too_small(view.steps, cuts):
         raise UsageError(f"The image has {small[0]}.", SMALL_HINT)
-    found: npt.NDArray[Any] = render(image, cuts[0])
+    found: npt.NDArray[Any] = render(image, cuts[0], view.fills[0] if view.fills else (0, 0, 0))
     output = view.output()
     if program:
         found = _augment(found, native_program(program), rendered(cuts), output)

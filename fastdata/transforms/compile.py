@@ -63,6 +63,8 @@ class Program:
         output: The format of the output.
         steps: The geometry, in the pipeline's order.
         pixels: Steps after it: augmentations, and all that follows them.
+        fill: R, G, B of what its geometry has outside the image, 0 to 255.
+        mask_fill: The value outside masks.
     """
 
     size: tuple[int, int]
@@ -70,6 +72,8 @@ class Program:
     output: Output
     steps: tuple[Step, ...]
     pixels: tuple[Step, ...] = ()
+    fill: tuple[int, int, int] = (0, 0, 0)
+    mask_fill: int = 0
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
         """Draw and compose the geometry of a batch, as `fastdata.transforms.geometry.draw`."""
@@ -109,6 +113,7 @@ class Program:
             "std": self.output.std,
             "cuts": cuts,
             "program": native_program(self.pixels) if self.changes_canvas else None,
+            "fill": self.fill,
         }
 
     @property
@@ -345,7 +350,9 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
             refusal = Refusal(where + _refusal(view), unknown_steps(view))
         steps, pixels = tuple(view.steps), (*view.pixels, *view.erasures)
         filtered = view.filter or "bilinear"
-        programs.append(Program(view.fixed or (0, 0), filtered, view.output(), steps, pixels))
+        about = view.fixed or (0, 0), filtered, view.output()
+        fill, mask_fill = view.fills or ((0, 0, 0), 0)
+        programs.append(Program(*about, steps, pixels, fill, mask_fill))
     if refusal is not None and (tail or any(view.tail for view in views)):
         return refusal
     if several:

@@ -13,7 +13,7 @@ from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Cut, Fixed, Reading, Several, Step
 from fastdata.transforms.tree import Builder
 
-_ZEROS = ((0, 0, 0), "constant")  # geometry pads with these
+_ZEROS = ((0, 0, 0), "constant")
 
 
 class _Cropping(Sized):
@@ -48,6 +48,10 @@ class _Cropping(Sized):
     def may_pad(self, size: Fixed) -> bool:
         return self.pads and (size is None or self.exceeds(size))
 
+    @property
+    def refusal(self) -> str:
+        return f"less than {self.whose} {self.dimensions}"
+
     def misfit(self, size: tuple[int, int]) -> str:
         too_large = not self.pads and self.exceeds(size)
         return "it is larger than the images, and may not pad them" if too_large else ""
@@ -55,13 +59,15 @@ class _Cropping(Sized):
     def cut(self, reading: Reading) -> bool:
         if reading.fixed is not None and self.misfit(reading.fixed):
             return False
-        # What a crop before has cut off would come back.
-        zeros_fit = self.adds_zeros and not reading.cropped and reading.mean is None
-        if self.may_pad(reading.fixed) and not zeros_fit:
+        if self.may_pad(reading.fixed) and not _pads(self, reading):
             return False
         reading.fixed, reading.cropped = self.target, True
         reading.add_geometry(self)
         return True
+
+
+def _pads(step: Any, reading: Reading) -> bool:
+    return reading.pad(step.fills, step.padding_mode)
 
 
 @dataclass(frozen=True)
@@ -185,11 +191,9 @@ class RandomCrop(Filling, _Cropping):
         left, top, right, bottom = self.padding  # type: ignore[misc]
         return super().misfit((size[0] + left + right, size[1] + top + bottom))
 
-    def cut(self, reading: Reading) -> bool:
-        return not self.pads_all and super().cut(reading)
-
     def geometry(self) -> Cut:
-        return "random_crop", (*self.target, self.pad_if_needed)
+        padding: Any = self.padding
+        return "random_crop", (*self.target, self.pad_if_needed, *padding)
 
     def emit(self, tree: Builder) -> None:
         padding: Any = self.padding
@@ -208,14 +212,21 @@ class RandomCrop(Filling, _Cropping):
         return cls(transform.size, padding, bool(transform.pad_if_needed), transform.fill, mode)
 
 
-@dataclass(frozen=True)
-class RandomHorizontalFlip(ByChance):
-    """Mirror left to right, with probability p."""
-
+class _Flip(ByChance):
     is_geometry = True
     draws_geometry: ClassVar[bool] = True
     any_floats = True
     moves = True
+
+    def cut(self, reading: Reading) -> bool:
+        reading.steps.append(self)
+        return True
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(_Flip):
+    """Mirror left to right, with probability p."""
+
     operation, doing = "flip_horizontal", "flip"
 
     p: Probability = 0.5
@@ -223,21 +234,17 @@ class RandomHorizontalFlip(ByChance):
     def geometry(self) -> Cut:
         return "flip", (self.p,)
 
-    def cut(self, reading: Reading) -> bool:
-        reading.flipped = True
-        reading.steps.append(self)
-        return True
-
 
 @dataclass(frozen=True)
-class RandomVerticalFlip(ByChance):
+class RandomVerticalFlip(_Flip):
     """Mirror top to bottom, with probability p."""
 
-    any_floats = True
-    moves = True
     operation, doing = "flip_vertical", "flip vertically"
 
     p: Probability = 0.5
+
+    def geometry(self) -> Cut:
+        return "flip_vertical", (self.p,)
 
 
 @dataclass(frozen=True)
@@ -252,6 +259,9 @@ class Pad(Filling):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
+    is_geometry = True
+    draws_geometry: ClassVar[bool] = False
+
     padding: Padding
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
@@ -264,42 +274,107 @@ class Pad(Filling):
         left, top, right, bottom = self.padding  # type: ignore[misc]
         return size and (size[0] + left + right, size[1] + top + bottom)
 
+    def cut(self, reading: Reading) -> bool:
+        if any(self.padding):  # type: ignore[arg-type]
+            if not _pads(self, reading):
+                return False
+            reading.fixed = self.size_after(reading.fixed)
+            reading.add_geometry(self)
+        return True
+
+    def geometry(self) -> Cut:
+        return "pad", self.padding  # type: ignore[return-value]
+
     def emit(self, tree: Builder) -> None:
         mode = checks.PADDING_MODES.index(self.padding_mode)
         tree.call("pad", *self.padding, mode, *tree.fill_of(self))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class PadToSize(Filling):
-    """Put pixels on the right of smaller images and below them.
+class _ToSize(Filling, Sized):
+    """Steps that fill what an image lacks of a size, right of it and below."""
 
-    Attributes:
-        size: Least (height, width).
-        fill: Their value: 0 to 255, or one a channel.
-        padding_mode: As in :class:`Pad`.
-        mask_fill: Their value in masks, 0 to 65535; None: as ``fill``.
-    """
+    is_geometry = True
+    any_floats = True
 
     size: Size
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
 
+    def may_pad(self, size: Fixed) -> bool:
+        return size is None or self.target[0] > size[0] or self.target[1] > size[1]
+
+    @property
+    def moves(self) -> bool:
+        return (self.fill, self.padding_mode) == _ZEROS
+
+    def cut(self, reading: Reading) -> bool:
+        if self.may_pad(reading.fixed) and not _pads(self, reading):
+            return False
+        reading.fixed = self.size_after(reading.fixed)
+        reading.add_geometry(self)
+        return True
+
+
+@dataclass(frozen=True)
+class PadToSize(_ToSize):
+    """Put pixels on the right of smaller images and below them.
+
+    Attributes:
+        size: Of the result at least: an int for a square, or (height, width).
+        fill: Value of the padding: 0 to 255, or one a channel.
+        padding_mode: As in :class:`Pad`.
+        mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
+    """
+
+    draws_geometry: ClassVar[bool] = False
+
     @property
     def words(self) -> str:
-        height, width = self.size  # type: ignore[misc]
-        return f"pad to {width} x {height}"
+        return f"pad to {self.dimensions}"
 
     def size_after(self, size: Fixed) -> Fixed:
-        height, width = self.size  # type: ignore[misc]
-        return size and (max(size[0], width), max(size[1], height))
+        return size and (max(size[0], self.target[0]), max(size[1], self.target[1]))
 
-    def may_pad(self, size: Fixed) -> bool:
-        return size is None or self.size_after(size) != size
+    def geometry(self) -> Cut:
+        return "pad_to", self.target
 
     def emit(self, tree: Builder) -> None:
-        height, width = self.size  # type: ignore[misc]
         mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.leaf("pad_to", width, height, mode, *tree.fill_of(self))
+        tree.leaf("pad_to", *self.target, mode, *tree.fill_of(self))
+
+
+@dataclass(frozen=True)
+class FixedSizeCrop(_ToSize):
+    """Crop at a random position, and pad smaller images right and below.
+
+    Names, arguments and arithmetic are those of torchvision's detection reference.
+
+    Attributes:
+        size: An int for a square, or (height, width).
+        fill: Value of the padding: 0 to 255, or one a channel.
+        padding_mode: As in :class:`Pad`.
+        mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
+    """
+
+    draws_geometry: ClassVar[bool] = True
+
+    @property
+    def words(self) -> str:
+        return f"random crop of {self.dimensions}, padded"
+
+    def cut(self, reading: Reading) -> bool:
+        if not super().cut(reading):
+            return False
+        reading.cropped = True
+        return True
+
+    def geometry(self) -> Cut:
+        return "fixed_size_crop", self.target
+
+    def emit(self, tree: Builder) -> None:
+        mode = checks.PADDING_MODES.index(self.padding_mode)
+        tree.leaf("fixed_size_crop", *self.target, mode, *tree.fill_of(self), draws=1)
 
 
 @dataclass(frozen=True)

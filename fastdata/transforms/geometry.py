@@ -8,10 +8,11 @@
 - ``window``: (left, upper) of the canvas in the resized box.
 - ``canvas``: (width, height) of the output, or of the image that a pixel program begins with.
 - ``filter``: the number of the resize's filter in `_native.FILTERS`.
-- ``flip``: 1 where the canvas is mirrored left to right, last of all.
+- ``flip``: bits. 1, 2: the canvas is mirrored left to right, top to bottom, last of all. 4, 8: the
+  image was mirrored so before its resize, where nearest filters take other pixels.
 - ``whole``: 1 where the box is all of the image, whatever its size; never drawn.
 - ``padding``: 1 where the window reaches outside the resized box, 2 where the box reaches outside
-  the image: zeros fill what is missing. The core does the former.
+  the image: a fill takes the place of what is missing.
 - ``too_small``, ``found``: see `too_small`.
 - ``key``: pixel programs draw from it.
 - ``matrix``: float64, 3 x 3 row by row: from the source image to the canvas. It maps (x, y, 1) in
@@ -44,8 +45,8 @@ def draw(steps: tuple[Any, ...], widths: Any, heights: Any, keys: npt.NDArray[np
     """Draw and compose the steps for each image.
 
     Args:
-        steps: Crops, at most one resize, flips: each a `Step` that is geometry. After a crop, none
-            may reach outside the result.
+        steps: Crops, pads, flips, at most one resize: each a `Step` that is geometry, as `Reading`
+            has put them together.
         widths: Columns of the source images, (N,).
         heights: Rows of the source images, (N,).
         keys: uint64 (N,); the steps draw from them.
@@ -67,7 +68,7 @@ def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
         for row in np.flatnonzero(cuts["too_small"]).tolist():
             step = steps[int(cuts["too_small"][row]) - 1]
             width, height = cuts["found"][row].tolist()
-            described[row] = f"{width} x {height} pixels, less than {step.whose} {step.dimensions}"
+            described[row] = f"{width} x {height} pixels, {step.refusal}"
     return described
 
 
@@ -84,25 +85,39 @@ def compiled(steps: tuple[Any, ...]) -> _native.Geometry:
     return _native.Geometry(described)
 
 
-def render(image: Image.Image, cut: np.void) -> npt.NDArray[np.uint8]:
-    """Crop, resize, cut and flip one image with Pillow; fill with zeros outside it.
+def render(
+    image: Image.Image, cut: np.void, fill: tuple[int, int, int] = (0, 0, 0)
+) -> npt.NDArray[np.uint8]:
+    """Crop, resize, cut and flip one image with Pillow.
 
-    ``cut`` is a row of what `fastdata.transforms.geometry.draw` returns. The result is uint8,
-    (height, width, 3), RGB, of the size of the cut's canvas.
+    Args:
+        image: The image.
+        cut: A row of what `fastdata.transforms.geometry.draw` returns.
+        fill: R, G, B of what lies outside the image, 0 to 255.
+
+    Returns:
+        uint8, (height, width, 3), RGB, of the size of the cut's canvas.
     """
     if image.mode != "RGB":
         image = image.convert("RGB")
     left, upper, right, lower = cut["box"].tolist()
     if (left, upper, right, lower) != (0, 0, *image.size):
-        image = _cut(image, left, upper, (right - left, lower - upper))
+        image = _cut(image, left, upper, (right - left, lower - upper), fill)
     resized, canvas = tuple(cut["size"].tolist()), tuple(cut["canvas"].tolist())
     if image.size != resized:
-        image = _resized(image, resized, _native.FILTERS[cut["filter"]])
+        before = int(cut["flip"]) >> 2
+        image = _resized(_mirrored(image, before), resized, _native.FILTERS[cut["filter"]])
+        image = _mirrored(image, before)
     x, y = cut["window"].tolist()
     if (x, y, *resized) != (0, 0, *canvas):
-        image = _cut(image, x, y, canvas)
-    found: npt.NDArray[np.uint8] = np.array(image)
-    return np.ascontiguousarray(found[:, ::-1]) if cut["flip"] else found
+        image = _cut(image, x, y, canvas, fill)
+    return np.array(_mirrored(image, int(cut["flip"])))
+
+
+def _mirrored(image: Image.Image, bits: int) -> Image.Image:
+    """Mirror an image left to right (1), top to bottom (2)."""
+    image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if bits & 1 else image
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if bits & 2 else image
 
 
 def _resized(image: Image.Image, size: tuple[int, int], name: str) -> Image.Image:
@@ -117,12 +132,14 @@ def _resized(image: Image.Image, size: tuple[int, int], name: str) -> Image.Imag
     return Image.fromarray(pixels[np.minimum(rows, last[0])][:, np.minimum(columns, last[1])])
 
 
-def _cut(image: Image.Image, left: int, upper: int, size: tuple[int, int]) -> Image.Image:
-    """Crop an RGB image, with zeros outside it.
+def _cut(
+    image: Image.Image, left: int, upper: int, size: tuple[int, int], fill: tuple[int, int, int]
+) -> Image.Image:
+    """Crop an RGB image, with a fill outside it.
 
     Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
     """
-    found = Image.new("RGB", size)
+    found = Image.new("RGB", size, tuple(fill))
     found.paste(image, (-left, -upper))
     return found
 

@@ -36,6 +36,9 @@ Fixed: TypeAlias = "tuple[int, int] | None"
 #: A step's name and values in ``native/geometry/geometry.h``.
 Cut: TypeAlias = tuple[str, Sequence[float]]
 
+#: What lies outside an image, R, G, B, 0 to 255; and outside a mask.
+Fills: TypeAlias = tuple[tuple[int, int, int], int]
+
 #: Mark of a nested Compose's end, where it returns a tensor.
 RETURNED = object()
 
@@ -148,6 +151,11 @@ class Step:
         return ""
 
     # --- geometry ----------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> str:
+        """What a message says of the size of an image that it cannot be done to."""
+        return f"which {self.title} cannot resize"
 
     def geometry(self) -> Cut:
         """Return its name and values for the core."""
@@ -337,7 +345,8 @@ class Reading:
         self.channels = 3
         self.filter: str | None = None
         self.cropped = False  # since the resize, or before it
-        self.flipped = False
+        self.fills: Fills | None = None  # of images and masks, once the geometry pads
+        self.reveals = False  # a resize now would show what crops have cut off
         self.kind = "own" if own else "pil"
         self.dtype = "uint8"
         self.mean: Values | None = None
@@ -504,6 +513,21 @@ class Reading:
         if resolved.size_after(_SOME_SIZE) != _SOME_SIZE:
             self.last = step.title
         return None
+
+    def pad(self, fills: Fills, mode: str) -> bool:
+        """Let the geometry pad here, if it can.
+
+        It has one fill. Before a resize, it knows where the image ends, or where a crop has ended;
+        after it, only where the resized image ends.
+        """
+        zeros = not any(fills[0])
+        if mode != "constant" or self.mean is not None or not (zeros or self.dtype == "uint8"):
+            return False
+        again = self.filter is not None or self.fills is not None
+        if self.fills not in (None, fills) or (self.cropped and again):
+            return False
+        self.fills, self.reveals = fills, self.cropped
+        return True
 
     def add_geometry(self, step: Step) -> None:
         """Add a crop or a resize to the geometry."""

@@ -16,7 +16,7 @@ from fastdata.transforms.reading import Cut, Fixed, Reading
 from fastdata.transforms.tree import TO_ZERO, Builder, Number
 
 
-class _Resizing(Sized):
+class _Resizing(Transform):
     """Resizes that the core does while it decodes."""
 
     is_geometry = True
@@ -35,8 +35,7 @@ class _Resizing(Sized):
         return True
 
     def cut(self, reading: Reading) -> bool:
-        nearest = "nearest" in self.filters and reading.flipped  # takes other pixels after a flip
-        if reading.filter is not None or nearest:
+        if reading.filter is not None or reading.reveals:
             return False
         reading.fixed = self.size_after(reading.fixed)
         reading.filter, reading.cropped = self.filters[0], False
@@ -48,7 +47,7 @@ class _Resizing(Sized):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(_Resizing):
+class RandomResizedCrop(_Resizing, Sized):
     """Crop a random part of the image and resize it, as Inception was trained.
 
     Boxes are drawn as ``torchvision.transforms.RandomResizedCrop.get_params`` draws them: up to
@@ -98,7 +97,7 @@ _Bound: TypeAlias = Annotated[int | None, checks.optional(checks.whole)]
 
 
 @dataclass(frozen=True)
-class Resize(_Resizing):
+class Resize(_Resizing, Sized):
     """Resize the image, with the sizes that ``torchvision.transforms.functional.resize`` computes.
 
     Attributes:
@@ -164,7 +163,7 @@ class Resize(_Resizing):
 
 
 @dataclass(frozen=True)
-class ResizeKeepRatio(_Resizing):
+class ResizeKeepRatio(_Resizing, Sized):
     """Resize the image to a target's size, keeping its ratio but for random changes.
 
     Names, arguments and arithmetic are timm's (``timm.data.transforms``, version 1.0).
@@ -215,10 +214,8 @@ class ResizeKeepRatio(_Resizing):
         return "resize_keeping_ratio", (*self.target, self.longest, *scale, *aspect)
 
 
-class _RandomSize(Transform):
-    """Resizes to a random size, which the pixel program does."""
-
-    interpolation: Any
+class _RandomSize(_Resizing):
+    """Resizes to a random size."""
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
@@ -253,6 +250,9 @@ class ScaleJitter(_RandomSize):
         by = range_words(self.scale_range)
         return f"resize within {width:g} x {height:g} by {by} ({self.interpolation})"
 
+    def geometry(self) -> Cut:
+        return "scale_jitter", (*self.target_size, *self.scale_range)
+
     def emit(self, tree: Builder) -> None:
         factor = tree.uniform(*self.scale_range)
         tree.leaf("scale_jitter", *self.target_size, factor, tree.filter(self.interpolation))  # type: ignore[arg-type]
@@ -284,6 +284,9 @@ class RandomShortestSize(_RandomSize):
         sizes = " or ".join(map(str, self.min_size))  # type: ignore[arg-type]
         return f"resize to shorter side {sizes} ({self.interpolation})"
 
+    def geometry(self) -> Cut:
+        return "shortest_size", (self.max_size or 0, *self.min_size)  # type: ignore[misc]
+
     def emit(self, tree: Builder) -> None:
         size = tree.table(self.min_size)  # type: ignore[arg-type]
         tree.leaf("shortest_size", size, self.max_size or 0, tree.filter(self.interpolation))  # type: ignore[arg-type]
@@ -313,6 +316,9 @@ class RandomResize(_RandomSize):
     def words(self) -> str:
         sizes = f"{self.min_size} to {self.max_size - 1}"
         return f"resize to shorter side {sizes} ({self.interpolation})"
+
+    def geometry(self) -> Cut:
+        return "random_size", (self.min_size, self.max_size)
 
     def emit(self, tree: Builder) -> None:
         ends = self.min_size, self.max_size

@@ -117,8 +117,9 @@ struct PixelProgram::Drawing {
   Status resize_shorter();
   Status scale_jitter();
   Status shortest_size();
-  Status centre_crop();
   Status pad_to();
+  Status fixed_size_crop(uint64_t draw);
+  Status centre_crop();
   Status corner_crop();
   Status random_crop(uint64_t draw);
   Status iou_crop(uint64_t draw, int options);
@@ -363,8 +364,9 @@ Status PixelProgram::visit_leaf(const Node& node, Drawing& drawing) const {
     case NodeKind::resize_shorter: return drawing.resize_shorter();
     case NodeKind::scale_jitter: return drawing.scale_jitter();
     case NodeKind::shortest_size: return drawing.shortest_size();
-    case NodeKind::centre_crop: return drawing.centre_crop();
     case NodeKind::pad_to: return drawing.pad_to();
+    case NodeKind::fixed_size_crop: return drawing.fixed_size_crop(node.draw);
+    case NodeKind::centre_crop: return drawing.centre_crop();
     case NodeKind::corner_crop: return drawing.corner_crop();
     case NodeKind::random_crop: return drawing.random_crop(node.draw);
     case NodeKind::iou_crop: return drawing.iou_crop(node.draw, node.values - 5);
@@ -553,21 +555,31 @@ Status PixelProgram::Drawing::resize_shorter() {
   return resize(size.width, size.height, v[2]);
 }
 
-/// torchvision's v2 ScaleJitter, which takes the target's width for the height's, and so on; the
-/// factor is a tensor there, of single precision.
 Status PixelProgram::Drawing::scale_jitter() {
-  const auto w = static_cast<float>(width()), h = static_cast<float>(height());
-  const float r =
-      static_cast<float>(std::min(v[1] / height(), v[0] / width())) * static_cast<float>(v[2]);
-  return resize(std::trunc(w * r), std::trunc(h * r), v[3]);
+  const Size size = scale_jittered(width(), height(), {v[0], v[1]}, v[2]);
+  return resize(size.width, size.height, v[3]);
 }
 
-/// torchvision's v2 RandomShortestSize.
 Status PixelProgram::Drawing::shortest_size() {
-  const double w = width(), h = height();
-  double r = v[0] / std::min(w, h);
-  if (v[1] > 0) r = std::min(r, v[1] / std::max(w, h));
-  return resize(std::trunc(w * r), std::trunc(h * r), v[2]);
+  const Size size = resized_shortest(width(), height(), v[0], v[1]);
+  return resize(size.width, size.height, v[2]);
+}
+
+/// Right and below, to a size.
+Status PixelProgram::Drawing::pad_to() {
+  return pad(0, 0, std::max(v[0] - width(), 0.0), std::max(v[1] - height(), 0.0), v + 2);
+}
+
+Status PixelProgram::Drawing::fixed_size_crop(uint64_t draw) {
+  if (!(v[0] <= kMaxSide && v[1] <= kMaxSide)) return set_size(v[0], v[1]);  // it refuses these
+  const CropBox box =
+      fastdata::fixed_size_crop(width(), height(), static_cast<int64_t>(v[0]),
+                                static_cast<int64_t>(v[1]), draw_uniform_single(key, draw, 0, 1));
+  if (Status s =
+          crop(box.left, box.top, static_cast<double>(box.width), static_cast<double>(box.height));
+      !s.ok())
+    return s;
+  return pad_to();
 }
 
 Status PixelProgram::Drawing::pad(double left, double top, double right, double bottom,
@@ -598,10 +610,6 @@ Status PixelProgram::Drawing::centre_crop() {
       !s.ok())
     return s;
   return crop(std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), v[0], v[1]);
-}
-
-Status PixelProgram::Drawing::pad_to() {
-  return pad(0, 0, std::max(v[0] - width(), 0.0), std::max(v[1] - height(), 0.0), v + 2);
 }
 
 /// torchvision's functional.five_crop.

@@ -57,10 +57,13 @@ namespace fastdata {
   N(scale_jitter, 4)                                                                             \
   /* RandomShortestSize: size, the longer side's bound or 0, filter; */                          \
   N(shortest_size, 3)                                                                            \
+  /* a padding right and below: width, height that the image has at least; padding mode and */   \
+  /* fill R, G, B; */                                                                            \
+  N(pad_to, 6)                                                                                   \
+  /* FixedSizeCrop: width, height; padding mode and fill R, G, B; [1] */                         \
+  N(fixed_size_crop, 6)                                                                          \
   /* CenterCrop: width, height; padding mode and fill R, G, B of smaller images; */              \
   N(centre_crop, 6)                                                                              \
-  /* padding on the right and below up to a size: width, height; mode and fill R, G, B; */       \
-  N(pad_to, 6)                                                                                   \
   /* a corner: width, height; whether the right one, the lower one; */                           \
   N(corner_crop, 4)                                                                              \
   /* RandomCrop: width, height; left, top, right, bottom of the padding; whether to pad */       \

@@ -79,6 +79,28 @@ int64_t random_place(int64_t have, int64_t want, bool pad, uint64_t key, uint64_
   return draw_integer(key, draw, have + 2 * before - want + 1) - before;
 }
 
+Size scale_jittered(double width, double height, const Size& target, double factor) {
+  const auto w = static_cast<float>(width), h = static_cast<float>(height);
+  const float r = static_cast<float>(std::min(target.height / height, target.width / width)) *
+                  static_cast<float>(factor);
+  return {std::trunc(w * r), std::trunc(h * r)};
+}
+
+Size resized_shortest(double width, double height, double shortest, double bound) {
+  double r = shortest / std::min(width, height);
+  if (bound > 0) r = std::min(r, bound / std::max(width, height));
+  return {std::trunc(width * r), std::trunc(height * r)};
+}
+
+CropBox fixed_size_crop(int64_t width, int64_t height, int64_t to_width, int64_t to_height,
+                        float number) {
+  const auto place = [&](int64_t have, int64_t want) {
+    return static_cast<int64_t>(static_cast<float>(std::max<int64_t>(have - want, 0)) * number);
+  };
+  return {place(width, to_width), place(height, to_height), std::min(width, to_width),
+          std::min(height, to_height)};
+}
+
 Size resized_shorter(double width, double height, double shorter, double bound) {
   double longer = std::trunc(shorter * std::max(width, height) / std::min(width, height));
   if (bound > 0 && longer > bound) {

@@ -53,6 +53,18 @@ struct Size {
   double width, height;
 };
 
+/// The size after torchvision's v2 ScaleJitter by a factor, which takes the target's width for the
+/// height's, and so on; the factor is a tensor there, of single precision. It may be 0.
+Size scale_jittered(double width, double height, const Size& target, double factor);
+
+/// The size after torchvision's v2 RandomShortestSize. A bound of 0 is none. It may be 0.
+Size resized_shortest(double width, double height, double shortest, double bound);
+
+/// The part of an image that FixedSizeCrop of torchvision's references leaves, from one number in
+/// [0, 1) of single precision. It may be smaller than the size, and is padded right and below then.
+CropBox fixed_size_crop(int64_t width, int64_t height, int64_t to_width, int64_t to_height,
+                        float number);
+
 /// The size after the shorter side is resized to `shorter`, or less where the longer side would
 /// exceed `bound`. A bound of 0 is none.
 Size resized_shorter(double width, double height, double shorter, double bound);

@@ -7,6 +7,10 @@
 
 namespace fastdata {
 
+/// Bits of Cut::flip. The canvas is mirrored last. Where the image was mirrored before its resize,
+/// the filters that take one pixel take others.
+constexpr uint8_t kFlipX = 1, kFlipY = 2, kFlippedX = 4, kFlippedY = 8;
+
 /// The box is cut out of the source image and resized; the canvas is a window of that, mirrored at
 /// last. numpy has the same layout (`_native.CUT`).
 struct Cut {
@@ -18,9 +22,9 @@ struct Cut {
   int32_t too_small = 0;
   int32_t found[2] = {};  // width, height of the image where it was too small
   uint8_t filter = 1;     // enum class Filter: bilinear
-  uint8_t flip = 0;       // mirrors the canvas left to right
+  uint8_t flip = 0;       // of the bits above
   uint8_t whole = 0;      // the box is all of the image, whatever its size
-  // Zeros fill what lies outside: 1, of the resized box, which the core does; 2, of the image.
+  // The job's fill takes the place of what lies outside: 1, of the resized box; 2, of the image.
   uint8_t padding = 0;
   uint64_t key = 0;       // what a pixel program draws from
   double matrix[9] = {};  // row by row: from the source image's coordinates to the canvas's

@@ -16,7 +16,7 @@ namespace {
 
 // The draw that chooses one of several filters, beyond those of RandomResizedCrop's box.
 constexpr uint64_t kFilterDraw = 2 * kCropAttempts + 2;
-constexpr double kMaxSide = 1 << 30;
+constexpr double kMaxSide = 1 << 30, kMaxResize = 1 << 24;
 
 bool is_resize(StepKind kind) { return kind >= StepKind::resize && kind <= StepKind::resized_crop; }
 
@@ -31,6 +31,13 @@ int64_t whole(double value) { return static_cast<int64_t>(value); }
 
 double between(double low, double high, uint64_t key, uint64_t draw) {
   return low + (high - low) * draw_uniform(key, draw);
+}
+
+/// What two boxes have in common; its sizes may be below 0.
+CropBox common(const CropBox& a, const CropBox& b) {
+  const int64_t left = std::max(a.left, b.left), top = std::max(a.top, b.top);
+  return {left, top, std::min(a.left + a.width, b.left + b.width) - left,
+          std::min(a.top + a.height, b.top + b.height) - top};
 }
 
 /// The part of a frame that an image has; its nearest pixel, if it has none.
@@ -51,18 +58,36 @@ struct Geometry::Drawing {
   Targets* targets;
   Cut cut;
   CropBox frame, box{};
-  bool flipped = false, resized = false;
+  // The part of the source image that crops have kept; it matters where padding follows.
+  CropBox kept = frame;
+  bool flipped = false, upside_down = false, resized = false;
+  uint8_t before_resize = 0;  // bits of Cut::flip
 
   void crop(CropBox part) {
-    if (targets)
-      targets->crop(static_cast<float>(part.left), static_cast<float>(part.top), narrow(part.width),
-                    narrow(part.height));
-    if (flipped) part.left = frame.width - (part.left + part.width);
-    frame = {frame.left + part.left, frame.top + part.top, part.width, part.height};
+    move_frame(part);
+    if (!resized) kept = common(kept, frame);
   }
-  void resize(const GeometryStep& step, int64_t width, int64_t height) {
+  /// A crop of all of the image does nothing, also to boxes that reach outside.
+  void crop_if_larger(CropBox part) {
+    if (part.width != frame.width || part.height != frame.height) crop(part);
+  }
+  void flip(bool across) {
+    bool& mirrored = across ? flipped : upside_down;
+    mirrored = !mirrored;
+    if (targets) targets->flip(across);
+  }
+  void pad(int64_t before, int64_t above, int64_t after, int64_t below) {
+    if (before == 0 && above == 0 && after == 0 && below == 0) return;
+    move_frame({-before, -above, before + frame.width + after, above + frame.height + below});
+  }
+  void resize(const GeometryStep& step, double new_width, double new_height, int number) {
+    const auto possible = [](double side) { return side >= 1 && side <= kMaxResize; };
+    const bool fits = possible(new_width) && possible(new_height);
+    if (!fits) refuse(number);
+    const int64_t width = fits ? whole(new_width) : 1, height = fits ? whole(new_height) : 1;
     box = frame;
     resized = true;
+    before_resize = static_cast<uint8_t>((flipped ? kFlippedX : 0) | (upside_down ? kFlippedY : 0));
     cut.size[0] = narrow(width);
     cut.size[1] = narrow(height);
     frame = {0, 0, width, height};
@@ -70,30 +95,47 @@ struct Geometry::Drawing {
     const auto count = static_cast<int64_t>(step.filters.size());
     cut.filter = step.filters[count == 1 ? 0 : draw_integer(key, step.draw + kFilterDraw, count)];
   }
+  /// The image is too small for the step, or resized to a size that no image has.
+  void refuse(int number) {
+    if (cut.too_small != 0) return;
+    cut.too_small = number;
+    cut.found[0] = narrow(frame.width);
+    cut.found[1] = narrow(frame.height);
+  }
   void take(const GeometryStep& step, int number);
-  void resize_keeping_ratio(const GeometryStep& step);
+  void pad_to(const double* v) {
+    pad(0, 0, std::max<int64_t>(whole(v[0]) - frame.width, 0),
+        std::max<int64_t>(whole(v[1]) - frame.height, 0));
+  }
+  void take_resize(const GeometryStep& step, int number);
+  void resize_keeping_ratio(const GeometryStep& step, int number);
   void crop_inside(const GeometryStep& step, int number);
   Cut finish(int64_t width, int64_t height);
+
+ private:
+  void move_frame(CropBox part) {
+    if (targets)
+      targets->crop(static_cast<float>(part.left), static_cast<float>(part.top), narrow(part.width),
+                    narrow(part.height));
+    if (flipped) part.left = frame.width - (part.left + part.width);
+    if (upside_down) part.top = frame.height - (part.top + part.height);
+    frame = {frame.left + part.left, frame.top + part.top, part.width, part.height};
+  }
 };
 
 void Geometry::Drawing::take(const GeometryStep& step, int number) {
   const double* v = step.values.data();
   switch (step.kind) {
     case StepKind::flip:
-      if (draw_uniform(key, step.draw) >= v[0]) return;
-      flipped = !flipped;
-      if (targets) targets->flip(true);
+    case StepKind::flip_vertical:
+      if (draw_uniform(key, step.draw) < v[0]) flip(step.kind == StepKind::flip);
       return;
-    case StepKind::resize: return resize(step, whole(v[0]), whole(v[1]));
-    case StepKind::resize_shorter: {
-      const Size size = resized_shorter(static_cast<double>(frame.width),
-                                        static_cast<double>(frame.height), v[0], v[1]);
-      return resize(step, whole(size.width), whole(size.height));
-    }
-    case StepKind::resize_keeping_ratio: return resize_keeping_ratio(step);
-    case StepKind::resized_crop:
-      crop(random_resized_crop(*step.ranges, frame.width, frame.height, key, step.draw));
-      return resize(step, whole(v[0]), whole(v[1]));
+    case StepKind::pad: return pad(whole(v[0]), whole(v[1]), whole(v[2]), whole(v[3]));
+    case StepKind::pad_to: return pad_to(v);
+    case StepKind::fixed_size_crop:
+      crop_if_larger(fixed_size_crop(frame.width, frame.height, whole(v[0]), whole(v[1]),
+                                     draw_uniform_single(key, step.draw, 0, 1)));
+      return pad_to(v);
     case StepKind::centre_crop:
       return crop({centred(frame.width, whole(v[0]), v[2] != 0),
                    centred(frame.height, whole(v[1]), v[2] != 0), whole(v[0]), whole(v[1])});
@@ -105,11 +147,38 @@ void Geometry::Drawing::take(const GeometryStep& step, int number) {
     case StepKind::sanitize_boxes:
       if (targets) targets->sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
       return;
+    default: return take_resize(step, number);
   }
 }
 
+void Geometry::Drawing::take_resize(const GeometryStep& step, int number) {
+  const double* v = step.values.data();
+  const auto wide = static_cast<double>(frame.width), high = static_cast<double>(frame.height);
+  Size size{v[0], v[1]};
+  switch (step.kind) {
+    case StepKind::resize_shorter: size = resized_shorter(wide, high, v[0], v[1]); break;
+    case StepKind::random_size:
+      size = resized_shorter(wide, high, std::trunc(between(v[0], v[1], key, step.draw)), 0);
+      break;
+    case StepKind::scale_jitter:
+      size = scale_jittered(wide, high, size, draw_uniform_single(key, step.draw, v[2], v[3]));
+      break;
+    case StepKind::shortest_size: {
+      const auto sizes = static_cast<int64_t>(step.values.size()) - 1;
+      size = resized_shortest(wide, high, v[1 + draw_integer(key, step.draw, sizes)], v[0]);
+      break;
+    }
+    case StepKind::resize_keeping_ratio: return resize_keeping_ratio(step, number);
+    case StepKind::resized_crop:
+      crop(random_resized_crop(*step.ranges, frame.width, frame.height, key, step.draw));
+      break;
+    default: break;
+  }
+  resize(step, size.width, size.height, number);
+}
+
 /// timm's ResizeKeepRatio.get_params, in its order of operations.
-void Geometry::Drawing::resize_keeping_ratio(const GeometryStep& step) {
+void Geometry::Drawing::resize_keeping_ratio(const GeometryStep& step, int number) {
   const double* v = step.values.data();
   const auto wide = static_cast<double>(frame.width), high = static_cast<double>(frame.height);
   const double down = high / v[1], across = wide / v[0];
@@ -126,32 +195,31 @@ void Geometry::Drawing::resize_keeping_ratio(const GeometryStep& step) {
     by_width *= factor;
   }
   // No image has a side below one pixel: timm's own call fails there.
-  resize(step, whole(std::max(std::nearbyint(wide * by_width / ratio), 1.0)),
-         whole(std::max(std::nearbyint(high * by_height / ratio), 1.0)));
+  resize(step, std::max(std::nearbyint(wide * by_width / ratio), 1.0),
+         std::max(std::nearbyint(high * by_height / ratio), 1.0), number);
 }
 
 /// A crop that does not fit into every image.
 void Geometry::Drawing::crop_inside(const GeometryStep& step, int number) {
   const double* v = step.values.data();
   const int64_t width = whole(v[0]), height = whole(v[1]);
-  const bool random = step.kind == StepKind::random_crop, pad = random && v[2] != 0;
-  if (!pad && (frame.width < width || frame.height < height)) {
-    if (cut.too_small == 0) {
-      cut.too_small = number;
-      cut.found[0] = narrow(frame.width);
-      cut.found[1] = narrow(frame.height);
-    }
+  const bool random = step.kind == StepKind::random_crop, pads = random && v[2] != 0;
+  if (random) pad(whole(v[3]), whole(v[4]), whole(v[5]), whole(v[6]));
+  if (!pads && (frame.width < width || frame.height < height)) {
+    refuse(number);
     return crop({0, 0, width, height});
   }
-  if (random)
-    return crop({random_place(frame.width, width, pad, key, step.draw),
-                 random_place(frame.height, height, pad, key, step.draw + 1), width, height});
+  if (random) {
+    const CropBox part{random_place(frame.width, width, pads, key, step.draw),
+                       random_place(frame.height, height, pads, key, step.draw + 1), width, height};
+    return crop_if_larger(part);
+  }
   crop({v[2] != 0 ? frame.width - width : 0, v[3] != 0 ? frame.height - height : 0, width, height});
 }
 
 Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   if (!resized) {
-    box = inside(frame, width, height);
+    box = inside(common(frame, kept), width, height);
     frame.left -= box.left;
     frame.top -= box.top;
     cut.size[0] = narrow(box.width);
@@ -168,7 +236,8 @@ Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   else if (frame.left < 0 || frame.top < 0 || frame.left + frame.width > cut.size[0] ||
            frame.top + frame.height > cut.size[1])
     cut.padding = 1;
-  cut.flip = flipped;
+  cut.flip =
+      static_cast<uint8_t>((flipped ? kFlipX : 0) | (upside_down ? kFlipY : 0) | before_resize);
   cut.key = key;
 
   const double across = static_cast<double>(cut.size[0]) / static_cast<double>(box.width);
@@ -177,8 +246,10 @@ Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   const double sign = flipped ? -1 : 1;
   cut.matrix[0] = sign * across;
   cut.matrix[2] = sign * left + (flipped ? static_cast<double>(frame.width) : 0);
-  cut.matrix[4] = down;
-  cut.matrix[5] = -static_cast<double>(box.top) * down - static_cast<double>(frame.top);
+  const double top = -static_cast<double>(box.top) * down - static_cast<double>(frame.top);
+  const double sense = upside_down ? -1 : 1;
+  cut.matrix[4] = sense * down;
+  cut.matrix[5] = sense * top + (upside_down ? static_cast<double>(frame.height) : 0);
   cut.matrix[8] = 1;
   return cut;
 }
@@ -187,7 +258,9 @@ Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
   for (GeometryStep& step : steps_) {
     const NamedKind& info = kSteps[static_cast<size_t>(step.kind)];
     const std::string name(info.name);
-    if (step.values.size() != static_cast<size_t>(info.values))
+    const auto least = static_cast<size_t>(info.values);
+    if (step.values.size() < least ||
+        (step.values.size() > least && step.kind != StepKind::shortest_size))
       throw std::invalid_argument("not as many values as it has for " + name);
     for (size_t i = 0; i < step.values.size(); i++)
       if (!(std::fabs(step.values[i]) <= (i < 2 ? kMaxSide : std::numeric_limits<double>::max())))

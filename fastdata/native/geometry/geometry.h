@@ -17,10 +17,19 @@ namespace fastdata {
 #define FASTDATA_STEPS(S)                                                                          \
   /* RandomHorizontalFlip: its probability; [1] */                                                 \
   S(flip, 1)                                                                                       \
+  /* RandomVerticalFlip: its probability; [1] */                                                   \
+  S(flip_vertical, 1)                                                                              \
   /* to a size: width, height; */                                                                  \
   S(resize, 2)                                                                                     \
   /* the shorter side to a size: size, the longer side's bound or 0; */                            \
   S(resize_shorter, 2)                                                                             \
+  /* ScaleJitter: width and height of the target; factor from, to; [1] */                          \
+  S(scale_jitter, 4)                                                                               \
+  /* RandomShortestSize: the longer side's bound or 0; sizes of the shorter side, 1 or more; [1]   \
+   */                                                                                              \
+  S(shortest_size, 2)                                                                              \
+  /* RandomResize: the shorter side from, to; [1] */                                               \
+  S(random_size, 2)                                                                                \
   /* timm's ResizeKeepRatio: width, height; longest; probability of a scale, its range, whether */ \
   /* it is of the area; probability of another ratio, its range; [5, one for a filter at 22] */    \
   S(resize_keeping_ratio, 10)                                                                      \
@@ -31,8 +40,15 @@ namespace fastdata {
   S(centre_crop, 3)                                                                                \
   /* a corner: width, height; whether the right one, the lower one; */                             \
   S(corner_crop, 4)                                                                                \
-  /* RandomCrop: width, height; whether it pads smaller images; [2] */                             \
-  S(random_crop, 3)                                                                                \
+  /* RandomCrop: width, height; whether it pads smaller images; left, top, right, bottom of the */ \
+  /* padding; [2] */                                                                               \
+  S(random_crop, 7)                                                                                \
+  /* FixedSizeCrop: width, height; [1] */                                                          \
+  S(fixed_size_crop, 2)                                                                            \
+  /* Pad: left, top, right, bottom; */                                                             \
+  S(pad, 4)                                                                                        \
+  /* a padding right and below: width, height that the image has at least; */                      \
+  S(pad_to, 2)                                                                                     \
   /* Of boxes alone: clamps them to the image; */                                                  \
   S(clamp_boxes, 0)                                                                                \
   /* leaves out those below a size and an area, and those that reach outside */                    \

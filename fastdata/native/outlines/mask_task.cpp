@@ -73,7 +73,7 @@ Status MaskTask::work(size_t i) {
   Sampling& sampling = scratch.sampling;
   const Cut& cut = cuts[i];
   sampling.begin(size.width, size.height);
-  if (Status s = sampling.move(cut); !s.ok()) return s;
+  if (Status s = sampling.move(cut, fill); !s.ok()) return s;
   std::vector<Call>& calls = scratch.drawn.calls;
   calls.clear();
   if (program) {

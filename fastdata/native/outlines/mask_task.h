@@ -38,6 +38,7 @@ class MaskTask final : public Task {
   const Cut* cuts = nullptr;                      // one an image
   const PixelProgram* program = nullptr;          // of masks; null: none
   const std::vector<Targets>* targets = nullptr;  // after the cuts, for a program that needs boxes
+  uint8_t fill = 0;                               // of what cuts have outside the image
   std::vector<int32_t> kept;                      // of each image: numbers of objects to paint
   std::vector<int64_t> offsets;                   // of each image's in `kept`
   std::vector<int32_t> widths, heights;           // of each image's masks

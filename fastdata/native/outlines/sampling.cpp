@@ -26,7 +26,7 @@ int32_t Sampling::add_fill(uint8_t value) {
   return -static_cast<int32_t>(fills_.size());
 }
 
-Status Sampling::move(const Cut& cut) {
+Status Sampling::move(const Cut& cut, uint8_t fill) {
   if (cut.too_small) return {Code::bad_region, "an image that is too small for a crop"};
   for (const int side : {cut.size[0], cut.size[1], cut.canvas[0], cut.canvas[1]})
     if (side < 1 || side > kMaxSide) return {Code::bad_region, "a cut without pixels"};
@@ -35,16 +35,22 @@ Status Sampling::move(const Cut& cut) {
                   height = int64_t{cut.box[3]} - cut.box[1];
     if (width < 1 || width > kMaxSide || height < 1 || height > kMaxSide)
       return {Code::bad_region, "a cut without pixels"};
-    const int32_t outside = add_fill(0);
+    const int32_t outside = add_fill(fill);
     crop(columns_, cut.box[0], static_cast<int>(width), outside);
     crop(rows_, cut.box[1], static_cast<int>(height), outside);
   }
+  const auto mirror = [&](uint8_t x, uint8_t y) {
+    if (cut.flip & x) std::reverse(columns_.begin(), columns_.end());
+    if (cut.flip & y) std::reverse(rows_.begin(), rows_.end());
+  };
+  mirror(kFlippedX, kFlippedY);
   resize(columns_, cut.size[0]);
   resize(rows_, cut.size[1]);
-  const int32_t outside = add_fill(0);
+  mirror(kFlippedX, kFlippedY);
+  const int32_t outside = add_fill(fill);
   crop(columns_, cut.window[0], cut.canvas[0], outside);
   crop(rows_, cut.window[1], cut.canvas[1], outside);
-  if (cut.flip) std::reverse(columns_.begin(), columns_.end());
+  mirror(kFlipX, kFlipY);
   return {};
 }
 

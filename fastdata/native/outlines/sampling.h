@@ -25,8 +25,9 @@ class Sampling {
 
   /// Begins with all pixels of a mask. Throws std::bad_alloc, as the others do.
   void begin(int width, int height);
-  /// Cuts, resizes, cuts and mirrors. bad_region: the cut has no pixels.
-  Status move(const Cut& cut);
+  /// Cuts, resizes, cuts and mirrors; `fill` takes the place of what lies outside. bad_region: the
+  /// cut has no pixels.
+  Status move(const Cut& cut, uint8_t fill);
   /// Does what the operation does; false in `done`: it is not one of rows and columns.
   Status move(const Call& call, bool& done);
 

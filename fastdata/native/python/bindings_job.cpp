@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -229,7 +230,8 @@ class Job : public PendingWork {
       const py::object& out, const std::string& dtype, const Numbers& mean,
       const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
-      const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets)
+      const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets,
+      const std::array<uint8_t, 3>& fill)
       : Job(std::make_shared<DecodeTask>(), data) {
     const Output layout = add_out(out, parse_data_type(dtype));
     std::vector<Output>& outputs = task_->outputs;
@@ -263,6 +265,7 @@ class Job : public PendingWork {
     }
     task_->options.dct_scaling = dct_scaling;
     task_->options.max_scans = max_scans;
+    std::copy(fill.begin(), fill.end(), task_->options.fill);
     task_->check = check;
     task_->stride = stride;
     if (stride > 0) task_->built.resize(count);
@@ -451,14 +454,15 @@ void bind_job(py::module_& m) {
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
                     int, bool, const py::object&, const py::list&, int,
-                    const std::optional<std::pair<py::object, uint64_t>>&, const py::object&>(),
+                    const std::optional<std::pair<py::object, uint64_t>>&, const py::object&,
+                    const std::array<uint8_t, 3>&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
            py::arg("mean") = py::none(), py::arg("std") = py::none(),
            py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
            py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
            py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none(),
-           py::arg("targets") = py::none())
+           py::arg("targets") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{})
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")

@@ -82,13 +82,14 @@ class MaskJob : public PendingWork {
 
   MaskJob(const py::object& outlines, const py::object& cuts, const Row<int32_t>& sizes,
           const py::object& out, const py::object& program, const std::optional<Kept>& kept,
-          const py::object& targets)
+          const py::object& targets, uint8_t fill)
       : MaskJob(std::make_shared<MaskTask>()) {
     const auto& bound = py::cast<const BoundOutlines&>(outlines);
     task_->outlines = bound.get();
     const size_t count = task_->size();
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
+    task_->fill = fill;
     if (!program.is_none()) task_->program = &py::cast<const PixelProgram&>(program);
     if (!targets.is_none()) {
       task_->targets = &py::cast<const BoundTargets&>(targets).all;
@@ -163,10 +164,11 @@ void bind_outlines(py::module_& m) {
            py::arg("runs") = py::none());
   py::class_<MaskJob, PendingWork>(m, "MaskJob")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
-                    const py::object&, const std::optional<MaskJob::Kept>&, const py::object&>(),
+                    const py::object&, const std::optional<MaskJob::Kept>&, const py::object&,
+                    uint8_t>(),
            py::arg("outlines"), py::kw_only(), py::arg("cuts"), py::arg("sizes"), py::arg("out"),
            py::arg("program") = py::none(), py::arg("kept") = py::none(),
-           py::arg("targets") = py::none());
+           py::arg("targets") = py::none(), py::arg("fill") = 0);
 }
 
 }  // namespace fastdata

@@ -19,6 +19,30 @@ void RawPixels::row(int y, const uint8_t** planes) {
   for (int p = 0; p < channels_; p++) planes[p] = out + p * stride;
 }
 
+void PaddedRows::open(RowSource& inner, const Box& box, const Box& outer,
+                      const uint8_t (&fill)[3]) {
+  inner_ = &inner;
+  box_ = box;
+  outer_ = outer;
+  fill_ = fill;
+  planes_ = inner.grey() && fill[0] == fill[1] && fill[0] == fill[2] ? 1 : 3;
+}
+
+void PaddedRows::row(int y, const uint8_t** planes) {
+  const size_t n = static_cast<size_t>(outer_.width()), stride = round_up(n, 64) + kRowPadding;
+  const bool within = y >= box_.y0 && y < box_.y1 && box_.x0 >= outer_.x0 && box_.x1 <= outer_.x1;
+  const uint8_t* source[3] = {};
+  if (within) inner_->row(y, source);
+  uint8_t* out = rows_.reserve(planes_ * stride);
+  for (int p = 0; p < planes_; p++, out += stride) {
+    std::memset(out, fill_[p], n);
+    if (within)
+      std::memcpy(out + (box_.x0 - outer_.x0), source[inner_->grey() ? 0 : p],
+                  static_cast<size_t>(box_.width()));
+    planes[p] = out;
+  }
+}
+
 size_t size_of(DataType type) {
   switch (type) {
     case DataType::uint8: return 1;

@@ -57,6 +57,24 @@ class RawPixels final : public RowSource {
 
 enum class DataType { uint8, float32, float16, bfloat16 };
 
+/// Another source's box, and a colour around it.
+class PaddedRows final : public RowSource {
+ public:
+  /// `inner` has selected `box`, a part of `outer`.
+  void open(RowSource& inner, const Box& box, const Box& outer, const uint8_t (&fill)[3]);
+
+  bool grey() const override { return planes_ == 1; }
+  void row(int y, const uint8_t** planes) override;
+  Status status() const override { return inner_->status(); }
+
+ private:
+  RowSource* inner_ = nullptr;
+  Box box_, outer_;
+  const uint8_t* fill_ = nullptr;
+  int planes_ = 3;
+  Buffer rows_;
+};
+
 size_t size_of(DataType type);
 
 /// An image in the caller's memory: rows of interleaved RGB pixels, or a plane for each of its

@@ -71,11 +71,26 @@ void trim(T* weights, int32_t& first, int32_t& taps) {
   taps = used - skipped;
 }
 
-/// `wide` is what the caller wants, axis.wide what it gets. `in_single`: as torch finds the pixels.
-void build_nearest(const Extension& from, int outputs, int first, bool wide, bool in_single,
-                   Axis& axis) {
+/// The source samples of outputs `first` and on.
+void find_nearest(Filter filter, const Extension& from, int outputs, int first, Axis& axis) {
   const double scale = from.length / outputs;
-  const float single = static_cast<float>(from.length) / static_cast<float>(outputs);
+  double at = from.begin + scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
+  if (filter == Filter::nearest_floor) {
+    const float single = static_cast<float>(from.length) / static_cast<float>(outputs);
+    for (int i = 0; i < axis.outputs; i++) {
+      const float floored = std::floor(static_cast<float>(first + i) * single);
+      axis.first[i] = std::min(static_cast<int>(from.begin + floored), from.inputs - 1);
+    }
+    return;
+  }
+  for (int i = 0; i < first; i++) at += scale;
+  for (int i = 0; i < axis.outputs; i++, at += scale)
+    axis.first[i] = std::min(static_cast<int>(at), from.inputs - 1);
+}
+
+/// `wide` is what the caller wants, axis.wide what it gets.
+void build_nearest(Filter filter, const Extension& from, int outputs, int first, bool wide,
+                   bool mirrored, Axis& axis) {
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
@@ -84,12 +99,15 @@ void build_nearest(const Extension& from, int outputs, int first, bool wide, boo
     axis.wide_weights.assign(count, 0);
   else
     axis.weights.assign(count, 0);
-  double at = from.begin + scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
-  for (int i = 0; i < first; i++) at += scale;
-  for (int i = 0; i < axis.outputs; i++, at += scale) {
-    const double source =
-        in_single ? from.begin + std::floor(static_cast<float>(first + i) * single) : at;
-    axis.first[i] = std::min(static_cast<int>(source), from.inputs - 1);
+  if (mirrored) {
+    const Extension back{from.inputs, from.inputs - from.begin - from.length, from.length};
+    find_nearest(filter, back, outputs, outputs - first - axis.outputs, axis);
+    std::reverse(axis.first.begin(), axis.first.end());
+    for (int32_t& source : axis.first) source = from.inputs - 1 - source;
+  } else {
+    find_nearest(filter, from, outputs, first, axis);
+  }
+  for (int i = 0; i < axis.outputs; i++) {
     axis.taps[i] = 1;
     const size_t weight = static_cast<size_t>(i) * axis.stride;
     if (wide)
@@ -256,22 +274,22 @@ bool vertical_first(int width, int height, int full_width, int full_height) {
   return lost_rows > 0 && lost_rows > 2 * (width - full_width);
 }
 
-void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window, bool flip,
-                bool vertical, Axis& axis) {
+void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window,
+                Mirrored mirrored, bool vertical, Axis& axis) {
   axis.outputs = window.count;
   axis.max_taps = 0;
   axis.first.resize(window.count);
   axis.taps.resize(window.count);
-  const bool torch = filter == Filter::nearest_floor;
-  if (torch || filter == Filter::nearest || (from.begin == 0 && from.length == outputs))
-    build_nearest(from, outputs, window.first, vertical, torch, axis);
+  if (filter == Filter::nearest || filter == Filter::nearest_floor ||
+      (from.begin == 0 && from.length == outputs))
+    build_nearest(filter, from, outputs, window.first, vertical, mirrored.inputs, axis);
   else if (filter == Filter::bilinear)
     build<Bilinear>(kernels().bilinear_taps, from, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
     build<Cubic>(kernels().bicubic_taps, from, outputs, window.first, vertical, axis);
   else
     build_filtered(Lanczos{}, from, outputs, window.first, vertical, axis);
-  if (flip) mirror(axis);
+  if (mirrored.outputs) mirror(axis);
   if (axis.wide) pair_weights(axis);
   axis.begin = from.inputs;
   axis.end = 0;

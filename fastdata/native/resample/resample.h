@@ -89,11 +89,17 @@ struct OutputRange {
   int first, count;
 };
 
-/// The axis that takes source samples to `outputs`, of which it gives those of `window`,
-/// mirrored if `flip`. For the vertical pass its weights are wide; for the horizontal one where
+/// How an axis is mirrored: its outputs, at last; its source samples, before.
+struct Mirrored {
+  bool outputs = false, inputs = false;
+};
+
+/// The axis that takes source samples to `outputs`, of which it gives those of `window`. Source
+/// samples that were mirrored matter to filters of one tap alone: the window is then one of the
+/// outputs mirrored back. For the vertical pass its weights are wide; for the horizontal one where
 /// they must be.
-void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window, bool flip,
-                bool vertical, Axis& axis);
+void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window,
+                Mirrored mirrored, bool vertical, Axis& axis);
 
 /// An axis in the form that one instruction set's horizontal pass wants. Source indices
 /// are relative to axis.begin.

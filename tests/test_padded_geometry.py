@@ -1,0 +1,276 @@
+"""Pads, random sizes and vertical flips as geometry: one cut has the pixels of all steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from core_pixels import by_core
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jpegs import encode, picture, pillow
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+from fastdata import _native
+from fastdata import transforms as ours
+from fastdata.decode import decode_batch, seek_points
+from fastdata.plan.draws import sample_keys
+from fastdata.transforms.compile import Program, Recipe, compile_recipe
+from fastdata.transforms.geometry import render
+
+NEAREST, BICUBIC = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
+SIZES = [(90, 60), (41, 77), (33, 32), (8, 50), (130, 9)]
+RED = (200, 3, 50)
+
+
+def program_of(*steps: Any) -> Program:
+    found = compile_recipe(list(steps))
+    recipe = found if isinstance(found, Recipe) else found.unequal
+    assert isinstance(recipe, Recipe), found
+    return recipe.programs[0]
+
+
+# --- a cut's pixels are Pillow's -----------------------------------------------------------------
+
+
+@st.composite
+def cuts(draw: Any) -> Any:
+    """A cut, and the size of its image: its box and its window lie anywhere."""
+    width, height = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    cut = np.zeros(1, _native.CUT)
+    left, upper = draw(st.integers(-60, width + 20)), draw(st.integers(-60, height + 20))
+    box = (left, upper, left + draw(st.integers(1, 120)), upper + draw(st.integers(1, 120)))
+    cut["box"], cut["padding"] = box, 2
+    own = (box[2] - box[0], box[3] - box[1])
+    cut["size"] = draw(st.one_of(st.tuples(st.integers(1, 90), st.integers(1, 90)), st.just(own)))
+    cut["window"] = draw(st.integers(-40, 60)), draw(st.integers(-40, 60))
+    cut["canvas"] = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    cut["filter"] = draw(st.integers(0, len(_native.FILTERS) - 1))
+    cut["flip"] = draw(st.integers(0, 15))
+    return (width, height), cut
+
+
+_SETTINGS = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_FILLS = st.sampled_from([(0, 0, 0), (7, 7, 7), RED])
+
+
+@_SETTINGS
+@given(drawn=cuts(), fill=_FILLS, grey=st.booleans())
+def test_any_cut_has_pillows_pixels(simd: Any, drawn: Any, fill: Any, grey: bool) -> None:
+    (width, height), cut = drawn
+    pixels = picture(width, height, width + height, 255)
+    if grey:
+        pixels = np.ascontiguousarray(pixels[:, :, 0])
+    size = tuple(cut["canvas"][0].tolist())
+    got = decode_batch([pixels], size, cuts=cut, fill=fill)[0]
+    want = render(Image.fromarray(pixels), cut[0], fill)
+    off = np.abs(got.astype(int) - want)
+    assert off.max() <= int(_native.FILTERS[cut["filter"][0]] == "bilinear")
+
+
+@settings(_SETTINGS, max_examples=40)
+@given(drawn=cuts(), sampling=st.sampled_from(["4:2:0", "grey"]), seeking=st.booleans())
+def test_of_a_jpeg_too(simd: Any, drawn: Any, sampling: str, seeking: bool) -> None:
+    (width, height), cut = drawn
+    data = encode(picture(width, height, 3), sampling)
+    size = tuple(cut["canvas"][0].tolist())
+    table = [seek_points(data, 16)] if seeking else None
+    options = {"cuts": cut, "fill": RED}
+    got = decode_batch([data], size, seek_points=table, fallback="never", **options)
+    assert np.array_equal(got, decode_batch([pillow(data)], size, **options))
+
+
+# --- steps in turn -------------------------------------------------------------------------------
+
+CHAINS: dict[str, Any] = {
+    "pad": lambda tv: [tv.Pad((1, 2, 3, 4), fill=RED)],
+    "pad, crop": lambda tv: [tv.Pad(9), tv.CenterCrop((30, 20))],
+    "pad twice": lambda tv: [
+        tv.Pad(3, fill=9),
+        tv.RandomHorizontalFlip(1.0),
+        tv.Pad((4, 0), fill=9),
+    ],
+    "pad, resize": lambda tv: [tv.Pad((9, 2), fill=RED), tv.Resize((31, 20), BICUBIC)],
+    "resize, pad": lambda tv: [
+        tv.Resize(20, BICUBIC),
+        tv.Pad(2),
+        tv.CenterCrop((24, 64)),
+    ],
+    "mirrored": lambda tv: [
+        tv.RandomHorizontalFlip(1.0),
+        tv.Pad((1, 2, 3, 4), fill=9),
+        tv.RandomVerticalFlip(1.0),
+        tv.Resize((17, 29), NEAREST),
+        tv.RandomHorizontalFlip(1.0),
+        tv.Pad((4, 0, 0, 1), fill=9),
+        tv.CenterCrop((15, 30)),
+    ],
+    "upside down": lambda tv: [
+        tv.RandomVerticalFlip(1.0),
+        tv.Resize(30, BICUBIC),
+        tv.CenterCrop(9),
+    ],
+    "sizes": lambda tv: [tv.Resize(31, BICUBIC), tv.RandomVerticalFlip(1.0)],
+}
+# v2 alone has these.
+SIZED: dict[str, Any] = {
+    "jitter": lambda tv: [tv.ScaleJitter((50, 70), (0.7, 0.7), BICUBIC), tv.CenterCrop(40)],
+    "shortest": lambda tv: [tv.RandomShortestSize([29], 66, BICUBIC), tv.RandomHorizontalFlip(1.0)],
+    "shortest, unbounded": lambda tv: [tv.RandomShortestSize(29, interpolation=BICUBIC)],
+    "random": lambda tv: [tv.RandomResize(29, 30, BICUBIC), tv.Pad(3)],
+}
+
+
+@pytest.mark.parametrize("name", [*CHAINS, *SIZED])
+def test_a_chain_is_one_cut_with_the_pixels_of_its_steps(name: str) -> None:
+    v2 = import_torchvision().transforms.v2
+    steps = {**CHAINS, **SIZED}[name](v2)
+    program = program_of(*steps)
+    assert program.pixels == ()
+    for width, height in SIZES:
+        image = Image.fromarray(picture(width, height, 3, 255))
+        want = v2.Compose(steps)(image)
+        got = by_core(program, image, sample_keys(0, np.arange(1)))
+        assert np.array_equal(got, np.asarray(want)), (width, height)
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        # What is cut off would come back.
+        ([ours.RandomCrop(8), ours.Pad(1), ours.Resize((9, 9))], 1),
+        ([ours.Resize(20), ours.CenterCrop(9), ours.Pad(1)], 1),
+        ([ours.Pad(1), ours.RandomCrop(8), ours.Pad(1)], 1),
+        # A second fill.
+        ([ours.Pad(1), ours.Pad(1, fill=1)], 1),
+        ([ours.Pad(1), ours.Pad(1, mask_fill=1)], 1),
+        ([ours.Pad(1, padding_mode="edge"), ours.Resize((9, 9))], 2),
+        ([ours.Resize(20), ours.ScaleJitter((9, 9)), ours.CenterCrop(9)], 2),
+        ([ours.Pad(1, mask_fill=0), ours.Pad(1)], 0),
+    ],
+)
+def test_what_one_cut_does_not_express_is_the_programs(steps: list[Any], left: int) -> None:
+    assert len(program_of(*steps).pixels) == left
+
+
+def test_a_fill_of_floats_is_normalised() -> None:
+    program = program_of(
+        ours.Pad(2, fill=RED), ours.Resize((80, 80)), ours.Normalize([0.5], [0.25])
+    )
+    assert program.pixels == ()
+    got = by_core(program, Image.new("RGB", (60, 60)), sample_keys(0, np.arange(1)))
+    np.testing.assert_allclose(got[0, 0], (np.array(RED) / 255 - 0.5) / 0.25, rtol=1e-5)
+
+
+def test_padding_after_a_crop_shows_nothing_that_was_cut_off() -> None:
+    program = program_of(ours.CornerCrop((8, 7), True), ours.Pad((1, 2, 3, 4), fill=RED))
+    assert program.pixels == () and program.size == (11, 14)
+    for width, height in SIZES:
+        pixels = picture(width, height, 3, 255)
+        want = np.full((14, 11, 3), RED, np.uint8)
+        want[2:10, 1:8] = pixels[:8, -7:]
+        got = by_core(program, Image.fromarray(pixels), sample_keys(0, np.arange(1)))
+        assert np.array_equal(got, want)
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def test_a_padded_crop_lies_where_torchvision_draws_it() -> None:
+    program = program_of(ours.RandomCrop((30, 20), padding=(1, 2, 3, 4), fill=RED))
+    image = Image.fromarray(picture(24, 31, 3, 255))
+    v2 = import_torchvision().transforms.v2
+    padded = np.asarray(v2.functional.pad(image, [1, 2, 3, 4], fill=list(RED)))
+    places = Counter()
+    for key in sample_keys(0, np.arange(400)):
+        got = by_core(program, image, np.array([key]))
+        found = [
+            (x, y)
+            for x, y in itertools.product(range(9), range(8))
+            if np.array_equal(got, padded[y : y + 30, x : x + 20])
+        ]
+        assert len(found) == 1
+        places[found[0]] += 1
+    assert len(places) == 9 * 8 and max(places.values()) < 20
+
+
+def test_sizes_are_drawn_uniformly() -> None:
+    keys = sample_keys(0, np.arange(3000))
+    widths = np.full(3000, 200)
+
+    def drawn(step: Any) -> Any:
+        return program_of(step).draw(widths, widths // 2, keys)["size"][:, 1]
+
+    several = Counter(drawn(ours.RandomShortestSize((10, 20, 30, 40))).tolist())
+    assert sorted(several) == [10, 20, 30, 40] and min(several.values()) > 680
+    between = Counter(drawn(ours.RandomResize(20, 30)).tolist())
+    assert sorted(between) == list(range(20, 30)) and min(between.values()) > 240
+    scaled = drawn(ours.ScaleJitter((100, 200), (0.5, 2.0)))
+    assert 25 <= scaled.min() < 27 and 98 <= scaled.max() < 100
+    assert 600 < np.count_nonzero(scaled < 40) < 600 * 1.1
+    flips = program_of(ours.RandomVerticalFlip(0.3)).draw(widths, widths, keys)["flip"]
+    assert set(flips.tolist()) == {0, 2} and 810 < np.count_nonzero(flips) < 990
+
+
+def test_a_size_of_nothing_is_an_error_of_its_image() -> None:
+    program = program_of(ours.ScaleJitter((9, 9), (0.01, 0.01)))
+    cuts = program.draw([30], [40], sample_keys(0, np.arange(1)))
+    assert program.too_small(cuts) == {0: "30 x 40 pixels, which ScaleJitter cannot resize"}
+
+
+# --- steps of torchvision's references -----------------------------------------------------------
+
+
+def padded_if_smaller(image: Image.Image, size: int, fill: Any) -> Any:
+    """As PadIfSmaller of references/segmentation."""
+    functional = import_torchvision().transforms.v2.functional
+    more = [max(size - side, 0) for side in image.size]
+    return functional.pad(image, [0, 0, *more], fill=fill)
+
+
+@pytest.mark.parametrize("resizes", [True, False])
+@pytest.mark.parametrize("in_program", [True, False])
+def test_pad_if_smaller(resizes: bool, in_program: bool) -> None:
+    before = [ours.RandomInvert(1.0)] if in_program else []
+    resize = [ours.Resize(30, BICUBIC)] if resizes else []
+    crop = ours.CenterCrop(33, fill=RED)
+    program = program_of(*before, *resize, ours.PadToSize(40, fill=RED), crop)
+    assert (program.pixels == ()) != in_program
+    v2 = import_torchvision().transforms.v2
+    for width, height in SIZES:
+        image = Image.fromarray(picture(width, height, 3, 255))
+        want = v2.RandomInvert(1.0)(image) if in_program else image
+        want = v2.Resize(30, BICUBIC)(want) if resizes else want
+        want = v2.CenterCrop(33)(padded_if_smaller(want, 40, list(RED)))
+        got = by_core(program, image, sample_keys(0, np.arange(1)))
+        assert np.array_equal(got, np.asarray(want)), (width, height)
+
+
+@pytest.mark.parametrize("in_program", [True, False])
+def test_fixed_size_crop(in_program: bool) -> None:
+    """One number places the crop on both axes; what is missing is filled right and below."""
+    before = [ours.RandomInvert(1.0)] if in_program else []
+    program = program_of(*before, ours.FixedSizeCrop((30, 40), fill=RED))
+    assert (program.pixels == ()) != in_program and program.size == (40, 30)
+    for width, height in SIZES:
+        image = Image.fromarray(picture(width, height, 3, 255))
+        pixels = 255 - np.asarray(image) if in_program else np.asarray(image)
+        across, down, places = max(width - 40, 0), max(height - 30, 0), set()
+        wide, high = min(width, 40), min(height, 30)
+        for key in sample_keys(0, np.arange(60)):
+            got = by_core(program, image, np.array([key]))
+            assert (got[high:] == RED).all() and (got[:, wide:] == RED).all()
+            found = [
+                (x, y)
+                for x, y in itertools.product(range(across + 1), range(down + 1))
+                if np.array_equal(got[:high, :wide], pixels[y : y + high, x : x + wide])
+            ]
+            assert len(found) == 1
+            (x, y) = found[0]
+            assert across == 0 or down == 0 or abs(x / across - y / down) <= 1 / min(across, down)
+            places.add(found[0])
+        assert len(places) >= min(max(across, down), 20)
