@@ -98,7 +98,7 @@ def test_masks_have_a_fill_of_their_own() -> None:
         assert (step.fill, step.mask_fill) == ((3, 3, 3), 255)
     # torchvision does not ask a defaultdict for its default, and fills with 0.
     fills = defaultdict(lambda: 9, {Mask: 4})
-    (step,) = _compiled(T.Pad(2, fill=fills), "mask").programs[0].pixels
+    (step,) = _compiled(T.Pad(2, fill=fills), "mask").programs[0].steps
     assert (step.fill, step.mask_fill) == ((0, 0, 0), 4)
 
 
