@@ -336,7 +336,8 @@ class Targets:
 
     ``boxes``: float32, (M, 4), left, upper, right, lower; ``points``: float32, (K, 2), x, y; in
     pixels. Image i of N has ``boxes[box_offsets[i] : box_offsets[i + 1]]``; offsets are int64,
-    (N + 1,).
+    (N + 1,). ``whole``: whether an image's boxes are of whole numbers, (N,), or (0,) if none are:
+    then they are truncated where torchvision truncates integers.
     """
 
     def __init__(
@@ -347,6 +348,7 @@ class Targets:
         box_offsets: npt.NDArray[np.int64],
         points: npt.NDArray[np.float32],
         point_offsets: npt.NDArray[np.int64],
+        whole: npt.NDArray[np.bool_],
     ) -> None: ...
     def cut(self, geometry: Geometry, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.void]:
         """Return what `Geometry.draw` does for the images, and move their targets. Call it once."""
@@ -363,8 +365,9 @@ class Targets:
         npt.NDArray[np.float32],
         npt.NDArray[np.int64],
         npt.NDArray[np.int32],
+        npt.NDArray[np.bool_],
     ]:
-        """Return (boxes, offsets, numbers, points, their offsets, sizes) after a program.
+        """Return (boxes, offsets, numbers, points, their offsets, sizes, whole) after a program.
 
         ``numbers``: of the boxes that are left, among those of their image. ``sizes``: (width,
         height) of each image, (N, 2); 0 where the program does not fit.

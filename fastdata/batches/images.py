@@ -8,16 +8,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fastdata.decode.limits import Limits
 from fastdata.errors import called
 from fastdata.plan.schedule import Indices, Numbering
-from fastdata.storage.fields import Field, common_fields
+from fastdata.storage.fields import IMAGES, Field, common_fields
 
 if TYPE_CHECKING:
     from fastdata.dataset import ImageDataset
     from fastdata.decode.pillow import Style
+    from fastdata.storage.cache import Cache
     from fastdata.storage.source import Source
     from fastdata.transforms.compile import Recipe
     from fastdata.transforms.outcomes import Refusal
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of reading a dataset that is given as it is; the same attributes as `ImageDataset`'s.
+
+    Attributes:
+        path: Its folder.
+        source: Source of its samples, for their fields.
+    """
+
+    path: Any
+    source: Source
+    check: bool = True
+    dct_scaling: bool = False
+    limits: Limits = field(default_factory=Limits)
+    cache: Cache | None = None
+    folder: Any = None
+    further_transforms: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_image(self, name: str) -> bool:
+        """Return whether a name is that of a field of images or masks."""
+        return any(one.name == name and one.kind in IMAGES for one in self.source.fields)
 
 
 @dataclass(frozen=True)
@@ -27,12 +52,13 @@ class Images:
     Attributes:
         what: Its kind, in words.
         dataset: The dataset that has the transforms.
-        options: The dataset that has the options of reading; the same, if it is an `ImageDataset`.
+        options: The options of reading: the same dataset, if it is an `ImageDataset`.
         open: Opens it; the argument: whether to keep seek points of files without an index.
         transform: Transform of an image.
         target_transform: Transform of a label.
         recipe: The transform compiled, or why it cannot be.
-        files: (path, label) of each file of a torchvision folder; else None.
+        files: (path, label) of each file of a torchvision folder; of its other datasets, what
+            decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
         parts: The datasets of a ConcatDataset, in order.
         fields: What a sample is a tuple of.
@@ -41,12 +67,12 @@ class Images:
 
     what: str
     dataset: Any
-    options: ImageDataset
+    options: ImageDataset | Options
     open: Callable[[bool], Source]
     transform: Any
     target_transform: Callable[[int], Any] | None
     recipe: Recipe | Refusal
-    files: list[tuple[str, int]] | None = None
+    files: Any = None
     subset: Indices | None = None
     parts: tuple[Images, ...] = ()
     fields: tuple[str, ...] = ("image", "label")

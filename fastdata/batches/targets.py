@@ -16,7 +16,8 @@ from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS, RELATIVE, Field
-from fastdata.transforms.joint import Joint, Moved, Target
+from fastdata.transforms.forms import mapped
+from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.reading import tensor_image
 
@@ -83,11 +84,12 @@ class TargetReader:
         self._fields = {field.name: field for field in fields}
         self.joint = joint
         self._boxes, self._points = joint.names("boxes"), joint.names("points")
+        self._whole = [one for name in self._boxes if (one := joint.targets[name].whole)]
 
     @property
     def moved_columns(self) -> list[str]:
         """Names of the columns that `native` needs."""
-        return [*self._boxes, *self._points]
+        return [*self._boxes, *self._points, *self._whole]
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
@@ -120,8 +122,15 @@ class TargetReader:
             found = self._places(name, values, sizes.repeat(np.diff(offsets), 0))
             points = found.reshape(-1, 2)
             point_offsets = offsets * (found.shape[1] if len(found) else 0)
+        whole: Any = next((columns[name] for name in self._whole), np.zeros(0, np.bool_))
         return _native.Targets(
-            sizes[:, 0].copy(), sizes[:, 1].copy(), boxes, box_offsets, points, point_offsets
+            sizes[:, 0].copy(),
+            sizes[:, 1].copy(),
+            boxes,
+            box_offsets,
+            points,
+            point_offsets,
+            whole,
         )
 
     def _triples(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -151,8 +160,9 @@ class TargetReader:
         """
         target = self.joint.targets[name]
         if target.kind == "boxes":
-            sides = moved.sizes.repeat(np.diff(moved.offsets), 0)
-            return in_format(moved.boxes, target.format, sides), moved.offsets
+            counts = np.diff(moved.offsets)
+            about = moved.sizes.repeat(counts, 0), moved.whole.repeat(counts)
+            return in_format(moved.boxes, target.format, *about), moved.offsets
         known = target.kind in ("points", "visibility") or target.sanitised
         if not known and not _is_list(column):
             return None
@@ -176,16 +186,24 @@ class TargetReader:
         """
         import torch  # here, as listing and converting datasets needs none
 
+        target = self.joint.targets[name]
+        if target.kind == "objects":
+            return [mapped(one, lambda part: part) for one in column.tolist()]
         found = self.lists(name, column, moved)
         if found is None:
             numbers = isinstance(column, np.ndarray) and column.ndim == 1
             return column.tolist() if numbers else values_of(column, self.field(name))
         values, offsets = found
         several = torch.split(torch.from_numpy(values), np.diff(offsets).tolist())
-        return [
-            self._classed(name, one, (height, width))
-            for one, (width, height) in zip(several, moved.sizes.tolist(), strict=True)
+        about = zip(several, moved.sizes.tolist(), moved.whole.tolist(), strict=True)
+        samples: list[Any] = [
+            self._classed(name, one, (height, width), whole)
+            for one, (width, height), whole in about
         ]
+        if target.optional and isinstance(column, pa.Array):
+            for slot in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
+                samples[slot] = ABSENT
+        return samples
 
     def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a sample as a joint transform does, of its image and targets by name."""
@@ -216,9 +234,13 @@ class TargetReader:
                 (found[name],) = self.samples(name, column, moved)
         return found
 
-    def _classed(self, name: str, tensor: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    def _classed(
+        self, name: str, tensor: torch.Tensor, size: tuple[int, int], whole: bool
+    ) -> torch.Tensor:
         """Return a sample's tensor as the class that torchvision has for it."""
         target = self.joint.targets[name]
+        if target.kind == "boxes" and whole and target.format in BOXES:
+            tensor = tensor.long()
         tensor = converted(tensor, target)
         classes: Any = sys.modules.get("torchvision.tv_tensors")
         if classes is None or self.joint.pure or target.pure:
@@ -295,7 +317,10 @@ def corners(
 
 
 def in_format(
-    boxes: npt.NDArray[np.float32], meaning: str, sides: npt.NDArray[np.int32]
+    boxes: npt.NDArray[np.float32],
+    meaning: str,
+    sides: npt.NDArray[np.int32],
+    whole: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.float32]:
     """Return boxes, left, upper, right, lower, in another format.
 
@@ -303,12 +328,14 @@ def in_format(
         boxes: The boxes, (M, 4), in pixels.
         meaning: One of `BOXES`; after `RELATIVE`, shares of the sides.
         sides: Width and height of the image of each box, (M, 2).
+        whole: Whether torchvision has it in integers, (M,), whose half it rounds down.
     """
     kind = meaning.removeprefix(RELATIVE)
     if kind != "xyxy":
         first, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
         if kind == "cxcywh":
             first = (first * np.float32(2) + size) / np.float32(2)
+            first[whole] = np.floor(first[whole])
         boxes = np.concatenate([first, size], 1)
     if kind == meaning:
         return boxes

@@ -12,7 +12,7 @@ from fastdata.device.ragged import Ragged
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
 from fastdata.storage.fields import Field
-from fastdata.transforms.joint import Moved
+from fastdata.transforms.joint import ABSENT, Moved
 
 
 def delivered(column: Column, field: Field) -> Any:
@@ -22,6 +22,8 @@ def delivered(column: Column, field: Field) -> Any:
         column: Its values.
         field: The column. One that has nulls anywhere in the dataset becomes a list.
     """
+    if isinstance(column, np.ndarray) and column.dtype == object:
+        return [None if one is ABSENT else one for one in column.tolist()]
     if isinstance(column, np.ndarray):
         # A view of a file's memory may not be written to.
         return torch.from_numpy(column if column.flags.writeable else column.copy())

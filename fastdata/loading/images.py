@@ -14,9 +14,11 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.batches.samples import BESIDES, NativeSamples
+from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
 from fastdata.loading.noticing import remedy, unread
+from fastdata.loading.wrapped import annotated_classes, recognise_wrapped, wrapping_hint
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import common_fields
 from fastdata.storage.joined import JoinedSource
@@ -56,10 +58,14 @@ def _recognise(dataset: Any) -> Images | NotKnown:
             return overridden(reason)
         found = ImageDataset(dataset).described()
         return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
+    wrapped = recognise_wrapped(dataset)
+    if wrapped is not None:
+        return wrapped
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    return NotKnown(why, remedy(dataset, holds_images(dataset)))
+    hint = wrapping_hint(dataset) or remedy(dataset, holds_images(dataset))
+    return NotKnown(why, hint)
 
 
 class PrefixDataset(NativeSamples, Dataset[tuple[Any, ...]]):
@@ -151,8 +157,11 @@ _NAMED_PARTS = 3
 
 def _difference(one: Images, other: Images) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
-    if one.recipe != other.recipe and one.transform is not other.transform:
-        return "transforms"
+    if one.recipe != other.recipe:
+        if one.transform is not other.transform:
+            return "transforms"
+        if reader_of(one) is not None:
+            return "forms of targets"
     formats = {field.name: field.format for field in one.schema if field.name in one.fields}
     if any(formats.get(field.name, field.format) != field.format for field in other.schema):
         return "formats= of fields"
@@ -211,7 +220,7 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
         dataset: Of any kind.
         depth: How many datasets, each held by the one before, are looked into.
     """
-    known = tuple(filter(None, (ImageDataset, folder_class())))
+    known = tuple(filter(None, (ImageDataset, folder_class(), *annotated_classes())))
     if isinstance(dataset, known):
         return True
     if not isinstance(dataset, Dataset) or not depth:

@@ -40,7 +40,7 @@ class Field(NamedTuple):
         kind: "image" for blobs that are decoded to pixels; "mask" for images whose pixels are
             numbers of classes or objects; "blob" for any other file's bytes; "column" for values
             of an Arrow type.
-        type: Type of a column's values; None for other kinds.
+        type: Type of a column's values; None for other kinds, and for Python objects.
         nullable: Whether any row lacks it, or a null is inside one of its values.
         format: Meaning of a column whose values lie in the image, one of `FORMATS`; "" for others.
     """

@@ -18,18 +18,24 @@ from fastdata.transforms.forms import leaves, mapped
 #: Kinds of targets that follow the image's geometry.
 MOVED = ("boxes", "points", "mask", "outlines")
 
+#: Value of an optional target in a sample that lacks it.
+ABSENT = object()
+
 
 @dataclass(frozen=True)
 class Target:
     """A target, and how it is delivered.
 
     Attributes:
-        kind: One of `MOVED`; or ``values``, which no transform changes.
+        kind: One of `MOVED`; or ``values``, tensors that no transform changes but for leaving out
+            the entries of boxes; or ``objects``, which are delivered as they are.
         format: Of boxes: one of `fastdata.storage.fields.BOXES`; after ``relative``, shares of the
             sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
         sanitised: Whether it loses the entries of boxes that are left out.
         pure: Whether it is a plain tensor, which transforms leave as it is.
+        whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
+        optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
     """
 
     kind: str
@@ -37,6 +43,13 @@ class Target:
     dtype: str = ""
     sanitised: bool = False
     pure: bool = False
+    whole: str = ""
+    optional: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is converted so that later steps would compute with other numbers."""
+        return bool(self.whole and (self.dtype or self.format != "xyxy"))
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,11 @@ class Joint:
         """Whether targets that would follow the image are plain tensors, so that they do not."""
         return self.pure or any(one.pure for one in self.targets.values() if one.kind in MOVED)
 
+    @property
+    def settled(self) -> bool:
+        """Whether a target is `Target.settled`."""
+        return any(one.settled for one in self.targets.values())
+
     def changed(self, names: Iterable[str], **changes: Any) -> Joint:
         """Return the same with other attributes of some targets."""
         found = {name: replace(self.targets[name], **changes) for name in names}
@@ -92,7 +110,10 @@ class Joint:
     def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a sample of this form, of its fields' values by name."""
         made: tuple[Any, ...] = mapped(self.form, values.__getitem__)
-        return made
+        if not any(one.optional for one in self.targets.values()):
+            return made
+        image, target = made
+        return image, {name: one for name, one in target.items() if one is not ABSENT}
 
 
 class Moved(NamedTuple):
@@ -105,6 +126,7 @@ class Moved(NamedTuple):
         points: float32, (K, 2): as many as there were.
         point_offsets: As ``offsets``, of the points.
         sizes: int32, (N, 2): width and height of each image; 0 where the program does not fit.
+        whole: bool, (N,): whether its boxes are whole numbers.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -113,6 +135,7 @@ class Moved(NamedTuple):
     points: npt.NDArray[np.float32]
     point_offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
+    whole: npt.NDArray[np.bool_]
 
     def patched(self, other: Moved, to: Sequence[int], good: Sequence[int]) -> Moved:
         """Return the same with samples ``good`` of another batch in the place of ``to``."""
@@ -134,6 +157,7 @@ class Moved(NamedTuple):
             np.concatenate(points),
             offsets(points),
             np.concatenate([self.sizes, other.sizes])[order],
+            np.concatenate([self.whole, other.whole])[order],
         )
 
 

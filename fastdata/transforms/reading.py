@@ -483,6 +483,8 @@ class Reading:
             return Declined("it comes after RandomErasing")
         if self.joint is not None and self.joint.still:
             return Declined("targets are plain tensors here, which it leaves as they are")
+        if self.joint is not None and self.joint.settled:
+            return Declined("boxes of whole numbers are converted before it")
         if (reason := step.unfit(self)) is not None:
             return reason
         if not self.pixels and step.is_geometry and step.cut(self):

@@ -148,6 +148,8 @@ class ConvertBoundingBoxFormat(_OfBoxes):
         joint = reading.joint
         if joint is None or joint.still:
             return _ALONE
+        if joint.settled:
+            return Declined("boxes of whole numbers are converted before it")
         reading.joint = joint.changed(joint.names("boxes"), format=self.format)
         return None
 

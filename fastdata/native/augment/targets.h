@@ -22,6 +22,7 @@ struct Targets {
   std::vector<int32_t> numbers;  // of the boxes that are left: their places among the first ones
   std::vector<TargetPoint> points;
   int width = 0, height = 0;  // of the image
+  bool whole = false;  // boxes are of whole numbers: torchvision cuts off what follows the point
 
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
@@ -35,6 +36,7 @@ struct Targets {
   void sanitize(float min_size, float min_area);
 
  private:
+  void truncate();
   void pad(const double* sides);
   void warp(const double (&inverse)[9], int width, int height);
 };

@@ -28,23 +28,28 @@ const int64_t* offsets_of(const Row<int64_t>& offsets, py::ssize_t count, py::ss
 std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row<int32_t>& heights,
                                            const Row<float>& boxes, const Row<int64_t>& box_offsets,
                                            const Row<float>& points,
-                                           const Row<int64_t>& point_offsets) {
+                                           const Row<int64_t>& point_offsets,
+                                           const Row<bool>& whole) {
   const py::ssize_t count = widths.size();
   if (widths.ndim() != 1 || heights.ndim() != 1 || heights.size() != count)
     throw py::value_error("widths and heights must have one axis, equally long");
   if (boxes.ndim() != 2 || boxes.shape(1) != 4 || points.ndim() != 2 || points.shape(1) != 2)
     throw py::value_error("boxes have four values, points two");
+  if (whole.ndim() != 1 || (whole.size() != count && whole.size() != 0))
+    throw py::value_error("whole must have one axis, as long as widths; or no item");
   const int64_t* of_boxes = offsets_of(box_offsets, count, boxes.shape(0));
   const int64_t* of_points = offsets_of(point_offsets, count, points.shape(0));
   const auto* box = reinterpret_cast<const TargetBox*>(boxes.data());
   const auto* point = reinterpret_cast<const TargetPoint*>(points.data());
   auto bound = std::make_unique<BoundTargets>();
   bound->all.resize(static_cast<size_t>(count));
-  for (py::ssize_t i = 0; i < count; i++)
-    bound->all[static_cast<size_t>(i)].begin(
-        box + of_boxes[i], static_cast<size_t>(of_boxes[i + 1] - of_boxes[i]), point + of_points[i],
-        static_cast<size_t>(of_points[i + 1] - of_points[i]), std::max(widths.at(i), 1),
-        std::max(heights.at(i), 1));
+  for (py::ssize_t i = 0; i < count; i++) {
+    Targets& one = bound->all[static_cast<size_t>(i)];
+    one.begin(box + of_boxes[i], static_cast<size_t>(of_boxes[i + 1] - of_boxes[i]),
+              point + of_points[i], static_cast<size_t>(of_points[i + 1] - of_points[i]),
+              std::max(widths.at(i), 1), std::max(heights.at(i), 1));
+    one.whole = whole.size() && whole.at(i);
+  }
   return bound;
 }
 
@@ -67,9 +72,9 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-/// (boxes, offsets, numbers, points, their offsets, sizes) after a program. Numbers are those of
-/// the boxes that are left, among the first ones of the image. A size is 0 x 0 where the program
-/// does not fit.
+/// (boxes, offsets, numbers, points, their offsets, sizes, whole) after a program. Numbers are
+/// those of the boxes that are left, among the first ones of the image. A size is 0 x 0 where the
+/// program does not fit.
 py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
                 const PixelProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
@@ -79,6 +84,7 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
   std::vector<int32_t> numbers;
   py::array_t<int64_t> offsets(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}});
+  py::array_t<bool> whole(count);
   Drawn drawn;
   Targets one;
   offsets.mutable_at(0) = point_offsets.mutable_at(0) = 0;
@@ -93,9 +99,11 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
     point_offsets.mutable_at(i + 1) = static_cast<int64_t>(points.size());
     sizes.mutable_at(i, 0) = one.width;
     sizes.mutable_at(i, 1) = one.height;
+    whole.mutable_at(i) = one.whole;
   }
   const py::array_t<int32_t> left(static_cast<py::ssize_t>(numbers.size()), numbers.data());
-  return py::make_tuple(table(boxes, 4), offsets, left, table(points, 2), point_offsets, sizes);
+  return py::make_tuple(table(boxes, 4), offsets, left, table(points, 2), point_offsets, sizes,
+                        whole);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
@@ -109,7 +117,7 @@ std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
 void bind_targets(py::module_& m) {
   py::class_<BoundTargets>(m, "Targets")
       .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
-           py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"))
+           py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"), py::arg("whole"))
       .def("cut", &cut, py::arg("geometry"), py::arg("keys"))
       .def("one", &one, py::arg("number"))
       .def("after", &after, py::arg("keys"), py::arg("program") = py::none());

@@ -1,0 +1,332 @@
+"""Datasets of torchvision with boxes and masks, as ``wrap_dataset_for_transforms_v2`` wraps them.
+
+torchvision's own wrapper makes a sample's target, without its image and its masks; fastdata takes
+it apart to columns. So keys, dtypes and formats are torchvision's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import torch
+from PIL import Image
+
+from fastdata.batches.images import Images, NotKnown, Options, overridden
+from fastdata.decode.folders import SAMPLE_METHODS, own_method
+from fastdata.errors import SampleError
+from fastdata.storage.annotated import Annotated, AnnotatedSource
+from fastdata.storage.fields import Field
+from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
+from fastdata.storage.source import Source
+from fastdata.text import class_name, human_count
+from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.joint import ABSENT, Joint, Target
+from fastdata.transforms.originals import changed, pillow_changed
+from fastdata.transforms.outcomes import Refusal
+
+_WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
+#: Ending of the column that says whether boxes are whole numbers.
+_WHOLE = "_are_whole"
+_BOXES = pa.list_(pa.list_(pa.float32(), 4))
+_LABELS = pa.list_(pa.int64())
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One of torchvision's classes.
+
+    Attributes:
+        module: Its module.
+        factory: Name of the function that makes its wrapper.
+        methods: Its methods that make a sample, beside `SAMPLE_METHODS`.
+        images: Returns (path, -1) of each image.
+        target: Returns a row's target before the wrapper; None: the class has none, as that of a
+            test set.
+        boxes: Name of its boxes.
+        values: Names of tensors with an entry a box.
+        optional: Whether a sample without boxes lacks its keys.
+        as_stored: Whether images keep the mode that they are stored in.
+        state: Returns what decides which samples it has.
+    """
+
+    module: str
+    factory: str
+    images: Callable[[Any], Sequence[tuple[Any, int]]]
+    target: Callable[[Any], Callable[[int], Any] | None]
+    state: Callable[[Any], Any]
+    boxes: str = "boxes"
+    values: Sequence[str] = ("labels",)
+    methods: Sequence[str] = ()
+    optional: bool = False
+    as_stored: bool = False
+
+
+def _coco_path(dataset: Any, number: Any) -> str:
+    name: str = dataset.coco.loadImgs(number)[0]["file_name"]
+    return os.path.join(dataset.root, name)
+
+
+def _coco_target(dataset: Any) -> Callable[[int], Any]:
+    return lambda row: dataset._load_target(dataset.ids[row])
+
+
+def _voc_target(dataset: Any) -> Callable[[int], Any]:
+    parse = sys.modules["torchvision.datasets.voc"].ET_parse
+    return lambda row: dataset.parse_voc_xml(parse(dataset.annotations[row]).getroot())
+
+
+def _face_target(dataset: Any) -> Callable[[int], Any] | None:
+    if dataset.split == "test":
+        return None
+    return lambda row: dataset.img_info[row]["annotations"]
+
+
+_KINDS = {
+    "CocoDetection": _Kind(
+        "torchvision.datasets.coco",
+        "coco_dectection_wrapper_factory",
+        lambda one: _Samples(list(one.ids), partial(_coco_path, one)),
+        _coco_target,
+        lambda one: (one.root, one.coco, list(one.ids)),
+        methods=("_load_image", "_load_target"),
+        optional=True,
+    ),
+    "VOCDetection": _Kind(
+        "torchvision.datasets.voc",
+        "voc_detection_wrapper_factory",
+        lambda one: _Samples(list(one.images)),
+        _voc_target,
+        lambda one: (list(one.images), list(one.annotations)),
+        methods=("parse_voc_xml", "annotations"),
+    ),
+    "Kitti": _Kind(
+        "torchvision.datasets.kitti",
+        "kitti_wrapper_factory",
+        lambda one: _Samples(list(one.images)),
+        lambda one: one._parse_target if one.train else None,
+        lambda one: (list(one.images), list(one.targets), one.train),
+        methods=("_parse_target",),
+        as_stored=True,
+    ),
+    "WIDERFace": _Kind(
+        "torchvision.datasets.widerface",
+        "widerface_wrapper",
+        lambda one: _Samples([info["img_path"] for info in one.img_info]),
+        _face_target,
+        lambda one: (list(map(id, one.img_info)), one.split),
+        boxes="bbox",
+        values=("blur", "expression", "illumination", "occlusion", "pose", "invalid"),
+        as_stored=True,
+    ),
+}
+
+
+class _Samples(Sequence[tuple[Any, int]]):
+    """(path, -1) of images; paths are made when they are asked for.
+
+    Args:
+        keys: The images.
+        path: Returns an image's path.
+    """
+
+    def __init__(self, keys: Sequence[Any], path: Callable[[Any], Any] = os.fspath) -> None:
+        self._keys, self._path = keys, path
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._path(self._keys[row]), -1
+
+
+def annotated_classes() -> tuple[type[Any], ...]:
+    """Return the classes of torchvision that can be wrapped, of those that are imported."""
+    found = (getattr(sys.modules.get(kind.module), name, None) for name, kind in _KINDS.items())
+    return tuple(filter(None, found))
+
+
+def wrapping_hint(dataset: Any) -> str:
+    """Return the line that wraps a dataset of `annotated_classes`; "" for others."""
+    kind = _kind_of(dataset)
+    if kind is None:
+        return ""
+    return (
+        "Wrap it: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
+        "transforms= of torchvision.transforms.v2, which take (image, target). The target is "
+        "then a dict of tensors: see docs/targets.md."
+    )
+
+
+def _kind_of(dataset: Any) -> _Kind | None:
+    """Return the kind of a dataset that torchvision's wrapper makes boxes of."""
+    factories = getattr(sys.modules.get(_WRAPPER), "WRAPPER_FACTORIES", {})
+    first = next((one for one in type(dataset).__mro__ if one in factories), None)
+    kind = _KINDS.get(first.__name__) if first is not None else None
+    return kind if kind is not None and first in annotated_classes() else None
+
+
+def recognise_wrapped(dataset: Any) -> Images | NotKnown | None:
+    """Return how fastdata reads a wrapped dataset, or why it cannot; None for other datasets."""
+    module: Any = sys.modules.get(_WRAPPER)
+    if module is None or not isinstance(dataset, module.VisionDatasetTVTensorWrapper):
+        return None
+    inner = vars(dataset).get("_dataset")
+    kind = _kind_of(inner)
+    if kind is None:
+        return None
+    if reason := _replaced(dataset, inner, kind):
+        return overridden(reason)
+    if any(getattr(inner, name, None) is not None for name in _TRANSFORMS):
+        why = f"transforms of the {class_name(inner)} inside were set after it was wrapped"
+        return NotKnown(why, "Set them on the wrapped dataset.")
+    if torch.get_default_dtype() != torch.float32:
+        return NotKnown(
+            "torch's default dtype is not float32", "Leave torch.set_default_dtype out."
+        )
+    keys = _cells(dataset._wrapper)["target_keys"]
+    if "masks" in keys:
+        why = "its masks are made of polygons"
+        return NotKnown(why, 'Leave "masks" out of target_keys.')
+    return _described(dataset, inner, kind, keys)
+
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
+
+def _cells(function: Any) -> Mapping[str, Any]:
+    """Return what a function has from the function around it, by name."""
+    cells = (cell.cell_contents for cell in function.__closure__ or ())
+    return dict(zip(function.__code__.co_freevars, cells, strict=True))
+
+
+def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
+    """Say in a clause what of torchvision's classes is not as torchvision has it; "" for none."""
+    module: Any = sys.modules[_WRAPPER]
+    wrapper = module.VisionDatasetTVTensorWrapper
+    base = next(one for one in type(inner).__mro__ if one in module.WRAPPER_FACTORIES)
+    own = own_method(dataset, wrapper, *SAMPLE_METHODS, "__getattr__")
+    own = own or own_method(inner, base, *SAMPLE_METHODS, *kind.methods)
+    own = own or changed(base) or changed(module, kind.factory, "VisionDatasetTVTensorWrapper")
+    if own:
+        return own
+    made = getattr(dataset._wrapper, "__code__", None)
+    factory = module.WRAPPER_FACTORIES[base]
+    known = factory is getattr(module, kind.factory) and made in factory.__code__.co_consts
+    if not known or _cells(dataset._wrapper).get("dataset", inner) is not inner:
+        return f"{class_name(dataset)} has another wrapper than torchvision's"
+    return ""
+
+
+def _described(dataset: Any, inner: Any, kind: _Kind, keys: set[str]) -> Images | NotKnown:
+    """Return how the core reads a wrapped dataset whose target has some keys."""
+    raw, transforms = kind.target(inner), dataset.transforms
+    if _is_standard(transforms):
+        why = "transform= takes its images alone, so that boxes do not follow them"
+        return NotKnown(why, "Give it transforms=, which takes (image, target).")
+    listed = kind.images(inner)
+    if raw is None:
+        fields, joint = [Field(_TARGET, "column")], _no_target()
+    else:
+        # torchvision names an image without annotations, whatever keys are asked for.
+        fields, joint = _schema(kind, {*keys, "image_id"} if kind.optional else keys)
+    wrapper = getattr(sys.modules[_WRAPPER], kind.factory)(inner, keys)
+    read = partial(_values, kind, raw, wrapper, [*joint.targets], listed)
+    annotated = Annotated(listed, fields, read)
+
+    def opener(learns: bool) -> Source:
+        cache = SeekCache(str(inner.root), DEFAULT_BYTES, None) if learns else None
+        return AnnotatedSource(annotated, inner.root, cache)
+
+    what = f"{type(inner).__name__} of {human_count(len(listed), 'file')}"
+    options = Options(inner.root, opener(False))
+    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint)
+    if transforms is not None and (reason := pillow_changed()):
+        recipe = Refusal(f"{reason}. Undo that.")
+    files = (type(inner), kind.state(inner), sorted(keys))
+    names = ("image", *joint.targets)
+    return Images(what, dataset, options, opener, transforms, None, recipe, files, fields=names)
+
+
+def _is_standard(transforms: Any) -> bool:
+    known = getattr(sys.modules.get("torchvision.datasets.vision"), "StandardTransform", None)
+    return known is not None and isinstance(transforms, known)
+
+
+#: Name of the only target of test sets, which is None.
+_TARGET = "target"
+
+
+def _no_target() -> Joint:
+    return Joint(("image", _TARGET), {_TARGET: Target("objects")})
+
+
+def _schema(kind: _Kind, keys: set[str]) -> tuple[list[Field], Joint]:
+    """Return the columns of targets with some keys, and a sample's form."""
+    first = [name for name in ("annotation", "image_id", kind.boxes, *kind.values) if name in keys]
+    fields, targets = [], {}
+    for name in dict.fromkeys([*first, *keys]):
+        target = Target("objects", optional=kind.optional)
+        about = Field(name, "column")
+        if name == kind.boxes:
+            whole = name + _WHOLE
+            fields.append(Field(whole, "column", pa.bool_()))
+            about = Field(name, "column", _BOXES, kind.optional, "xyxy")
+            target = Target("boxes", "xyxy", whole=whole, optional=kind.optional)
+        elif name in kind.values:
+            about = Field(name, "column", _LABELS, kind.optional)
+            target = Target("values", optional=kind.optional)
+        fields.append(about)
+        targets[name] = target
+    return fields, Joint(("image", {name: name for name in targets}), targets)
+
+
+#: Image in the place of a sample's own: no key but masks depends on its pixels or size.
+_STUB = Image.new("RGB", (1, 1))
+
+
+def _values(
+    kind: _Kind,
+    raw: Callable[[int], Any] | None,
+    wrapper: Callable[[int, Any], Any],
+    names: Sequence[str],
+    listed: Sequence[tuple[Any, int]],
+    row: int,
+) -> dict[str, Any]:
+    """Return a row's values of all columns."""
+    if kind.as_stored:
+        _require_rgb(listed[row][0])
+    if raw is None:
+        return {_TARGET: None}
+    _, target = wrapper(row, (_STUB, raw(row)))
+    found: dict[str, Any] = {}
+    for name in names:
+        value = target.get(name, ABSENT)
+        if name == kind.boxes:
+            found[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
+            value = None if value is ABSENT else value.as_subclass(torch.Tensor).float().numpy()
+        elif name in kind.values:
+            if value is not ABSENT and (value.dtype != torch.int64 or value.ndim != 1):
+                raise SampleError(f"its {name} are no list of whole numbers", "Correct them.")
+            value = None if value is ABSENT else value.numpy()
+        found[name] = value
+    return found
+
+
+def _require_rgb(path: Any) -> None:
+    """Raise `SampleError` for an image that torchvision does not convert to RGB."""
+    try:
+        with Image.open(path) as image:
+            mode = image.mode
+    except OSError:  # decoding says more
+        return
+    if mode != "RGB":
+        raise SampleError(
+            f"it is an image of mode {mode}, which torchvision does not convert",
+            'Convert the file to RGB, or leave such samples out with on_error="skip".',
+        )

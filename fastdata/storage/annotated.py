@@ -1,0 +1,138 @@
+"""Source of image files in a list, with annotations that are read as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fastdata import _native
+from fastdata.errors import FastdataError, SampleError
+from fastdata.storage.columns import Column, as_arrow
+from fastdata.storage.fields import BLOBS, IMAGE, Field
+from fastdata.storage.files import read_file
+from fastdata.storage.listed import FilesSource
+from fastdata.storage.seek_cache import SeekCache
+from fastdata.storage.source import MOST_BYTES, Blob, BlobColumn, Gathered, Rows
+
+_HINT = 'Correct them, or leave such samples out with on_error="skip".'
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """`Listing` of image files with annotations.
+
+    Attributes:
+        samples: (path, -1) of each image.
+        fields: Fields beside the image: columns, and blobs with a file a row. A column without a
+            type has Python objects.
+        read: Returns a row's values of the columns, by name: for lists NumPy arrays, or None.
+            It may raise anything.
+        files: Files of each field of blobs, by name.
+        classes: Names of classes.
+    """
+
+    samples: Sequence[tuple[Any, int]]
+    fields: Sequence[Field]
+    read: Callable[[int], Mapping[str, Any]]
+    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    classes: Sequence[str] = ()
+
+
+class AnnotatedSource(FilesSource):
+    """Source of image files with annotations, which stay in memory once they are read.
+
+    Args:
+        annotated: The files and their annotations.
+        location: Their folder.
+        cache: As of `FilesSource`.
+    """
+
+    def __init__(
+        self, annotated: Annotated, location: Path | str = "", cache: SeekCache | None = None
+    ) -> None:
+        super().__init__(annotated, location, cache)
+        self._annotated = annotated
+        self._values: dict[int, Mapping[str, Any]] = {}
+        self.fields = (IMAGE, *annotated.fields)
+
+    def column(self, field: str, rows: Rows | None = None) -> Column:
+        """See `Source.column`.
+
+        Raises:
+            DatasetError: A file of annotations is missing.
+            SampleError: Annotations of a row cannot be used.
+        """
+        about = self.field(field, ("column",))
+        numbers = range(len(self)) if rows is None else rows.tolist()
+        return _as_column([self._row(row)[field] for row in numbers], about)
+
+    def _row(self, row: int) -> Mapping[str, Any]:
+        """Return a row's values."""
+        found = self._values.get(row)
+        if found is None:
+            found = self._values[row] = self._read_row(row)
+        return found
+
+    def _read_row(self, row: int) -> Mapping[str, Any]:
+        try:
+            return self._annotated.read(row)
+        except FileNotFoundError as error:
+            detail = f"its annotations are missing: {error.filename}"
+            raise self.problem(row, detail, "file_missing") from None
+        except OSError as error:
+            detail = f"its annotations cannot be read: {error}"
+            raise self.problem(row, detail, "file_unreadable") from None
+        except SampleError as error:
+            raise self.problem(row, error.what, hint=error.hint) from None
+        except FastdataError:
+            raise
+        except Exception as error:
+            detail = f"its annotations cannot be used: {type(error).__name__}: {error}"
+            raise self.problem(row, detail, hint=_HINT) from error
+
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
+        """See `Source.gather`."""
+        own = [name for name in fields if name in self._annotated.files]
+        others = [name for name in fields if name not in own and self.field(name).kind in BLOBS]
+        blobs = dict(super().gather(rows, others).blobs) if others else {}
+        for name in own:
+            files = self._annotated.files[name]
+            blobs[name] = BlobColumn(_native.Extents([str(files[row]) for row in rows.tolist()]))
+        columns = {name: self.column(name, rows) for name in fields if name not in blobs}
+        return Gathered(blobs, columns)
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        files = self._annotated.files.get(field)
+        if files is None or data is not None:
+            return super().encoded(row, field, data)
+        try:
+            return Blob(read_file(str(files[row]), MOST_BYTES))
+        except FileNotFoundError:
+            detail = f"its {field} is missing: {files[row]}"
+            raise self.problem(row, detail, "file_missing") from None
+        except OSError as error:
+            raise self.problem(row, f"its {field} cannot be read: {error}") from None
+
+
+def _as_column(values: Sequence[Any], field: Field) -> Column:
+    """Return values as a column: NumPy's numbers or objects, or Arrow's lists."""
+    if field.type is None:
+        objects = np.empty(len(values), object)
+        for slot, value in enumerate(values):
+            objects[slot] = value
+        return objects
+    if not pa.types.is_list(field.type):
+        return np.array(values, field.type.to_pandas_dtype())
+    lacks = np.array([one is None for one in values], np.bool_)
+    lists = [one for one in values if one is not None]
+    lengths = np.zeros(len(values) + 1, np.int32)
+    lengths[1:][~lacks] = [len(one) for one in lists]
+    ends = pa.array(np.cumsum(lengths, dtype=np.int32), mask=np.append(lacks, False))
+    items = as_arrow(np.concatenate(lists)) if lists else pa.array([], field.type.value_type)
+    return pa.ListArray.from_arrays(ends, items).cast(field.type)

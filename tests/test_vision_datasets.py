@@ -1,0 +1,308 @@
+"""torchvision's datasets with boxes, wrapped for transforms v2, in a fastdata.DataLoader."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset
+from torchvision_stub import import_torchvision
+from vision_datasets import (
+    ROWS,
+    assert_same,
+    make_coco,
+    make_faces,
+    make_kitti,
+    make_voc,
+)
+
+from fastdata import DataLoader
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning
+
+
+@pytest.fixture(scope="module")
+def tv() -> Any:
+    found = import_torchvision()
+    for name in ("datasets", "tv_tensors"):
+        importlib.import_module(f"torchvision.{name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def make(tv: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that opens one of the datasets, wrapped."""
+    roots: dict[str, Path] = {}
+
+    def made(name: str, transforms: Any, keys: Any = None, **options: Any) -> Any:
+        makers = {
+            "CocoDetection": make_coco,
+            "VOCDetection": make_voc,
+            "Kitti": make_kitti,
+            "WIDERFace": make_faces,
+        }
+        if name == "CocoDetection":
+            pytest.importorskip("pycocotools")
+        if name not in roots:
+            roots[name] = makers[name](tmp_path_factory.mktemp(name))
+        return opened(tv, name, roots[name], transforms, keys, **options)
+
+    return made
+
+
+def opened(
+    tv: Any, name: str, root: Path, transforms: Any, keys: Any = None, **options: Any
+) -> Any:
+    kind = getattr(tv.datasets, name)
+    if name == "CocoDetection":
+        dataset = kind(root / "images", root / "instances.json", transforms=transforms)
+    elif name == "VOCDetection":
+        dataset = kind(root, "2007", transforms=transforms, **options)
+    elif name == "WIDERFace":  # which has no transforms=
+        dataset = kind(root, **options)
+        dataset.transforms = transforms
+    else:
+        dataset = kind(root, transforms=transforms, **options)
+    return tv.datasets.wrap_dataset_for_transforms_v2(dataset, keys)
+
+
+def _steps(tv: Any, name: str) -> Any:
+    from torchvision.transforms import v2
+
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    pipelines = {
+        "resize": [v2.Resize((50, 60)), *tail],
+        "several": [
+            *(v2.Resize((70, 90)), v2.CenterCrop((60, 50)), v2.RandomHorizontalFlip(1.0)),
+            *(v2.Pad((3, 5, 7, 9)), v2.Resize((41, 37)), *tail),
+        ],
+        "warp": [v2.RandomAffine((30, 30)), v2.RandomRotation((70, 70)), *tail],
+        "centres": [v2.Resize((33, 77)), *tail, v2.ConvertBoundingBoxFormat("CXCYWH")],
+        "floats": [
+            v2.Resize((33, 77)),
+            *tail,
+            v2.ToDtype({tv.tv_tensors.BoundingBoxes: torch.float32, "others": None}),
+            v2.ToPureTensor(),
+        ],
+    }
+    return v2.Compose(pipelines[name])
+
+
+def _together(batch: Any) -> Any:
+    return tuple(zip(*batch, strict=True))
+
+
+def _loaded(dataset: Any, **options: Any) -> list[Any]:
+    """Return the samples of a native pass."""
+    options = {"collate_fn": _together, "require_native": True, **options}
+    batches = DataLoader(dataset, options.pop("batch_size", 4), **options)
+    return [sample for batch in batches for sample in zip(*batch, strict=True)]
+
+
+_CASES = [
+    ("CocoDetection", None),
+    ("CocoDetection", ("boxes", "area", "segmentation", "iscrowd", "bbox")),
+    ("VOCDetection", None),
+    ("VOCDetection", "all"),
+    ("Kitti", None),
+    ("Kitti", "all"),
+    ("WIDERFace", None),
+    ("WIDERFace", ("bbox", "pose")),
+]
+
+
+@pytest.mark.parametrize(("name", "keys"), _CASES)
+@pytest.mark.parametrize("steps", ["resize", "several", "warp", "centres", "floats"])
+def test_a_sample_is_torchvisions(
+    tv: Any, make: Callable[..., Any], name: str, keys: Any, steps: str
+) -> None:
+    dataset = make(name, _steps(tv, steps), keys)
+    expected = [dataset[row] for row in range(ROWS)]
+    for workers in (0, 2) if steps == "several" else (0,):
+        found = _loaded(dataset, num_workers=workers)
+        assert len(found) == ROWS
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Kitti", {"train": False}), ("WIDERFace", {"split": "test"})]
+)
+def test_test_sets_have_no_target(
+    tv: Any, make: Callable[..., Any], name: str, options: Any
+) -> None:
+    dataset = make(name, _steps(tv, "resize"), **options)
+    for row, sample in enumerate(_loaded(dataset)):
+        assert sample[1] is None
+        assert_same(sample, dataset[row])
+
+
+def test_subsets_samplers_and_concatenations(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("VOCDetection", _steps(tv, "resize"))
+    some = [5, 2, 2, 7]
+    assert_same(_loaded(Subset(dataset, some)), [dataset[row] for row in some])
+    batches = BatchSampler(RandomSampler(dataset, generator=torch.Generator()), 4, False)
+    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=_together, require_native=True)
+    assert sorted(len(images) for images, _ in loader) == [1, 4, 4]
+    both = ConcatDataset([dataset, Subset(dataset, [1])])
+    expected = [*(dataset[row] for row in range(ROWS)), dataset[1]]
+    assert_same(_loaded(both, num_workers=2), expected)
+
+
+def test_parts_with_other_keys_are_no_one_dataset(tv: Any, make: Callable[..., Any]) -> None:
+    steps = _steps(tv, "resize")
+    both = ConcatDataset([make("VOCDetection", steps), make("VOCDetection", steps, "all")])
+    with pytest.warns(SlowPathWarning, match="different"):
+        loader = DataLoader(both, 4, collate_fn=_together)
+    assert_same(next(iter(loader))[1][0], both[0][1])
+
+
+def test_the_same_samples_as_torchs_loader(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("CocoDetection", _steps(tv, "resize"))
+
+    def numbers(loader: Any) -> list[int]:
+        return [target["image_id"] for _, targets in loader for target in targets]
+
+    def sampler() -> Any:
+        return RandomSampler(dataset, generator=torch.Generator().manual_seed(4))
+
+    options: dict[str, Any] = {"collate_fn": _together}
+    theirs = torch.utils.data.DataLoader(dataset, 4, sampler=sampler(), **options)
+    ours = DataLoader(dataset, 4, sampler=sampler(), require_native=True, **options)
+    assert numbers(ours) == numbers(theirs)
+    assert sorted(numbers(ours)) == sorted(dataset.ids)
+
+
+def last(image: Any, target: Any) -> Any:
+    return image, {**target, "count": len(target["boxes"])}
+
+
+def test_worker_processes_get_a_copy(tv: Any, make: Callable[..., Any]) -> None:
+    from torchvision.transforms import v2
+
+    steps = _steps(tv, "resize")
+    dataset = make("Kitti", v2.Compose([*steps.transforms, last]), "all")
+    expected = [dataset[row] for row in range(ROWS)]
+    with pytest.warns(SlowPathWarning, match="the core does not do last"):
+        loader = DataLoader(dataset, 4, num_workers=2, collate_fn=_together)
+    found = [sample for batch in loader for sample in zip(*batch, strict=True)]
+    assert_same(found, expected)
+    copied = pickle.loads(pickle.dumps(make("Kitti", steps)))
+    assert_same(_loaded(copied), [copied[row] for row in range(ROWS)])
+
+
+def test_a_pass_goes_on_where_it_stopped(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("CocoDetection", _steps(tv, "resize"))
+
+    def opened() -> Any:
+        return DataLoader(
+            dataset, 2, shuffle=True, seed=3, collate_fn=_together, require_native=True
+        )
+
+    def numbers(batches: Any) -> list[int]:
+        return [target["image_id"] for _, targets in batches for target in targets]
+
+    whole, stopped, after = opened(), opened(), opened()
+    expected = numbers(whole)
+    batches = iter(stopped)
+    begun = numbers([next(batches), next(batches)])
+    after.load_state_dict(stopped.state_dict())
+    assert begun + numbers(after) == expected
+
+
+def test_changed_transforms_and_files_are_seen(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("CocoDetection", _steps(tv, "resize"))
+    loader = DataLoader(dataset, ROWS, collate_fn=_together, require_native=True)
+    assert next(iter(loader))[0][0].shape == (3, 50, 60)
+    dataset.transforms = _steps(tv, "centres")
+    assert next(iter(loader))[0][0].shape == (3, 33, 77)
+    dataset._dataset.ids = dataset._dataset.ids[::-1]
+    expected = [dataset[row] for row in range(ROWS)]
+    (batch,) = loader
+    assert_same(list(zip(*batch, strict=True)), expected)
+
+
+@pytest.mark.parametrize(
+    ("file", "match"),
+    [
+        ("JPEGImages/000004.jpg", "000004.jpg: sample 4: No such file"),
+        ("Annotations/000004.xml", "annotations are missing: .*000004.xml"),
+    ],
+)
+def test_a_missing_file_costs_its_sample(tv: Any, tmp_path: Path, file: str, match: str) -> None:
+    make_voc(tmp_path)
+    dataset = opened(tv, "VOCDetection", tmp_path, _steps(tv, "resize"))
+    (tmp_path / "VOCdevkit" / "VOC2007" / file).unlink()
+    with pytest.raises(DatasetError, match=match):
+        _loaded(dataset)
+    with pytest.warns(UserWarning, match="1 sample could not be decoded"):
+        found = _loaded(dataset, on_error="skip", batch_size=ROWS)
+    assert len(found) == ROWS
+    for row in {*range(ROWS)} - {4}:
+        assert_same(found[row], dataset[row])
+
+
+def test_annotations_that_torchvision_cannot_use_are_an_error(tv: Any, tmp_path: Path) -> None:
+    make_voc(tmp_path)
+    dataset = opened(tv, "VOCDetection", tmp_path, _steps(tv, "resize"))
+    file = tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "000004.xml"
+    file.write_text("<annotation><filename>no objects</filename></annotation>")
+    with pytest.raises(KeyError, match="bndbox"):
+        dataset[4]
+    with pytest.raises(SampleError, match=r"000004.jpg.*annotations cannot be used.*bndbox"):
+        _loaded(dataset)
+
+
+def test_images_that_torchvision_leaves_grey_are_an_error(tv: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    make_kitti(tmp_path)
+    dataset = opened(tv, "Kitti", tmp_path, _steps(tv, "resize"))
+    with Image.open(dataset.images[2]) as image:
+        grey = image.convert("L")
+    grey.save(dataset.images[2])
+    with pytest.raises(SampleError, match="mode L, which torchvision does not convert"):
+        _loaded(dataset)
+
+
+def _reason(dataset: Any) -> str:
+    return str(DataLoader(dataset, 4, collate_fn=_together).explain())
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_what_is_no_longer_torchvisions_is_left_to_torch(
+    tv: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.transforms import v2
+
+    steps = _steps(tv, "resize")
+    dataset = make("VOCDetection", steps)
+    assert "native" in _reason(dataset)
+
+    class Own(tv.datasets.VOCDetection):  # type: ignore[misc,name-defined]
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    root = Path(dataset.root)
+    own = tv.datasets.wrap_dataset_for_transforms_v2(Own(root, "2007", transforms=steps))
+    assert "Own has its own __getitem__" in _reason(own)
+    dataset._wrapper = lambda row, sample: sample
+    assert "another wrapper" in _reason(dataset)
+    inner = make("VOCDetection", steps)
+    inner._dataset.transforms = v2.RandomHorizontalFlip(1.0)
+    assert "set after it was wrapped" in _reason(inner)
+    alone = tv.datasets.VOCDetection(root, "2007", transform=v2.Resize((9, 9)))
+    alone = tv.datasets.wrap_dataset_for_transforms_v2(alone)
+    assert "transforms=" in _reason(alone)
+    monkeypatch.setattr(tv.datasets.VOCDetection, "parse_voc_xml", staticmethod(lambda node: {}))
+    assert "parse_voc_xml" in _reason(make("VOCDetection", steps))
+
+
+def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("VOCDetection", _steps(tv, "resize"))._dataset
+    with pytest.warns(SlowPathWarning, match="wrap_dataset_for_transforms_v2"):
+        DataLoader(dataset, 4, collate_fn=_together)
