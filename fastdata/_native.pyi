@@ -366,11 +366,16 @@ class Targets:
         npt.NDArray[np.int64],
         npt.NDArray[np.int32],
         npt.NDArray[np.bool_],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float64],
     ]:
-        """Return (boxes, offsets, numbers, points, their offsets, sizes, whole) after a program.
+        """Return what a program leaves.
 
-        ``numbers``: of the boxes that are left, among those of their image. ``sizes``: (width,
-        height) of each image, (N, 2); 0 where the program does not fit.
+        It is (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before, matrices).
+
+        ``numbers``: of the boxes that are left, among those of
+        their image. ``sizes``: (width, height) of each image, (N, 2); 0 where the program does not
+        fit. ``matrices``, (N, 3, 3): from coordinates before to those after.
         """
 
 FILTERS: tuple[str, ...]

@@ -21,7 +21,7 @@ from fastdata.batches.samples import (
     row_number,
     value_of,
 )
-from fastdata.batches.targets import TargetReader, joint_of
+from fastdata.batches.targets import GEOMETRY, TargetReader, joint_of
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -81,8 +81,9 @@ class ImageDataset(NativeSamples):
             target): the target is the one other field, or a dict of several by name. Boxes, key
             points and masks follow the image; see docs/targets.md.
         fields: Contents of ``dataset[i]``, in this order: fields of the dataset, "key" (the
-            sample's name) and "index" (its number). None for the image and, if there is one, the
-            label. Other fields are not read.
+            sample's name), "index" (its number) and, with ``transforms``, "geometry": how the
+            image was cut, resized, flipped and warped. None for the image and, if there is one,
+            the label. Other fields are not read.
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md).
         staged: Whether to look for a staged copy.
@@ -240,12 +241,15 @@ class ImageDataset(NativeSamples):
         given = self._given_fields
         if given is None:
             given = [name for name in ("image", "label") if name in known]
-        listed = ", ".join(dict.fromkeys([*known, *BESIDES]))
+        besides = BESIDES if self.transforms is None else (*BESIDES, GEOMETRY)
+        listed = ", ".join(dict.fromkeys([*known, *besides]))
         require_names(given, f"Give a tuple of names, each once: {listed}.")
         for name in given:
-            if name not in known and name not in BESIDES:
+            if name not in known and name not in besides:
+                of_joint = f" {name!r} needs transforms=." if name == GEOMETRY else ""
                 raise UsageError(
-                    f"{self.path}: has no field {name!r} (fields={given!r})", f"It has {listed}."
+                    f"{self.path}: has no field {name!r} (fields={given!r})",
+                    f"It has {listed}.{of_joint}",
                 )
         for name in self.further_transforms:
             if name in known and known[name].kind != "image":
@@ -357,14 +361,16 @@ class ImageDataset(NativeSamples):
 
     def _joint_sample(self, row: int) -> tuple[Any, ...]:
         """Return a sample after the joint transform."""
-        if first_of_ours(self.transforms) is not None:  # which takes images alone
+        joint = joint_of(self._source.fields, self.fields)
+        # The core alone does these: transforms of fastdata take images.
+        if joint.names("geometry") or first_of_ours(self.transforms) is not None:
             decoder, recipe = self.decoder, of_any_size(self._compiled())
             if decoder is None:
                 reason = getattr(recipe, "reason", recipe)
                 raise UsageError(f"transforms= cannot be done: {reason}", "Change the transforms.")
             return decoder.samples([row])[0]
         values: dict[str, Any] = {"image": self.open_image(row)}
-        reader = TargetReader(self._source.fields, joint_of(self._source.fields, self.fields))
+        reader = TargetReader(self._source.fields, joint)
         values |= reader.unmoved(self._source, row, values["image"].size)
         values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
         return self.transforms(*reader.joint.sample(values))  # type: ignore[misc,no-any-return]

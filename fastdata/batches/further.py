@@ -359,14 +359,18 @@ class Pipelines:
             return self._first.image(batch)
         return self._further[field].image(batch.further[field])
 
-    def target(self, batch: Batch, name: str) -> tuple[Column, Moved] | None:
+    def target(self, batch: Batch, name: str) -> tuple[Column | None, Moved] | None:
         """Return the column of a target of a finished batch, and the boxes and points of that.
 
-        None if a joint transform has no such target, or the target is no column.
+        None if a joint transform has no such target, or the target is no column. The geometry of
+        images has none.
         """
         reader = self.reader
         if reader is None or name not in reader.joint.targets:
             return None
+        if reader.joint.targets[name].kind == "geometry":
+            assert batch.moved is not None
+            return None, batch.moved
         column = self._further[reader.column(name)]
         if not isinstance(column, ColumnPipeline):
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fastdata.batches.images import Images
     from fastdata.storage.source import Source
 
+#: Name of the field that says where each pixel of an image comes from.
+GEOMETRY = "geometry"
+
 #: Ending of the name of key points' visibility.
 VISIBILITY = "_visibility"
 
@@ -47,7 +50,7 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         field = known.get(name)
         if name == "image":
             continue
-        kind = _kind_of(field)
+        kind = "geometry" if name == GEOMETRY and field is None else _kind_of(field)
         targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
         if field is not None and field.format.endswith("xyv"):
             targets[name + VISIBILITY] = Target("visibility")
@@ -69,7 +72,31 @@ def reader_of(images: Images) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
     recipe = of_any_size(images.recipe)
     joint = None if isinstance(recipe, Refusal) else recipe.joint
-    return None if joint is None else TargetReader(images.schema, joint)
+    if joint is None or isinstance(recipe, Refusal):
+        return None
+    if recipe.tail and joint.names("geometry"):
+        last = recipe.unknown[0]
+        raise UsageError(
+            f'fields has "geometry", which is not known after {last.name}: {last.reason}', last.hint
+        )
+    return TargetReader(images.schema, joint)
+
+
+class Geometry(NamedTuple):
+    """Crops, flips, resizes and warps of an image, or of each image of a batch.
+
+    Coordinates are in pixels; (0, 0) is the upper left corner of the upper left pixel. With
+    ``x, y, w = matrix @ (source x, source y, 1)``, a place is at (x / w, y / w) of the image.
+
+    Attributes:
+        matrix: float64, (3, 3) or (N, 3, 3).
+        source_size: int32, (2,) or (N, 2): width and height of the image that was stored.
+        size: int32, likewise: width and height of the image that is delivered.
+    """
+
+    matrix: torch.Tensor
+    source_size: torch.Tensor
+    size: torch.Tensor
 
 
 class TargetReader:
@@ -178,7 +205,16 @@ class TargetReader:
         whole = values.dtype.kind in "iu" or target.kind == "visibility"
         return (values.astype(np.int64) if whole else values), offsets
 
-    def samples(self, name: str, column: Column, moved: Moved) -> list[Any]:
+    def geometry(self, name: str, moved: Moved) -> Geometry | None:
+        """Return the geometry of a batch, if a target is that."""
+        import torch
+
+        if self.joint.targets[name].kind != "geometry":
+            return None
+        several = moved.matrices, moved.source_sizes, moved.sizes
+        return Geometry(*map(torch.from_numpy, several))
+
+    def samples(self, name: str, column: Column | None, moved: Moved) -> list[Any]:
         """Return a target of each sample of a batch, as a joint transform has it.
 
         Lists of numbers are tensors, int64 if they are whole. Boxes and key points are of
@@ -186,6 +222,9 @@ class TargetReader:
         """
         import torch  # here, as listing and converting datasets needs none
 
+        if (geometry := self.geometry(name, moved)) is not None:
+            return [Geometry(*one) for one in zip(*geometry, strict=True)]
+        assert column is not None
         target = self.joint.targets[name]
         if target.kind == "objects":
             return [mapped(one, lambda part: part) for one in column.tolist()]

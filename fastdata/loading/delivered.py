@@ -36,8 +36,10 @@ def delivered(column: Column, field: Field) -> Any:
     return python_objects(column, field)
 
 
-def delivered_target(reader: TargetReader, name: str, column: Column, moved: Moved) -> Any:
+def delivered_target(reader: TargetReader, name: str, column: Column | None, moved: Moved) -> Any:
     """Return a target of a batch: a `fastdata.Ragged`, or what `delivered` makes of it.
+
+    The geometry of images is a `fastdata.batches.targets.Geometry`.
 
     Args:
         reader: The reader of its targets.
@@ -45,6 +47,9 @@ def delivered_target(reader: TargetReader, name: str, column: Column, moved: Mov
         column: Its column.
         moved: Boxes and points of the batch.
     """
+    if (geometry := reader.geometry(name, moved)) is not None:
+        return geometry
+    assert column is not None
     found = reader.lists(name, column, moved)
     if found is None:
         return delivered(column, reader.field(name))

@@ -27,8 +27,8 @@ class Target:
     """A target, and how it is delivered.
 
     Attributes:
-        kind: One of `MOVED`; or ``values``, tensors that no transform changes but for leaving out
-            the entries of boxes; or ``objects``, which are delivered as they are.
+        kind: One of `MOVED`; ``geometry``; or ``values``, tensors that no transform changes but for
+            leaving out the entries of boxes; or ``objects``, which are delivered as they are.
         format: Of boxes: one of `fastdata.storage.fields.BOXES`; after ``relative``, shares of the
             sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
@@ -127,6 +127,8 @@ class Moved(NamedTuple):
         point_offsets: As ``offsets``, of the points.
         sizes: int32, (N, 2): width and height of each image; 0 where the program does not fit.
         whole: bool, (N,): whether its boxes are whole numbers.
+        source_sizes: int32, (N, 2): width and height of each image before.
+        matrices: float64, (N, 3, 3): from coordinates before to those after.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -136,6 +138,8 @@ class Moved(NamedTuple):
     point_offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
     whole: npt.NDArray[np.bool_]
+    source_sizes: npt.NDArray[np.int32]
+    matrices: npt.NDArray[np.float64]
 
     def patched(self, other: Moved, to: Sequence[int], good: Sequence[int]) -> Moved:
         """Return the same with samples ``good`` of another batch in the place of ``to``."""
@@ -158,6 +162,8 @@ class Moved(NamedTuple):
             offsets(points),
             np.concatenate([self.sizes, other.sizes])[order],
             np.concatenate([self.whole, other.whole])[order],
+            np.concatenate([self.source_sizes, other.source_sizes])[order],
+            np.concatenate([self.matrices, other.matrices])[order],
         )
 
 

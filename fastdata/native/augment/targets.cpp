@@ -55,8 +55,21 @@ void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPo
   points.assign(first_point, first_point + point_count);
   numbers.resize(box_count);
   std::iota(numbers.begin(), numbers.end(), 0);
-  width = image_width;
-  height = image_height;
+  width = source_width = image_width;
+  height = source_height = image_height;
+  constexpr double kSame[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+  std::copy_n(kSame, 9, matrix);
+}
+
+/// Moves coordinates by a matrix, too.
+void Targets::then(const double (&step)[9]) {
+  double product[9];
+  for (int i = 0; i < 9; i++) {
+    const double* row = step + i / 3 * 3;
+    const double* column = matrix + i % 3;
+    product[i] = row[0] * column[0] + row[1] * column[3] + row[2] * column[6];
+  }
+  std::copy_n(product, 9, matrix);
 }
 
 void Targets::move(const Call& call) {
@@ -100,6 +113,7 @@ void Targets::move(const Call& call) {
 }
 
 void Targets::crop(float left, float top, int new_width, int new_height) {
+  then({1, 0, -static_cast<double>(left), 0, 1, -static_cast<double>(top), 0, 0, 1});
   width = new_width;
   height = new_height;
   for (TargetBox& b : boxes) b = {b.x0 - left, b.y0 - top, b.x1 - left, b.y1 - top};
@@ -109,8 +123,10 @@ void Targets::crop(float left, float top, int new_width, int new_height) {
 
 void Targets::resize(int new_width, int new_height) {
   if (new_width == width && new_height == height) return;
-  const auto across = static_cast<float>(static_cast<double>(new_width) / width);
-  const auto down = static_cast<float>(static_cast<double>(new_height) / height);
+  const double x_ratio = static_cast<double>(new_width) / width;
+  const double y_ratio = static_cast<double>(new_height) / height;
+  then({x_ratio, 0, 0, 0, y_ratio, 0, 0, 0, 1});
+  const auto across = static_cast<float>(x_ratio), down = static_cast<float>(y_ratio);
   width = new_width;
   height = new_height;
   for (TargetBox& b : boxes) b = {b.x0 * across, b.y0 * down, b.x1 * across, b.y1 * down};
@@ -121,6 +137,10 @@ void Targets::resize(int new_width, int new_height) {
 /// torchvision mirrors boxes at the image's edges and points at the middles of its last pixels.
 void Targets::flip(bool across) {
   const auto w = static_cast<float>(width), h = static_cast<float>(height);
+  if (across)
+    then({-1, 0, w, 0, 1, 0, 0, 0, 1});
+  else
+    then({1, 0, 0, 0, -1, h, 0, 0, 1});
   for (TargetBox& b : boxes)
     b = across ? TargetBox{w - b.x1, b.y0, w - b.x0, b.y1}
                : TargetBox{b.x0, h - b.y1, b.x1, h - b.y0};
@@ -136,22 +156,23 @@ void Targets::pad(const double* sides) {
 /// A box becomes the one around its four corners. Where the image's size changes, its own corners
 /// say where the new image begins.
 void Targets::warp(const double (&inverse)[9], int new_width, int new_height) {
-  double matrix[9];
-  if (!invert(inverse, matrix)) return;
+  double forth[9];
+  if (!invert(inverse, forth)) return;
   Spot begin{0, 0};
   if (new_width != width || new_height != height) {
     const double w = width, h = height;
-    begin = through(matrix, 0, 0);
-    for (const Spot& corner :
-         {through(matrix, w, 0), through(matrix, w, h), through(matrix, 0, h)}) {
+    begin = through(forth, 0, 0);
+    for (const Spot& corner : {through(forth, w, 0), through(forth, w, h), through(forth, 0, h)}) {
       begin.x = std::min(begin.x, corner.x);
       begin.y = std::min(begin.y, corner.y);
     }
   }
   const auto moved = [&](float x, float y) {
-    const Spot spot = through(matrix, x, y);
+    const Spot spot = through(forth, x, y);
     return TargetPoint{static_cast<float>(spot.x - begin.x), static_cast<float>(spot.y - begin.y)};
   };
+  then(forth);
+  then({1, 0, -begin.x, 0, 1, -begin.y, 0, 0, 1});
   width = new_width;
   height = new_height;
   for (TargetPoint& p : points) p = moved(p.x, p.y);

@@ -21,7 +21,10 @@ struct Targets {
   std::vector<TargetBox> boxes;
   std::vector<int32_t> numbers;  // of the boxes that are left: their places among the first ones
   std::vector<TargetPoint> points;
-  int width = 0, height = 0;  // of the image
+  int width = 0, height = 0;                // of the image
+  int source_width = 0, source_height = 0;  // of the image at the beginning
+  // Row by row: from the coordinates of the image at the beginning to those of the image.
+  double matrix[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
   bool whole = false;  // boxes are of whole numbers: torchvision cuts off what follows the point
 
   /// Begins with these boxes and points of an image.
@@ -39,6 +42,7 @@ struct Targets {
   void truncate();
   void pad(const double* sides);
   void warp(const double (&inverse)[9], int width, int height);
+  void then(const double (&step)[9]);
 };
 
 /// The part of a box that a crop has, of both together.

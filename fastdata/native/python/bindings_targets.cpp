@@ -72,9 +72,9 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-/// (boxes, offsets, numbers, points, their offsets, sizes, whole) after a program. Numbers are
-/// those of the boxes that are left, among the first ones of the image. A size is 0 x 0 where the
-/// program does not fit.
+/// (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before, matrices) after a
+/// program. Numbers are those of the boxes that are left, among the first ones of the image. A size
+/// is 0 x 0 where the program does not fit.
 py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
                 const PixelProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
@@ -83,7 +83,8 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
   std::vector<TargetPoint> points;
   std::vector<int32_t> numbers;
   py::array_t<int64_t> offsets(count + 1), point_offsets(count + 1);
-  py::array_t<int32_t> sizes({count, py::ssize_t{2}});
+  py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
+  py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
   py::array_t<bool> whole(count);
   Drawn drawn;
   Targets one;
@@ -100,10 +101,13 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
     sizes.mutable_at(i, 0) = one.width;
     sizes.mutable_at(i, 1) = one.height;
     whole.mutable_at(i) = one.whole;
+    before.mutable_at(i, 0) = one.source_width;
+    before.mutable_at(i, 1) = one.source_height;
+    std::copy_n(one.matrix, 9, matrices.mutable_data(i));
   }
   const py::array_t<int32_t> left(static_cast<py::ssize_t>(numbers.size()), numbers.data());
   return py::make_tuple(table(boxes, 4), offsets, left, table(points, 2), point_offsets, sizes,
-                        whole);
+                        whole, before, matrices);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {

@@ -1,0 +1,116 @@
+"""The field ``geometry`` says where each place of an image has gone, as torchvision moves boxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_targets import packed, v2  # noqa: F401
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.errors import UsageError
+from fastdata.transforms import Compose, RandomHorizontalFlip, Resize
+
+_FIELDS = ("image", "boxes", "geometry")
+
+
+def _corners(boxes: Any) -> Any:
+    x0, y0, x1, y1 = boxes.double().unbind(-1)
+    return torch.stack([x0, y0, x1, y0, x1, y1, x0, y1], -1).reshape(-1, 4, 2)
+
+
+def _moved(geometry: Any, points: Any) -> Any:
+    """Move points by a matrix."""
+    ones = torch.ones(*points.shape[:-1], 1, dtype=torch.float64)
+    found = torch.cat([points, ones], -1) @ geometry.matrix.T
+    return found[..., :2] / found[..., 2:]
+
+
+def _around(points: Any, size: Any) -> Any:
+    """Return the boxes around points, clamped to an image."""
+    boxes = torch.cat([points.amin(1), points.amax(1)], 1)
+    return boxes.clamp(min=0).minimum(size.repeat(2).double())
+
+
+def _pipelines(v2: Any) -> dict[str, Any]:  # noqa: F811
+    resize = v2.Resize((70, 80))
+    return {
+        "cut": [v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(1.0)],
+        "crop": [v2.Resize(90), v2.RandomCrop(40), v2.RandomHorizontalFlip(0.5)],
+        "pad": [v2.Pad((3, 5, 7, 9)), v2.RandomVerticalFlip(1.0)],
+        "rotate": [resize, v2.RandomRotation(40, expand=True)],
+        "affine": [resize, v2.RandomAffine(30, (0.2, 0.2), (0.7, 1.3), 10)],
+        "perspective": [resize, v2.RandomPerspective(0.4, p=1.0)],
+        "zoom": [v2.RandomZoomOut(p=1.0), v2.RandomHorizontalFlip(), v2.CenterCrop(150)],
+    }
+
+
+@pytest.mark.parametrize("name", ["cut", "crop", "pad", "rotate", "affine", "perspective", "zoom"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str, workers: int) -> None:  # noqa: F811
+    transform = v2.Compose([*_pipelines(v2)[name], v2.ToImage()])
+    plain = ImageDataset(packed, fields=("image", "boxes"))
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=list, require_native=True)
+    samples = [sample for batch in loader for sample in batch]
+    for row, (image, target) in enumerate(samples):
+        stored, boxes = plain[row]
+        geometry = target["geometry"]
+        assert geometry.matrix.dtype == torch.float64
+        assert geometry.source_size.tolist() == list(stored.size)
+        assert geometry.size.tolist() == [image.shape[2], image.shape[1]]
+        whole = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+        whole[:, 2:] += whole[:, :2]
+        expected = _around(_moved(geometry, _corners(whole)), geometry.size)
+        found = target["boxes"].as_subclass(torch.Tensor).double()
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_the_corners_are_those_that_torchvision_moves(packed: Path, v2: Any) -> None:  # noqa: F811
+    from torchvision import tv_tensors
+
+    transform = v2.Compose([v2.Resize((64, 48)), v2.CenterCrop(40), v2.RandomHorizontalFlip(1.0)])
+    dataset = ImageDataset(packed, transforms=transform, fields=("image", "geometry"))
+    plain = ImageDataset(packed, fields=("image",))
+    for row in range(len(dataset)):
+        image, geometry = dataset[row]
+        (stored,) = plain[row]
+        size = stored.height, stored.width
+        whole = tv_tensors.BoundingBoxes(
+            [[0, 0, stored.width, stored.height]],
+            format="XYXY",
+            canvas_size=size,
+            dtype=torch.float32,
+            clamping_mode=None,
+        )
+        moved = transform(stored, whole)[1].as_subclass(torch.Tensor)
+        points = _moved(geometry, _corners(moved.new_tensor([[0, 0, size[1], size[0]]])))
+        assert image.size == tuple(geometry.size.tolist())
+        whole = torch.cat([points.amin(1), points.amax(1)], 1).float()
+        torch.testing.assert_close(whole, moved, rtol=0, atol=1e-4)
+
+
+def test_a_batch_has_one_tensor_of_each(packed: Path) -> None:  # noqa: F811
+    transform = Compose([Resize((50, 60)), RandomHorizontalFlip(1.0)])
+    dataset = ImageDataset(packed, transforms=transform, fields=("image", "name", "geometry"))
+    images, target = next(iter(DataLoader(dataset, 4)))
+    matrices, before, after = target["geometry"]
+    assert (matrices.shape, before.shape, after.shape) == ((4, 3, 3), (4, 2), (4, 2))
+    assert after.tolist() == [[60, 50]] * 4
+    assert images.shape == (4, 3, 50, 60)
+    for matrix, (width, height) in zip(matrices, before, strict=True):
+        expected = [[-60 / width, 0, 60], [0, 50 / height, 0], [0, 0, 1]]
+        torch.testing.assert_close(matrix, torch.tensor(expected, dtype=torch.float64))
+    one = dataset[0][1]["geometry"]
+    torch.testing.assert_close(one.matrix, matrices[0])
+
+
+def test_mistakes_are_named(packed: Path, v2: Any) -> None:  # noqa: F811
+    with pytest.raises(UsageError, match="geometry"):
+        ImageDataset(packed, fields=("image", "geometry"))
+    transform = v2.Compose([v2.Resize((50, 60)), lambda image, target: (image, target)[::-1]])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    with pytest.raises(UsageError, match="not known after"):
+        dataset[0]
