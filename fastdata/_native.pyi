@@ -371,7 +371,8 @@ class Targets:
     ]:
         """Return what a program leaves.
 
-        It is (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before, matrices).
+        It is (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before,
+        matrices).
 
         ``numbers``: of the boxes that are left, among those of
         their image. ``sizes``: (width, height) of each image, (N, 2); 0 where the program does not
