@@ -16,7 +16,9 @@ from PIL import Image
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
     BESIDES,
+    LEAVE_OUT,
     NativeSamples,
+    require_images,
     require_names,
     row_number,
     value_of,
@@ -251,21 +253,11 @@ class ImageDataset(NativeSamples):
                     f"{self.path}: has no field {name!r} (fields={given!r})",
                     f"It has {listed}.{of_joint}",
                 )
-        for name in self.further_transforms:
-            if name in known and known[name].kind != "image":
-                raise UsageError(
-                    f"{self.path}: transform has {name!r}, which is no field of images",
-                    "Leave it out; batch_transform= or collate_fn= of the loader see other fields.",
-                )
-            if name not in given:
-                raise UsageError(
-                    f"{self.path}: transform has {name!r}, which is not in fields={given!r}",
-                    "Name the field in fields=, or leave its transform out.",
-                )
+        require_images(self.path, known, self.further_transforms, given)
         if self.target_transform is not None and "label" not in known:
             raise UsageError(
                 f"{self.path}: target_transform is for labels, and the dataset has none",
-                "Leave it out; batch_transform= or collate_fn= of the loader see other fields.",
+                LEAVE_OUT,
             )
         return tuple(given)
 
@@ -303,10 +295,8 @@ class ImageDataset(NativeSamples):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_source", "_decoder", "_targets"):
-            del state[name]
-        return state
+        left_out = ("_source", "_decoder", "_targets")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -371,7 +361,7 @@ class ImageDataset(NativeSamples):
             return decoder.samples([row])[0]
         values: dict[str, Any] = {"image": self.open_image(row)}
         reader = TargetReader(self._source.fields, joint)
-        values |= reader.unmoved(self._source, row, values["image"].size)
+        values |= reader.unmoved(self._source, row, values["image"].size, self.limits)
         values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
         return self.transforms(*reader.joint.sample(values))  # type: ignore[misc,no-any-return]
 
@@ -535,8 +525,9 @@ class ImageDataset(NativeSamples):
         return self._source.image_size
 
     def is_image(self, name: str) -> bool:
-        """Return whether a name is that of a field of images or masks."""
-        return any(one.name == name and one.kind in IMAGES for one in self._source.fields)
+        """Return whether a name is that of a field of images, or of masks that stay as they are."""
+        kinds = IMAGES if self.transforms is None else ("image",)
+        return any(one.name == name and one.kind in kinds for one in self._source.fields)
 
     def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
         """Return the values of a column in all samples, for samplers and statistics.

@@ -110,6 +110,13 @@ class Batch:
     redrawn: dict[int, tuple[_native.Targets, Moved]] = field(default_factory=dict)
     lacking: dict[str, list[int]] = field(default_factory=dict)
 
+    def clear(self, slots: list[int]) -> None:
+        """Make the pixels of bad samples zeros."""
+        for view in self.views:
+            view.memory.array[slots] = 0
+        for part in self.further.values():
+            part.clear(slots)
+
     def patch(self, other: Batch, to: list[int], good: list[int]) -> None:
         """Take the samples at places ``good`` of another batch for the slots ``to``."""
         for view, new in zip(self.views, other.views, strict=True):

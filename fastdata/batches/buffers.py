@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_NUMPY = {"uint8": np.uint8, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+def _numpy(dtype: str) -> np.dtype[Any]:
+    """Return NumPy's dtype of torch's; of bfloat16, which NumPy lacks, its bits'."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
 
 
 class BatchMemory(NamedTuple):
@@ -81,7 +84,7 @@ class BufferPool:
             # torch's default device may be a GPU.
             tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu", pin_memory=True)
             bits = tensor.view(torch.int16) if dtype == "bfloat16" else tensor
-            array = bits.numpy().view(_NUMPY[dtype])
+            array = bits.numpy().view(_numpy(dtype))
             if channels_last:
                 tensor = tensor.permute(0, 3, 1, 2)
         else:
@@ -121,7 +124,7 @@ class BufferPool:
     def _array(self, view: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         block = self._take(view, shape, dtype)
         if block is None:
-            kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+            kind = _numpy(dtype)
             needed = math.prod(shape) * kind.itemsize
             try:
                 memory = _new_block(needed)
@@ -188,7 +191,7 @@ class _Block:
 
     def __init__(self, memory: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> None:
         self.memory, self.shape, self.dtype = memory, shape, dtype
-        kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+        kind = _numpy(dtype)
         self.interface = {
             "data": (memory.ctypes.data, False),
             "shape": shape,
@@ -198,7 +201,7 @@ class _Block:
 
     def fits(self, shape: tuple[int, ...], dtype: str) -> bool:
         """Return whether it is large enough for an array."""
-        kind: np.dtype[Any] = np.dtype(_NUMPY[dtype])
+        kind = _numpy(dtype)
         return math.prod(shape) * kind.itemsize <= self.memory.nbytes
 
 

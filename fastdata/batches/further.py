@@ -14,6 +14,7 @@ import numpy as np
 from fastdata import _native
 from fastdata.batches.batch import Batch
 from fastdata.batches.helpers import InlineExecutor, await_done, helper_threads, result_of
+from fastdata.batches.masks import MaskPipeline
 from fastdata.errors import FastdataError, OutageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
@@ -22,7 +23,6 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
-    from fastdata.batches.batch import View
     from fastdata.batches.pipeline import Pipeline
     from fastdata.batches.targets import TargetReader
     from fastdata.decode.engine import Engine
@@ -57,7 +57,6 @@ class BlobBatch:
         values: The bytes of each sample, or None; empty until the batch is finished.
         failed: Errors of samples, by their slot in the batch.
         error: Error of the batch as a whole.
-        views: Always empty: nothing is decoded.
     """
 
     planned: Planned
@@ -68,7 +67,9 @@ class BlobBatch:
     values: list[bytes | None] = field(default_factory=list)
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
-    views: tuple[View, ...] = ()
+
+    def clear(self, slots: list[int]) -> None:
+        """Leave the values of bad samples: only pixels become zeros."""
 
     def patch(self, other: BlobBatch, to: list[int], good: list[int]) -> None:
         """Take the values at places ``good`` of another batch for the slots ``to``."""
@@ -180,13 +181,14 @@ class ColumnBatch:
         planned: The samples.
         found: The values, and the errors of samples by their slot, once they are read.
         values: The values; None until the batch is finished.
-        views: Always empty: nothing is decoded.
     """
 
     planned: Planned
     found: Future[tuple[Column, dict[int, FastdataError]]]
     values: Column | None = None
-    views: tuple[View, ...] = ()
+
+    def clear(self, slots: list[int]) -> None:
+        """Leave the values of bad samples: only pixels become zeros."""
 
     def patch(self, other: ColumnBatch, to: list[int], good: list[int]) -> None:
         """Take the values at places ``good`` of another batch for the slots ``to``."""
@@ -294,7 +296,7 @@ class LabelPipeline(_OneStage):
         return batch.failed
 
 
-FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline"
+FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline | MaskPipeline"
 
 
 class Pipelines:
@@ -326,8 +328,14 @@ class Pipelines:
 
     def begin(self, planned: Planned, key: int) -> Batch:
         """See `Pipeline.begin`."""
-        further = {name: one.begin(planned, key) for name, one in self._further.items()}
-        return self._first.begin(planned, key, further)
+        further: dict[str, Any] = {
+            name: one.begin(planned, key) for name, one in self._further.items()
+        }
+        batch = self._first.begin(planned, key, further)
+        for name, one in self._further.items():
+            if isinstance(one, MaskPipeline):
+                one.follow(further[name], batch)
+        return batch
 
     def advance(self, batch: Batch) -> None:
         """See `Pipeline.advance`."""
@@ -407,7 +415,7 @@ class Pipelines:
 def open_pipelines(
     source: Source,
     fields: Sequence[str],
-    decoder: Callable[[Source, str, FetchField | None], Pipeline],
+    decoder: Callable[[Any, str, FetchField | None], Any],
     engine: Engine | None,
     check: bool,
     remote: RemotePass | None,
@@ -419,7 +427,7 @@ def open_pipelines(
     Args:
         source: The source of all fields.
         fields: Names of a batch's fields.
-        decoder: Makes the pipeline of a field of images.
+        decoder: Makes the pipeline of a field of images or masks.
         engine: As of `BlobPipeline`.
         check: As of `BlobPipeline`.
         remote: Fetches of a remote source; None for a local one.

@@ -2,16 +2,283 @@
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.batches.batch import Batch, Settings
+from fastdata.batches.buffers import BufferPool
+from fastdata.batches.helpers import await_done, result_of
+from fastdata.batches.stats import Counters
+from fastdata.batches.targets import converted
+from fastdata.decode.codecs import Encoded
 from fastdata.decode.engine import PendingBatch
+from fastdata.decode.jpeg import DecodeError
+from fastdata.decode.rows import open_row
+from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
+from fastdata.remote.ranges import attach_fetched
+from fastdata.storage.field_source import FieldSource
 from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.joint import Moved
 from fastdata.transforms.reading import Step
 from fastdata.transforms.tree import MASK_FILTER, Bytes, native_program
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastdata.plan.schedule import Planned
+    from fastdata.remote.prefetch import Fetch, FetchField
+
+#: Bytes of any mask, whose program is asked for sizes.
+_ANY = Bytes("<u2", 0, 3)
+
+
+class _Found(NamedTuple):
+    """A mask, or why there is none.
+
+    Attributes:
+        values: (channels, height, width).
+        kind: Of its file.
+        decoder: What decoded it.
+        error: None where it was decoded.
+    """
+
+    values: npt.NDArray[Any] | None
+    kind: str = ""
+    decoder: str = ""
+    error: FastdataError | None = None
+
+
+@dataclass
+class MaskBatch:
+    """Masks of one field of a batch.
+
+    Attributes:
+        planned: The samples.
+        image: The batch of their images; None until it has begun.
+        extents: Where they lie in a remote dataset.
+        fetch: Fetch of them from there, until it is done.
+        sizes: int32, (N, 2): width and height of each result.
+        slow: Masks that Python threads decode, by their slot; None until they have begun.
+        masks: The masks, (channels, height, width); None of samples that failed.
+        failed: Errors of samples, by their slot.
+        error: Error of the batch as a whole.
+    """
+
+    planned: Planned
+    image: Batch | None = None
+    extents: _native.Extents | None = None
+    fetch: Fetch | None = None
+    sizes: Any = None
+    slow: dict[int, Future[_Found]] | None = None
+    masks: list[npt.NDArray[Any] | None] = field(default_factory=list)
+    failed: dict[int, FastdataError] = field(default_factory=dict)
+    error: FastdataError | None = None
+
+    def patch(self, other: MaskBatch, to: list[int], good: list[int]) -> None:
+        """Take the masks at places ``good`` of another batch for the slots ``to``."""
+        for slot, at in zip(to, good, strict=True):
+            self.masks[slot] = other.masks[at]
+            self.sizes[slot] = other.sizes[at]
+
+    def clear(self, slots: list[int]) -> None:
+        """Make the masks of bad samples zeros."""
+        for slot in slots:
+            self.masks[slot] = None
+
+
+class MaskPipeline:
+    """Pipeline that decodes masks, and moves them as their images.
+
+    Args:
+        source: Source of the masks.
+        settings: Settings of decoding; the recipe is that of the images.
+        pool: Memory for pixels.
+        helpers: Threads that decode.
+        counters: Counters of the pass.
+        fetch: Fetches a batch's bytes from a remote dataset; None for a local one.
+    """
+
+    def __init__(
+        self,
+        source: FieldSource,
+        settings: Settings,
+        pool: BufferPool,
+        helpers: Executor,
+        counters: Counters,
+        fetch: FetchField | None = None,
+    ) -> None:
+        assert settings.reader is not None
+        self._source, self._settings, self._reader = source, settings, settings.reader
+        self._pool, self._helpers, self._counters, self._fetch = pool, helpers, counters, fetch
+        (program,) = settings.recipe.programs
+        self._steps, self._fill = program.pixels, program.mask_fill
+
+    def begin(self, planned: Planned, key: int) -> MaskBatch:
+        """Begin to fetch a batch's masks."""
+        batch = MaskBatch(planned)
+        if self._fetch is not None:
+            try:
+                batch.extents = self._source.gather(planned.indices).blobs["image"].extents
+            except FastdataError as error:
+                batch.error = error
+                return batch
+            batch.fetch = self._fetch(batch.extents, planned.draws)
+        return batch
+
+    def follow(self, batch: MaskBatch, image: Batch) -> None:
+        """Let a batch follow that of its images, which has begun."""
+        batch.image = image
+        self.advance(batch)
+
+    def advance(self, batch: MaskBatch) -> None:
+        """Begin to decode, if the masks are there and the geometry of their images is drawn."""
+        if batch.fetch is not None and batch.fetch.done():
+            self._take_fetched(batch)
+        image = batch.image
+        if batch.slow is not None or batch.fetch is not None or batch.error is not None:
+            return
+        if image is None or not image.views:
+            return
+        cuts = image.views[0].cuts
+        batch.sizes = cuts["canvas"].copy()
+        if self._steps:
+            assert image.targets is not None
+            after = image.targets.after(cuts["key"], native_program(self._steps, _ANY))
+            batch.sizes = Moved(*after).sizes
+        batch.slow = {
+            slot: self._helpers.submit(self._decode, batch, slot)
+            for slot in range(len(batch.planned.indices))
+            if slot not in batch.failed and slot not in image.failed
+        }
+
+    def _take_fetched(self, batch: MaskBatch) -> None:
+        fetch, batch.fetch = batch.fetch, None
+        assert fetch is not None
+        assert batch.extents is not None
+        found, rows = fetch.take(), batch.planned.indices
+        batch.failed |= attach_fetched(found, batch.extents, self._source, rows)
+
+    def ready(self, batch: MaskBatch) -> bool:
+        """Return whether `finish` would return at once."""
+        if batch.error is not None:
+            return True
+        return batch.slow is not None and all(one.done() for one in batch.slow.values())
+
+    def finish(self, batch: MaskBatch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """Wait for a batch, whose images are finished; see `Pipeline.finish`."""
+        if batch.fetch is not None:
+            await_done(batch.fetch, deadline)
+        self.advance(batch)
+        if batch.error is not None:
+            raise batch.error
+        batch.masks = [None] * len(batch.planned.indices)
+        for slot, future in (batch.slow or {}).items():
+            found = result_of(future, deadline)
+            batch.masks[slot] = found.values
+            if found.error is not None:
+                batch.failed[slot] = found.error
+            else:
+                self._counters.count(found.kind, found.decoder)
+        for error in batch.failed.values():
+            if isinstance(error, OutageError):  # the samples may be intact
+                raise error
+        return batch.failed
+
+    def _decode(self, batch: MaskBatch, slot: int) -> _Found:
+        """Decode one mask, and move it as its image."""
+        row, image = int(batch.planned.indices[slot]), batch.image
+        assert image is not None
+        try:
+            data = None if batch.extents is None else batch.extents.read(slot, check=False)
+            mask = open_row(self._source, row, self._settings.limits, data, numbers=True)
+            expected = int(image.gathered.widths[slot]), int(image.gathered.heights[slot])
+            if (mask.width, mask.height) != expected:
+                raise self._source.problem(
+                    row,
+                    f"it has {mask.width} x {mask.height} pixels, and the image "
+                    f"{expected[0]} x {expected[1]}",
+                )
+            try:
+                return _Found(self._moved(batch, slot, mask), mask.kind, mask.decoder)
+            except DecodeError as error:
+                raise self._source.problem(row, error.detail, error.code) from None
+            except SampleError as error:
+                raise self._source.problem(row, f"it {error.what}", hint=error.hint) from None
+            except UsageError as error:
+                what = self._source.problem(row, error.what).what
+                raise UsageError(what, error.hint) from None
+        except FastdataError as error:
+            return _Found(None, error=error)
+
+    def _moved(self, batch: MaskBatch, slot: int, mask: Encoded) -> npt.NDArray[Any]:
+        assert batch.image is not None
+        cut, targets = batch.image.views[0].cuts[slot : slot + 1], batch.image.targets
+        # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
+        lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
+        pixels = mask.pixels((0, 0, mask.width, lower))
+        width, height = batch.sizes[slot].tolist()
+        own = None if targets is None else targets.one(slot)
+        return moved_mask(pixels, self._steps, cut, (width, height), own, self._fill)
+
+    def image(self, batch: MaskBatch) -> torch.Tensor | list[torch.Tensor]:
+        """Return a finished batch's masks: (N, channels, height, width); a list of several sizes.
+
+        Their dtype holds the values of all.
+        """
+        import torch  # here, as listing and converting datasets needs none
+
+        target = self._reader.joint.targets[self._source.name]
+        there = [mask for mask in batch.masks if mask is not None]
+        kind = np.result_type(*there) if there else np.dtype(np.uint8)
+        shapes = {mask.shape for mask in there} or {
+            (1, height, width) for width, height in batch.sizes.tolist()
+        }
+        if len(shapes) > 1:
+            found = (self._or_zeros(batch, slot, kind) for slot in range(len(batch.masks)))
+            return [converted(torch.from_numpy(mask), target) for mask in found]
+        ((channels, height, width),) = shapes
+        dtype = target.dtype or kind.name
+        size = max(width, 1), max(height, 1)
+        tensor = self._pool.batch(0, len(batch.masks), size, dtype, False, channels).tensor
+        for slot, mask in enumerate(batch.masks):
+            if mask is None:
+                tensor[slot] = 0
+            else:
+                tensor[slot].copy_(torch.from_numpy(mask))
+        return tensor  # type: ignore[no-any-return]
+
+    def _or_zeros(self, batch: MaskBatch, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+        mask = batch.masks[slot]
+        if mask is not None:
+            return mask.astype(kind, copy=False)
+        width, height = batch.sizes[slot].tolist()
+        return np.zeros((1, height, width), kind)
+
+    def samples(self, batch: MaskBatch) -> list[Any]:
+        """Return the mask of each sample of a finished batch; None where it failed."""
+        import torch  # as above
+
+        return [
+            mask
+            if mask is None
+            else self._reader.classed(self._source.name, torch.from_numpy(mask))
+            for mask in batch.masks
+        ]
+
+    def cancel(self, batch: MaskBatch) -> None:
+        """Cancel a batch."""
+        # Another thread may be working on it: read once, and copy, what can change.
+        for part in (batch.fetch, *tuple((batch.slow or {}).values())):
+            if part is not None:
+                part.cancel()
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
 
 
 def moved_mask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fastdata.batches.buffers import BufferPool
 from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
 from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
+from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.batches.targets import reader_of
@@ -24,7 +25,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
-from fastdata.storage.fields import BLOBS
+from fastdata.storage.fields import BLOBS, Field
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Names beside fields: a sample's name and its number.
 BESIDES = ("index", "key")
+#: Remedy for a transform of what is no image.
+LEAVE_OUT = "Leave it out; batch_transform= or collate_fn= of the loader see other fields."
+_MOVE = "Masks follow their image: give transforms=, such as one of torchvision.transforms.v2."
 
 
 def require_names(fields: Any, hint: str) -> None:
@@ -45,6 +49,33 @@ def require_names(fields: Any, hint: str) -> None:
     named = isinstance(fields, Sequence) and all(isinstance(name, str) for name in fields)
     if not named or isinstance(fields, str) or not fields or len(set(fields)) < len(fields):
         raise UsageError(f"fields={fields!r}", hint)
+
+
+def require_images(
+    path: Any, known: Mapping[str, Field], transforms: Iterable[str], given: Sequence[str]
+) -> None:
+    """Check that fields with a transform of their own are further images of a sample.
+
+    Args:
+        path: Of the dataset.
+        known: Its fields.
+        transforms: Names of those that have a transform.
+        given: Names of those of a sample.
+
+    Raises:
+        UsageError: One is not.
+    """
+    for name in transforms:
+        if name in known and known[name].kind != "image":
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is no field of images",
+                _MOVE if known[name].kind == "mask" else LEAVE_OUT,
+            )
+        if name not in given:
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is not in fields={given!r}",
+                "Name the field in fields=, or leave its transform out.",
+            )
 
 
 def value_of(source: Source, name: str, row: int) -> Any:
@@ -151,8 +182,13 @@ class SampleDecoder:
             pool = BufferPool(1, False)
             helpers, counters = InlineExecutor(), Counters(0)
 
-            def decoder(source: Source, name: str, fetch: FetchField | None) -> Pipeline:
-                one = self._settings[name]
+            def decoder(
+                source: Any, name: str, fetch: FetchField | None
+            ) -> Pipeline | MaskPipeline:
+                one = self._settings.get(name)
+                if one is None:
+                    about = source, self._settings["image"], pool.of(name)
+                    return MaskPipeline(*about, helpers, counters, fetch)
                 return Pipeline(source, one, pool.of(name), None, helpers, counters, fetch)
 
             check = self._settings["image"].check

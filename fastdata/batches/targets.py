@@ -12,9 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
+from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS, RELATIVE, Field
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.batches.images import Images
+    from fastdata.decode.limits import Limits
     from fastdata.storage.source import Source
 
 #: Name of the field that says where each pixel of an image comes from.
@@ -236,8 +239,7 @@ class TargetReader:
         several = torch.split(torch.from_numpy(values), np.diff(offsets).tolist())
         about = zip(several, moved.sizes.tolist(), moved.whole.tolist(), strict=True)
         samples: list[Any] = [
-            self._classed(name, one, (height, width), whole)
-            for one, (width, height), whole in about
+            self.classed(name, one, (height, width), whole) for one, (width, height), whole in about
         ]
         if target.optional and isinstance(column, pa.Array):
             for slot in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
@@ -251,13 +253,16 @@ class TargetReader:
             values = {**values, "image": image(values["image"])}
         return self.joint.sample(values)
 
-    def unmoved(self, source: Source, row: int, size: tuple[int, int]) -> dict[str, Any]:
-        """Return the targets of one sample that are columns, before any transform, by name.
+    def unmoved(
+        self, source: Source, row: int, size: tuple[int, int], limits: Limits
+    ) -> dict[str, Any]:
+        """Return a sample's masks and targets that are columns, before any transform, by name.
 
         Args:
             source: The source of all fields.
             row: The sample.
             size: Width and height of its image.
+            limits: What a mask may cost.
         """
         columns = {
             name: source.column(name, np.array([row]))
@@ -271,12 +276,37 @@ class TargetReader:
             column = columns.get(self.column(name))
             if column is not None:
                 (found[name],) = self.samples(name, column, moved)
+            elif self.joint.targets[name].kind == "mask":
+                found[name] = self._whole_mask(source, name, row, limits)
         return found
 
-    def _classed(
-        self, name: str, tensor: torch.Tensor, size: tuple[int, int], whole: bool
+    def _whole_mask(
+        self, source: Source, name: str, row: int, limits: Limits
+    ) -> torch.Tensor | None:
+        import torch  # as above
+
+        try:
+            pixels = open_row(FieldSource(source, name), row, limits, numbers=True).pixels()
+        except MissingError:
+            return None
+        planes = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
+        return self.classed(name, torch.from_numpy(planes.copy()))
+
+    def classed(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        size: tuple[int, int] = (0, 0),
+        whole: bool = False,
     ) -> torch.Tensor:
-        """Return a sample's tensor as the class that torchvision has for it."""
+        """Return a sample's tensor as the class that torchvision has for it.
+
+        Args:
+            name: The target.
+            tensor: The tensor.
+            size: Of the image, for boxes and points: (height, width).
+            whole: Whether boxes are whole numbers.
+        """
         target = self.joint.targets[name]
         if target.kind == "boxes" and whole and target.format in BOXES:
             tensor = tensor.long()
@@ -289,6 +319,8 @@ class TargetReader:
             return classes.BoundingBoxes(tensor, **about)  # type: ignore[no-any-return]
         if target.kind == "points":
             return classes.KeyPoints(tensor, canvas_size=size)  # type: ignore[no-any-return]
+        if target.kind == "mask":
+            return classes.Mask(tensor)  # type: ignore[no-any-return]
         return tensor
 
 

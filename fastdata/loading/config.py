@@ -14,6 +14,7 @@ from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.samples import BESIDES, require_names
+from fastdata.batches.targets import reader_of
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
@@ -205,12 +206,19 @@ class LoaderConfig:
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
                 "Leave the field out, or take on_error='skip'.",
             )
+        moved = [one.name for one in images.schema if one.kind == "mask" or one.format]
         for name in self.fields or ():
             if name not in known:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
                 if name == "valid":
                     hint = '"valid" comes by itself, with on_error="zero".'
                 raise UsageError(f"fields={self.fields!r}: there is no {name!r}", hint)
+            lacks = "image" not in (self.fields or ()) or name not in images.fields
+            if name in moved and lacks and reader_of(images) is not None:
+                raise UsageError(
+                    f"fields={self.fields!r}: {name} follows the image of a sample in transforms=",
+                    'Name both in fields= of the dataset; and "image" here, too.',
+                )
             if name not in images.fields and images.options.is_image(name):
                 raise UsageError(
                     f"fields={self.fields!r}: {name} is a field of images, and the dataset has no "
@@ -323,6 +331,11 @@ class LoaderConfig:
             why = f"the core does not do the transform of {name}"
             if isinstance(other, Refusal):
                 why, hint = f"{why}: {other.reason}", f"Give transform={{..., {name!r}: ...}}."
+                if any(one.name == name and one.kind == "mask" for one in images.schema):
+                    why = f"{name} is a field of masks, which transform= leaves as they are"
+                    hint = (
+                        "Give transforms= of torchvision.transforms.v2: it takes images and masks."
+                    )
                 missing = images.options.further_transforms.get(name) is None
                 if other.impossible or (stacked and self.batched and missing):
                     raise UsageError(why, hint)

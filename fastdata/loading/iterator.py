@@ -226,9 +226,7 @@ class NativeIterator(Iterator[Any]):
         indices = batch.planned.indices
         self._name(errors)
         if self._config.on_error == "zero":
-            for part in (batch, *batch.further.values()):
-                for view in part.views:
-                    view.memory.array[list(errors)] = 0
+            batch.clear(list(errors))
             valid = np.ones(len(indices), np.bool_)
             valid[list(errors)] = False
             return valid
@@ -332,7 +330,7 @@ class NativeIterator(Iterator[Any]):
             return self._moved(delivered_target(self._reader, name, *target))
         if name in batch.further:
             field = self._source.field(name)
-            if self._as_torch and field.kind != "image":
+            if self._as_torch and field.kind not in ("image", "mask"):
                 return self._moved(_by_torch(self._values(name, batch)))
             if field.kind != "column":
                 return self._pipeline.image(batch, name)

@@ -14,6 +14,7 @@ from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
 from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
 from fastdata.batches.helpers import helper_threads
+from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
 from fastdata.batches.targets import reader_of
@@ -167,9 +168,12 @@ class NativePath:
     ) -> Pipelines:
         """Return the pipelines of a pass's fields."""
 
-        def decoder(source: Source, name: str, fetch: FetchField | None) -> Pipeline:
+        def decoder(source: Any, name: str, fetch: FetchField | None) -> Pipeline | MaskPipeline:
             if name == "image":
                 return self._pipeline(pool, engine, helpers, counters, fetch)
+            if name not in self._images.further:
+                about = source, self._settings, pool.of(name)
+                return MaskPipeline(*about, helpers, counters, fetch)
             recipe = of_any_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe, reader=None)

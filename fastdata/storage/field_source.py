@@ -28,10 +28,13 @@ class FieldSource(Source):
     Args:
         source: The other source.
         field: Name of the field.
+
+    Attributes:
+        name: The same.
     """
 
     def __init__(self, source: Source, field: str) -> None:
-        self._source, self._field = source, field
+        self._source, self.name = source, field
         self.location, self.hints = source.location, source.hints
         about = source.capabilities
         self.capabilities = Capabilities(about.local, about.shuffled, about.seek_points)
@@ -50,11 +53,11 @@ class FieldSource(Source):
 
     def describe(self, row: int) -> str:
         """See `Source.describe`."""
-        return f"{self._source.describe(row)}, its {self._field}"
+        return f"{self._source.describe(row)}, its {self.name}"
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
         """See `Source.problem`."""
-        return self._source.problem(row, f"its {self._field}: {detail}", code, hint)
+        return self._source.problem(row, f"its {self.name}: {detail}", code, hint)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`.
@@ -62,9 +65,9 @@ class FieldSource(Source):
         Raises:
             MissingError: The row has no such blob.
         """
-        blob = self._source.encoded(row, self._field, data)
+        blob = self._source.encoded(row, self.name, data)
         if not blob.data:
-            error = self._source.problem(row, f"it has no {self._field}", hint=_LACKS)
+            error = self._source.problem(row, f"it has no {self.name}", hint=_LACKS)
             raise MissingError(error.what, error.hint) if type(error) is SampleError else error
         return blob
 
@@ -75,7 +78,7 @@ class FieldSource(Source):
     @once
     def table(self) -> ExtentTable | None:
         """See `Source.table`."""
-        return self._source.table_of(self._field)
+        return self._source.table_of(self.name)
 
     def described(self, extents: _native.Extents) -> Gathered:
         """See `Source.described`."""
@@ -83,4 +86,4 @@ class FieldSource(Source):
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
-        return Gathered({"image": self._source.gather(rows, [self._field]).blobs[self._field]}, {})
+        return Gathered({"image": self._source.gather(rows, [self.name]).blobs[self.name]}, {})

@@ -21,7 +21,7 @@ from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 from fastdata.transforms.joint import Joint
-from fastdata.transforms.outcomes import Output
+from fastdata.transforms.outcomes import Declined, Output
 from fastdata.transforms.reading import (
     RETURNED,
     Fills,
@@ -78,6 +78,9 @@ class ByChance(Transform):
         tree.call(self.operation)
 
 
+_MASK_FILL = 'give fill={torchvision.tv_tensors.Mask: 0, "others": …}, or mask_fill='
+
+
 @dataclass(frozen=True)
 class Filling(Transform):
     """Transforms that fill pixels outside the image.
@@ -93,6 +96,11 @@ class Filling(Transform):
         """Values of such pixels: of images, R, G, B, and of masks."""
         fill = getattr(self, "fill", (0, 0, 0))
         return fill, fill[0] if self.mask_fill is None else self.mask_fill
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        if reading.has_masks and self.mask_fill is None and self.colours:
+            return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
+        return super().unfit(reading)
 
 
 class Sized(Transform):

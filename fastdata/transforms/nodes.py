@@ -12,7 +12,8 @@ from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
-from fastdata.transforms.reading import Chain, Fixed, Holder, Several, Step
+from fastdata.transforms.outcomes import Declined
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
 from fastdata.transforms.tree import Builder, Number
 
 
@@ -234,6 +235,9 @@ class OnTensors(Step):
 
     def works_on_floats(self, normalised: bool) -> bool:
         return not normalised
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return self.transform.unfit(reading)
 
     def emit(self, tree: Builder) -> None:
         with tree.on_tensors(self.version, self.filled):

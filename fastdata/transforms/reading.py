@@ -371,6 +371,11 @@ class Reading:
         return self.why is not None and self.why.raises
 
     @property
+    def has_masks(self) -> bool:
+        """Whether masks follow the image."""
+        return self.joint is not None and bool(self.joint.names("mask", "outlines"))
+
+    @property
     def has_tensor(self) -> bool:
         """Whether another library's transform would get a tensor, or an array."""
         return self.kind not in ("pil", "own")

@@ -13,7 +13,7 @@ for. Floats are resized, warped and coloured as bytes are, and then converted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import ModuleType
@@ -152,13 +152,20 @@ def _translate_step(
         return Declined("it works on tensors, and has a PIL image here")
     if step is Normalize and (kind == "pil" or dtype == "uint8"):
         return HAS_NO_FLOATS
+    mask_fill = None
     if isinstance(getattr(transform, "fill", None), dict):
-        return _of_fills(step, transform, version, kind, dtype)
+        fills = _fills(transform.fill, kind)
+        if isinstance(fills, Declined):
+            return fills
+        transform = copy(transform)
+        transform.fill, mask_fill = fills
     if on_tensors and (reason := _on_tensors(step, transform, dtype)) is not None:
         return reason
     if issubclass(step, Resize) and transform.size is None:
         return Declined("a size of None is not known")
     found = step.from_torchvision(transform, version)
+    if mask_fill is not None and isinstance(found, Filling):
+        found = replace(found, mask_fill=mask_fill)
     apart = step.otherwise_on_tensors or (dtype == "float32" and step.floats_as_bytes)
     if not on_tensors or isinstance(found, Declined) or not apart:
         return found
@@ -172,29 +179,18 @@ def _translate_step(
     return OnTensors(found, version, fill is not None)
 
 
-def _of_fills(
-    step: type[Step], transform: Any, version: int, kind: str, dtype: str
-) -> Step | Declined:
-    """Translate a transform with a fill for each class of images and targets."""
-    classes = sys.modules["torchvision.tv_tensors"]
-    images = {"tensor": sys.modules["torch"].Tensor, "image": classes.Image}
-    image = images.get(kind, Image.Image)
-
-    def fill_of(one: Any) -> Any:
-        # A defaultdict is not asked for its default.
-        return transform.fill.get(one, transform.fill.get("others"))
-
-    alike = copy(transform)
-    alike.fill = fill_of(image)
-    found: Any = _translate_step(step, alike, version, kind, dtype)
-    fill = fill_of(classes.Mask) or 0
-    if isinstance(found, OnTensors):
-        return Declined("a dict of fills is not known on tensors")
-    if isinstance(found, Filling) and not isinstance(fill, Sequence):
-        if int(fill) != fill:
-            return Declined("it fills masks with what is no whole number")
-        found = replace(found, mask_fill=int(fill))
-    return found  # type: ignore[no-any-return]
+def _fills(fills: Mapping[Any, Any], kind: str) -> tuple[Any, int | None] | Declined:
+    """Return what a dict of fills has for images of a kind, and for masks."""
+    classes = {"tensor": sys.modules["torch"].Tensor, "image": tensor_image()}
+    image = fills.get(classes.get(kind, Image.Image), fills.get("others", ...))
+    if image is ...:
+        return Declined("it has no fill for images", raises=True)
+    mask = fills.get(sys.modules["torchvision.tv_tensors"].Mask, fills.get("others"))
+    if mask is image and isinstance(mask, Sequence):
+        return image, None
+    if isinstance(mask, Sequence) or int(mask or 0) != (mask or 0):
+        return Declined("its fill of masks is no whole number")
+    return image, int(mask or 0)
 
 
 def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None:

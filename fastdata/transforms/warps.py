@@ -11,7 +11,8 @@ from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Filling, range_words
 from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
-from fastdata.transforms.reading import Fixed
+from fastdata.transforms.outcomes import Declined
+from fastdata.transforms.reading import Fixed, Reading
 from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Number
 
 _shear = checks.optional(partial(checks.angles, counts=(2, 4)))
@@ -61,6 +62,11 @@ class RandomRotation(Filling):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None if self.expand else size
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        if self.expand and reading.has_masks:
+            return Declined("torchvision expands masks to other sizes than PIL images")
+        return super().unfit(reading)
 
     def emit(self, tree: Builder) -> None:
         angle = tree.uniform(*self.degrees)  # type: ignore[misc]
