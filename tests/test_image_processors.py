@@ -104,6 +104,13 @@ PROCESSORS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"size": {"shortest_edge": 40}, "crop_size": {"height": 36, "width": 36}},
     ),
     "Segformer": ("segformer", "SegformerImageProcessor", {"size": {"height": 40, "width": 40}}),
+    "DETR": ("detr", "DetrImageProcessor", {"size": {"height": 40, "width": 44}}),
+    "RT-DETR": ("rt_detr", "RTDetrImageProcessor", {"size": {"height": 40, "width": 44}}),
+    "RT-DETR, normalised": (
+        "rt_detr",
+        "RTDetrImageProcessor",
+        {"size": {"height": 40, "width": 44}, "do_normalize": True, "do_pad": True},
+    ),
     "BLIP": ("blip", "BlipImageProcessor", {"size": {"height": 40, "width": 40}}),
     "Lanczos": (
         "chameleon",
@@ -200,6 +207,9 @@ def test_nearest_pixels_are_those_of_pillow() -> None:
         ("ViT", {"resample": 4}, "its filter, resample=4, is not known"),
         ("DINOv3", {"resample": 3}, "it resizes floats, by 'bicubic' beyond 0 and 1; use Resize"),
         ("CLIP", {"size": {"shortest_edge": 40, "longest_edge": 90}}, "the longer side"),
+        ("DETR", {"size": {"shortest_edge": 40, "longest_edge": 90}}, "the longer side"),
+        ("DETR", {"size": {"shortest_edge": 40}}, "its size has no height and width"),
+        ("RT-DETR", {"do_pad": True, "pad_size": {"height": 99, "width": 99}}, "it pads images"),
     ],
 )
 def test_what_processors_do_otherwise_is_not_native(name: str, options: Any, words: str) -> None:

@@ -1,9 +1,9 @@
 """Steps for transformers' image processors, for pictures of one size.
 
 A processor returns a dict of batches; here it means the image in it, ``pixel_values[0]``; of a
-processor of videos, for their frame, ``pixel_values[0, 0]``. transformers (version 5.23) is never
-imported here. Known are all processors without methods of their own, whose attributes say
-everything, and by their exact type those of :data:`_MODELS`.
+processor of videos, for their frame, ``pixel_values[0, 0]``. Annotations are not taken.
+transformers (version 5.23) is never imported here. Known are all processors without methods of
+their own, whose attributes say everything, and by their exact type those of :data:`_MODELS`.
 
 Processors of torchvision's backend resize tensors of bytes. Bilinear ones are within a level of
 Pillow's; bicubic ones are too but where values leave 0 to 255 on the way, as at hard edges: there
@@ -75,7 +75,8 @@ def _modules(model: str) -> tuple[str, str]:
 
 
 def _steps(processor: Any, model: str) -> Found:
-    if processor.do_pad:
+    # One image is as large as the largest.
+    if processor.do_pad and (model not in _OF_OBJECTS or processor.pad_size is not None):
         return Declined("it pads images")
     steps: list[Step | Conversion] = []
     if processor.do_resize:
@@ -150,17 +151,28 @@ def _poolformer(processor: Any, size: _Size) -> tuple[_Size, int]:
     return height if sides[0] == sides[1] else (height, width), 0
 
 
+def _exact(processor: Any, size: _Size) -> tuple[_Size, int]:
+    if not isinstance(size, tuple):
+        raise ValueError("its size has no height and width")
+    return size, 0
+
+
+#: Models whose processors pad images of a batch to the largest, and take annotations.
+_OF_OBJECTS = ("detr", "rt_detr")
+
 #: Processors that have methods of their own, by model: the size that they resize to, and that of a
 #: crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
 _MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
     "beit": _plain,
     "convnext": _convnext,
+    "detr": _exact,
     "dinov3_vit": _plain,
     "efficientnet": _plain,
     "levit": _levit,
     "mobilenet_v2": _plain,
     "mobilevit": _plain,
     "poolformer": _poolformer,
+    "rt_detr": _exact,
     "segformer": _plain,
     "videomae": _plain,
 }
