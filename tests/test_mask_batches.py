@@ -298,3 +298,16 @@ def test_transforms_of_masks_alone_are_refused(v2: Any, grey: Path) -> None:
     joint = ImageDataset(grey, transforms=v2.Resize((9, 9)), fields=("image", "mask"))
     with pytest.raises(UsageError, match="follows the image"):
         DataLoader(joint, 2, fields=("mask",))
+
+
+def test_what_torchvision_does_not_do_to_masks_is_refused(v2: Any, grey: Path) -> None:
+    refused = {
+        "RandAugment cannot be done": v2.Compose([v2.ToImage(), v2.RandAugment()]),
+        "expands masks": v2.RandomRotation(20, expand=True),
+        "masks are numbers": v2.Compose([v2.ToImage(), v2.RandomRotation(20, fill=[1, 2, 3])]),
+        "no fill for images": v2.Pad(3, fill={torch.Tensor: 3}),
+    }
+    for words, transform in refused.items():
+        dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))
+        with pytest.raises(UsageError, match=words):
+            DataLoader(dataset, 2, collate_fn=list, require_native=True)
