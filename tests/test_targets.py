@@ -184,14 +184,23 @@ def test_what_torchvision_does_in_python_takes_all_of_a_sample(v2: Any, packed: 
 
     transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage(), last])
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    with pytest.warns(SlowPathWarning, match="the core does not do last"):
+    with pytest.warns(SlowPathWarning, match="the core does not do last") as warned:
         loader = DataLoader(dataset, 5, collate_fn=list)
+    assert "collate([last(*sample) for sample in samples])" in str(warned[0].message)
     for row, sample in enumerate(sample for batch in loader for sample in batch):
         image, target = sample
         assert target.pop("count") == row % 4
         _assert_same(
             (image, target), _as_torchvision(packed, row, v2.Compose(transform.transforms[:2]))
         )
+    dataset = ImageDataset(packed, transforms=v2.Compose(transform.transforms[:2]), fields=_FIELDS)
+    (advised,) = DataLoader(
+        dataset,
+        _ROWS,
+        collate_fn=lambda samples: [last(*sample) for sample in samples],
+        require_native=True,
+    )
+    assert [target["count"] for _, target in advised] == [row % 4 for row in range(_ROWS)]
 
 
 def test_one_field_beside_the_image_is_the_target(v2: Any, packed: Path) -> None:

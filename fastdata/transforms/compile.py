@@ -405,16 +405,20 @@ def _refusal(view: Reading) -> str:
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
     """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
     tensors = view.kind in ("tensor", "image")
-    found = [_unknown(call, view.why, len(view.tail) * tensors) for call in view.tail[:1]]
+    steps, joint = len(view.tail) * tensors, view.joint is not None
+    found = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
     libraries = LIBRARIES if view.joint is None else _Libraries(len(view.joint.form))
-    found += [_unknown(call) for call in view.tail[1:] if not libraries.knows(call)]
+    found += [_unknown(call, joint=joint) for call in view.tail[1:] if not libraries.knows(call)]
     return tuple(found)
 
 
-def _unknown(transform: Any, why: Declined | None = None, last: int = 0) -> Unknown:
+def _unknown(
+    transform: Any, why: Declined | None = None, last: int = 0, joint: bool = False
+) -> Unknown:
     """Describe a step that the core cannot do, and why; without a reason, find one.
 
-    Where it gets a tensor, ``last`` steps at the pipeline's end begin with it.
+    Where it gets a tensor, ``last`` steps at the pipeline's end begin with it. A ``joint`` one
+    takes samples with targets.
     """
     if why is None:
         found = LIBRARIES.translate(transform, "pil", "uint8")
@@ -422,11 +426,18 @@ def _unknown(transform: Any, why: Declined | None = None, last: int = 0) -> Unkn
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = LIBRARIES.name_of(transform)
     hint = _hint(transform) or advice
+    which = f"your {name}"
+    if last > 1:
+        which = f"a Compose of the {last} steps from {which} on"
+    if not hint and joint:
+        end = "end the pipeline before it" if last else "put ToImage() in its place"
+        hint = (
+            f"Leave it out; or {end}, and call it in your collate_fn, with each sample: "
+            f"collate_fn=lambda samples: collate([last(*sample) for sample in samples]), where "
+            f"last is {which} and collate the function that you give now."
+        )
     if not hint:
         hint = "Leave it out, or do it to whole batches, with the loader's batch_transform"
-        which = f"your {name}"
-        if last > 1:
-            which = f"a Compose of the {last} steps from {which} on"
         if last:
             hint += (
                 ": end the pipeline before it, and give the loader batch_transform=lambda batch: "
