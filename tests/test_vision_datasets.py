@@ -15,9 +15,11 @@ from torchvision_stub import import_torchvision
 from vision_datasets import (
     ROWS,
     assert_same,
+    make_cityscapes,
     make_coco,
     make_faces,
     make_kitti,
+    make_pets,
     make_voc,
 )
 
@@ -40,8 +42,11 @@ def make(tv: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any
 
     def made(name: str, transforms: Any, keys: Any = None, **options: Any) -> Any:
         makers = {
+            "Cityscapes": make_cityscapes,
             "CocoDetection": make_coco,
+            "OxfordIIITPet": make_pets,
             "VOCDetection": make_voc,
+            "VOCSegmentation": make_voc,
             "Kitti": make_kitti,
             "WIDERFace": make_faces,
         }
@@ -60,7 +65,7 @@ def opened(
     kind = getattr(tv.datasets, name)
     if name == "CocoDetection":
         dataset = kind(root / "images", root / "instances.json", transforms=transforms)
-    elif name == "VOCDetection":
+    elif name.startswith("VOC"):
         dataset = kind(root, "2007", transforms=transforms, **options)
     elif name == "WIDERFace":  # which has no transforms=
         dataset = kind(root, **options)
@@ -139,6 +144,32 @@ def test_test_sets_have_no_target(
     for row, sample in enumerate(_loaded(dataset)):
         assert sample[1] is None
         assert_same(sample, dataset[row])
+
+
+_MASKS: Any = [
+    ("VOCSegmentation", {}),
+    ("Cityscapes", {"target_type": "semantic"}),
+    ("OxfordIIITPet", {"target_types": "segmentation"}),
+    ("OxfordIIITPet", {"target_types": ["category", "segmentation", "binary-category"]}),
+    ("OxfordIIITPet", {"target_types": "category"}),
+    ("OxfordIIITPet", {"target_types": []}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), _MASKS)
+def test_masks_are_torchvisions(tv: Any, make: Callable[..., Any], name: str, options: Any) -> None:
+    from torchvision.transforms import v2
+
+    crop = v2.Compose([v2.CenterCrop((36, 40)), v2.RandomHorizontalFlip(1.0), v2.ToImage()])
+    for steps in (crop, _steps(tv, "resize")):
+        dataset = make(name, steps, **options)
+        assert_same(_loaded(dataset, num_workers=2), [dataset[row] for row in range(ROWS)])
+
+
+def test_masks_of_objects_are_left_to_torch(tv: Any, make: Callable[..., Any]) -> None:
+    dataset = make("Cityscapes", _steps(tv, "resize"), target_type=["semantic", "instance"])
+    with pytest.warns(SlowPathWarning, match="its targets are semantic and instance"):
+        DataLoader(dataset, 4, collate_fn=_together)
 
 
 def test_subsets_samplers_and_concatenations(tv: Any, make: Callable[..., Any]) -> None:

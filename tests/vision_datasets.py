@@ -95,6 +95,27 @@ def mask(path: Path, width: int, height: int, palette: bool = False) -> None:
     found.save(path)
 
 
+def make_cityscapes(root: Path) -> Path:
+    """Make ``leftImg8bit`` and ``gtFine`` of one city."""
+    made = _images(root / "leftImg8bit" / "train" / "ulm", "png", "ulm_000000_")
+    for name, width, height in made:
+        file = root / "leftImg8bit" / "train" / "ulm" / f"{name}.png"
+        file.rename(file.with_name(f"{name}_leftImg8bit.png"))
+        mask(root / "gtFine" / "train" / "ulm" / f"{name}_gtFine_labelIds.png", width, height)
+    return root
+
+
+def make_pets(root: Path) -> Path:
+    """Make ``oxford-iiit-pet``."""
+    base = root / "oxford-iiit-pet"
+    made = _images(base / "images", "jpg", "Bengal_")
+    for name, width, height in made:
+        mask(base / "annotations" / "trimaps" / f"{name}.png", width, height)
+    lines = [f"{name} {1 + at % 3} {1 + at % 2} 1\n" for at, (name, *_) in enumerate(made)]
+    (base / "annotations" / "trainval.txt").write_text("".join(lines))
+    return root
+
+
 def make_kitti(root: Path) -> Path:
     """Make ``Kitti/raw`` with the folders training and testing."""
     raw = root / "Kitti" / "raw"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,26 @@ class View:
     cuts: Cuts
 
 
+#: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
+ANY_SIZE = 1 << 15
+
+
+class Redrawn(NamedTuple):
+    """Geometry of a sample with targets, drawn once its size was known.
+
+    Attributes:
+        size: Width and height of its image.
+        cut: Its cut, (1,).
+        targets: Its boxes and points after the geometry.
+        moved: Those after the whole program.
+    """
+
+    size: tuple[int, int]
+    cut: Cuts
+    targets: _native.Targets
+    moved: Moved
+
+
 @dataclass
 class Batch:
     """A batch under way.
@@ -88,7 +108,7 @@ class Batch:
         further: Batches of further fields, by name.
         targets: The core's boxes and points, after the geometry; None without a joint transform.
         moved: Those after the whole program.
-        redrawn: Those of samples whose size was not known, by their slot, until the batch is done.
+        redrawn: Geometry of samples whose size was not known, by their slot.
         lacking: Slots of samples that lack a further image, by field.
     """
 
@@ -107,7 +127,7 @@ class Batch:
     further: dict[str, Any] = field(default_factory=dict)
     targets: _native.Targets | None = None
     moved: Moved | None = None
-    redrawn: dict[int, tuple[_native.Targets, Moved]] = field(default_factory=dict)
+    redrawn: dict[int, Redrawn] = field(default_factory=dict)
     lacking: dict[str, list[int]] = field(default_factory=dict)
 
     def clear(self, slots: list[int]) -> None:
@@ -198,15 +218,15 @@ class OneOfBatch(Alone):
         if batch.targets is None:
             return None
         if self._slot in batch.redrawn:
-            return batch.redrawn[self._slot][0]
+            return batch.redrawn[self._slot].targets
         return batch.targets.one(self._slot)
 
     def _room(self, view: View, program: Program, cut: Cuts) -> Any:
         """Return the image's place in a view; a new one, if its size was not known before."""
         memory, slot = view.memory, self._slot
         if not program.one_size:
-            moved = self._batch.redrawn.get(self._slot)
-            (size,) = (program.sizes(cut) if moved is None else moved[1].sizes).tolist()
+            redrawn = self._batch.redrawn.get(self._slot)
+            (size,) = (program.sizes(cut) if redrawn is None else redrawn.moved.sizes).tolist()
             if memory.array[slot].shape[1::-1] != tuple(size):
                 form = program.output.dtype, program.output.channels_last, program.output.channels
                 memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
@@ -232,7 +252,8 @@ class OneOfBatch(Alone):
             else:
                 about = self._settings.reader, program, self._batch, one
                 cut, targets, moved = draw_joint(*about, (width, height), keys)
-                self._batch.redrawn[self._slot] = targets, moved
+                size = image.width, image.height
+                self._batch.redrawn[self._slot] = Redrawn(size, cut, targets, moved)
                 cuts.append(cut)
             if small := program.too_small(cuts[-1]):
                 raise too_small(self._source, self._index, small[0])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import Batch, Settings
+from fastdata.batches.batch import ANY_SIZE, Batch, Settings
 from fastdata.batches.buffers import BufferPool
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.stats import Counters
@@ -153,7 +153,9 @@ class MaskPipeline:
         batch.slow = {
             slot: self._helpers.submit(self._decode, batch, slot)
             for slot in range(len(batch.planned.indices))
-            if slot not in batch.failed and slot not in image.failed
+            if slot not in batch.failed
+            and slot not in image.failed
+            and image.gathered.widths[slot] != ANY_SIZE  # `finish` decodes it
         }
 
     def _take_fetched(self, batch: MaskBatch) -> None:
@@ -176,6 +178,7 @@ class MaskPipeline:
         self.advance(batch)
         if batch.error is not None:
             raise batch.error
+        self._decode_redrawn(batch)
         batch.masks = [None] * len(batch.planned.indices)
         for slot, future in (batch.slow or {}).items():
             found = result_of(future, deadline)
@@ -189,6 +192,15 @@ class MaskPipeline:
                 raise error
         return batch.failed
 
+    def _decode_redrawn(self, batch: MaskBatch) -> None:
+        """Begin to decode the masks of images whose size was not known, or another one."""
+        assert batch.image is not None
+        failed = batch.failed.keys() | batch.image.failed.keys()
+        for slot, redrawn in batch.image.redrawn.items():
+            if slot not in failed and batch.slow is not None:
+                batch.sizes[slot] = redrawn.moved.sizes[0]
+                batch.slow[slot] = self._helpers.submit(self._decode, batch, slot)
+
     def _decode(self, batch: MaskBatch, slot: int) -> _Found:
         """Decode one mask, and move it as its image."""
         row, image = int(batch.planned.indices[slot]), batch.image
@@ -197,6 +209,8 @@ class MaskPipeline:
             data = None if batch.extents is None else batch.extents.read(slot, check=False)
             mask = open_row(self._source, row, self._settings.limits, data, numbers=True)
             expected = int(image.gathered.widths[slot]), int(image.gathered.heights[slot])
+            if slot in image.redrawn:
+                expected = image.redrawn[slot].size
             if (mask.width, mask.height) != expected:
                 raise self._source.problem(
                     row,
@@ -218,11 +232,13 @@ class MaskPipeline:
     def _moved(self, batch: MaskBatch, slot: int, mask: Encoded) -> npt.NDArray[Any]:
         assert batch.image is not None
         cut, targets = batch.image.views[0].cuts[slot : slot + 1], batch.image.targets
+        own = None if targets is None else targets.one(slot)
+        if slot in batch.image.redrawn:
+            _, cut, own, _ = batch.image.redrawn[slot]
         # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
         lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
         pixels = mask.pixels((0, 0, mask.width, lower))
         width, height = batch.sizes[slot].tolist()
-        own = None if targets is None else targets.one(slot)
         return moved_mask(pixels, self._steps, cut, (width, height), own, self._fill)
 
     def image(self, batch: MaskBatch) -> torch.Tensor | list[torch.Tensor]:

@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import Batch, OneOfBatch, Settings, View, draw_joint, too_small
+from fastdata.batches.batch import (
+    ANY_SIZE,
+    Batch,
+    OneOfBatch,
+    Settings,
+    View,
+    draw_joint,
+    too_small,
+)
 from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.stats import Counters
@@ -40,9 +48,6 @@ from fastdata.transforms.geometry import Cuts
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
     from fastdata.storage.index import ExtentTable
-
-#: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
-_ANY_SIZE = 1 << 15
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
@@ -273,9 +278,9 @@ class Pipeline:
             elif found.decoder == PILLOW and self._settings.tells_fallback:
                 self._settings.tells_fallback = False
                 self._tell_fallback(batch, slot, found)
-        for slot, (_, moved) in batch.redrawn.items():
+        for slot, redrawn in batch.redrawn.items():
             assert batch.moved is not None
-            batch.moved = batch.moved.patched(moved, [slot], [0])
+            batch.moved = batch.moved.patched(redrawn.moved, [slot], [0])
         decoded = None
         if batch.slow or batch.failed:
             decoded = np.ones(len(batch.planned.indices), np.bool_)
@@ -412,7 +417,7 @@ class Pipeline:
             sizes = program.sizes(cuts)
         else:
             sizes = np.where(cuts["too_small"][:, None] > 0, 1, np.maximum(batch.moved.sizes, 1))
-        unknown = (batch.gathered.widths == _ANY_SIZE) & (batch.gathered.heights == _ANY_SIZE)
+        unknown = (batch.gathered.widths == ANY_SIZE) & (batch.gathered.heights == ANY_SIZE)
         if slow is not None:
             sizes[unknown & slow] = 1
         sizes[list(batch.failed)] = 1
@@ -477,7 +482,7 @@ class Pipeline:
         self._refuse_large(batch, widths, heights)
         unknown = np.flatnonzero(widths == 0)
         # A crop needs some size; it is drawn again once Pillow has read the real one.
-        widths[unknown] = heights[unknown] = _ANY_SIZE
+        widths[unknown] = heights[unknown] = ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
         self._source.resized(indices[known], widths[known], heights[known], encodings[known])
         batch.gathered = BlobColumn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,6 +46,8 @@ class _Kind:
         factory: Name of the function that makes its wrapper.
         methods: Its methods that make a sample, beside `SAMPLE_METHODS`.
         images: Returns (path, -1) of each image.
+        parts: Returns the parts of a target that is no dict, in their order: files of masks, or
+            whole numbers, of each image. None: a dict, which the wrapper makes of ``target``.
         target: Returns a row's target before the wrapper; None: the class has none, as that of a
             test set.
         boxes: Name of its boxes.
@@ -58,8 +60,9 @@ class _Kind:
     module: str
     factory: str
     images: Callable[[Any], Sequence[tuple[Any, int]]]
-    target: Callable[[Any], Callable[[int], Any] | None]
     state: Callable[[Any], Any]
+    target: Callable[[Any], Callable[[int], Any] | None] = lambda dataset: None
+    parts: Callable[[Any], Mapping[str, Sequence[Any]]] | None = None
     boxes: str = "boxes"
     values: Sequence[str] = ("labels",)
     methods: Sequence[str] = ()
@@ -87,13 +90,16 @@ def _face_target(dataset: Any) -> Callable[[int], Any] | None:
     return lambda row: dataset.img_info[row]["annotations"]
 
 
+#: Attributes of OxfordIIITPet, by the type of target.
+_PETS = {"category": "_labels", "binary-category": "_bin_labels", "segmentation": "_segs"}
+
 _KINDS = {
     "CocoDetection": _Kind(
         "torchvision.datasets.coco",
         "coco_dectection_wrapper_factory",
         lambda one: _Samples(list(one.ids), partial(_coco_path, one)),
-        _coco_target,
         lambda one: (one.root, one.coco, list(one.ids)),
+        _coco_target,
         methods=("_load_image", "_load_target"),
         optional=True,
     ),
@@ -101,16 +107,16 @@ _KINDS = {
         "torchvision.datasets.voc",
         "voc_detection_wrapper_factory",
         lambda one: _Samples(list(one.images)),
-        _voc_target,
         lambda one: (list(one.images), list(one.annotations)),
+        _voc_target,
         methods=("parse_voc_xml", "annotations"),
     ),
     "Kitti": _Kind(
         "torchvision.datasets.kitti",
         "kitti_wrapper_factory",
         lambda one: _Samples(list(one.images)),
-        lambda one: one._parse_target if one.train else None,
         lambda one: (list(one.images), list(one.targets), one.train),
+        lambda one: one._parse_target if one.train else None,
         methods=("_parse_target",),
         as_stored=True,
     ),
@@ -118,11 +124,33 @@ _KINDS = {
         "torchvision.datasets.widerface",
         "widerface_wrapper",
         lambda one: _Samples([info["img_path"] for info in one.img_info]),
-        _face_target,
         lambda one: (list(map(id, one.img_info)), one.split),
+        _face_target,
         boxes="bbox",
         values=("blur", "expression", "illumination", "occlusion", "pose", "invalid"),
         as_stored=True,
+    ),
+    "VOCSegmentation": _Kind(
+        "torchvision.datasets.voc",
+        "segmentation_wrapper_factory",
+        lambda one: _Samples(list(one.images)),
+        lambda one: (list(one.images), list(one.masks)),
+        parts=lambda one: {"mask": list(one.masks)},
+        methods=("masks",),
+    ),
+    "Cityscapes": _Kind(
+        "torchvision.datasets.cityscapes",
+        "cityscapes_wrapper_factory",
+        lambda one: _Samples(list(one.images)),
+        lambda one: (list(one.images), list(one.targets), list(one.target_type)),
+        parts=lambda one: {"semantic": [files[0] for files in one.targets]},
+    ),
+    "OxfordIIITPet": _Kind(
+        "torchvision.datasets.oxford_iiit_pet",
+        "oxford_iiit_pet_wrapper_factor",
+        lambda one: _Samples(list(one._images)),
+        lambda one: (list(one._images), list(one._segs), list(one._labels), one._target_types),
+        parts=lambda one: {name: getattr(one, _PETS[name]) for name in one._target_types},
     ),
 }
 
@@ -158,8 +186,8 @@ def wrapping_hint(dataset: Any) -> str:
         return ""
     return (
         "Wrap it: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
-        "transforms= of torchvision.transforms.v2, which take (image, target). The target is "
-        "then a dict of tensors: see docs/targets.md."
+        "transforms= of torchvision.transforms.v2, which take (image, target). The target then "
+        "has boxes as BoundingBoxes, masks as Mask: see docs/targets.md."
     )
 
 
@@ -189,7 +217,10 @@ def recognise_wrapped(dataset: Any) -> Images | NotKnown | None:
         return NotKnown(
             "torch's default dtype is not float32", "Leave torch.set_default_dtype out."
         )
-    keys = _cells(dataset._wrapper)["target_keys"]
+    if getattr(inner, "target_type", ["semantic"]) != ["semantic"]:
+        why = f"its targets are {' and '.join(inner.target_type)}"
+        return NotKnown(why, 'Take target_type="semantic", whose masks the core moves.')
+    keys = _cells(dataset._wrapper).get("target_keys", ())
     if "masks" in keys:
         why = "its masks are made of polygons"
         return NotKnown(why, 'Leave "masks" out of target_keys.')
@@ -223,27 +254,19 @@ def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
     return ""
 
 
-def _described(dataset: Any, inner: Any, kind: _Kind, keys: set[str]) -> Images | NotKnown:
+def _described(dataset: Any, inner: Any, kind: _Kind, keys: Collection[str]) -> Images | NotKnown:
     """Return how the core reads a wrapped dataset whose target has some keys."""
-    raw, transforms = kind.target(inner), dataset.transforms
+    transforms = dataset.transforms
     if _is_standard(transforms):
         why = "transform= takes its images alone, so that boxes do not follow them"
         return NotKnown(why, "Give it transforms=, which takes (image, target).")
-    listed = kind.images(inner)
-    if raw is None:
-        fields, joint = [Field(_TARGET, "column")], _no_target()
-    else:
-        # torchvision names an image without annotations, whatever keys are asked for.
-        fields, joint = _schema(kind, {*keys, "image_id"} if kind.optional else keys)
-    wrapper = getattr(sys.modules[_WRAPPER], kind.factory)(inner, keys)
-    read = partial(_values, kind, raw, wrapper, [*joint.targets], listed)
-    annotated = Annotated(listed, fields, read)
+    annotated, joint = (_with_dict if kind.parts is None else _with_parts)(inner, kind, keys)
 
     def opener(learns: bool) -> Source:
         cache = SeekCache(str(inner.root), DEFAULT_BYTES, None) if learns else None
         return AnnotatedSource(annotated, inner.root, cache)
 
-    what = f"{type(inner).__name__} of {human_count(len(listed), 'file')}"
+    what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     options = Options(inner.root, opener(False))
     recipe: Recipe | Refusal = compile_recipe(transforms, None, joint)
     if transforms is not None and (reason := pillow_changed()):
@@ -258,15 +281,49 @@ def _is_standard(transforms: Any) -> bool:
     return known is not None and isinstance(transforms, known)
 
 
-#: Name of the only target of test sets, which is None.
+#: Fields and form of samples whose target is None.
 _TARGET = "target"
+_NOTHING = (
+    [Field(_TARGET, "column")],
+    Joint(("image", _TARGET), {_TARGET: Target("objects")}),
+)
 
 
-def _no_target() -> Joint:
-    return Joint(("image", _TARGET), {_TARGET: Target("objects")})
+def _with_parts(inner: Any, kind: _Kind, keys: Collection[str]) -> tuple[Annotated, Joint]:
+    """Return a dataset whose target is one part, or a tuple of several; and a sample's form."""
+    assert kind.parts is not None
+    found = {name: list(values) for name, values in kind.parts(inner).items()}
+    if not found:
+        fields, joint = _NOTHING
+        return Annotated(kind.images(inner), fields, lambda row: {_TARGET: None}), joint
+    files = {name: values for name, values in found.items() if not set(map(type, values)) <= {int}}
+    fields = [
+        Field(name, "mask") if name in files else Field(name, "column", pa.int64())
+        for name in found
+    ]
+    targets = {name: Target("mask" if name in files else "values") for name in found}
+    joint = Joint(("image", tuple(targets) if len(targets) > 1 else next(iter(targets))), targets)
+
+    def read(row: int) -> dict[str, Any]:
+        return {name: values[row] for name, values in found.items()}
+
+    return Annotated(kind.images(inner), fields, read, files), joint
 
 
-def _schema(kind: _Kind, keys: set[str]) -> tuple[list[Field], Joint]:
+def _with_dict(inner: Any, kind: _Kind, keys: Collection[str]) -> tuple[Annotated, Joint]:
+    """Return a dataset whose target is a dict with some keys, or None; and a sample's form."""
+    listed, raw = kind.images(inner), kind.target(inner)
+    if raw is None:
+        fields, joint = _NOTHING
+    else:
+        # torchvision names an image without annotations, whatever keys are asked for.
+        fields, joint = _schema(kind, {*keys, "image_id"} if kind.optional else keys)
+    wrapper = getattr(sys.modules[_WRAPPER], kind.factory)(inner, keys)
+    read = partial(_values, kind, raw, wrapper, [*joint.targets], listed)
+    return Annotated(listed, fields, read), joint
+
+
+def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
     """Return the columns of targets with some keys, and a sample's form."""
     first = [name for name in ("annotation", "image_id", kind.boxes, *kind.values) if name in keys]
     fields, targets = [], {}
