@@ -32,14 +32,10 @@ ADDED = {
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},
     "Normalize": {"dtype"},
-    "Pad": {"mask_fill"},
     "RandAugment": {"version"},
-    "RandomAffine": {"mask_fill"},
-    "RandomCrop": {"mask_fill"},
     "RandomErasing": {"count", "in_double"},
-    "RandomPerspective": {"mask_fill"},
+    "RandomIoUCrop": {"p"},
     "RandomResizedCrop": {"in_double"},
-    "RandomRotation": {"mask_fill"},
     "TrivialAugmentWide": {"version"},
 }
 

@@ -69,7 +69,8 @@ def plan_fetches(
         draws: The draws.
     """
     large = extents.lengths >= _native.PARTIAL_BYTES
-    if not np.count_nonzero(large):
+    by_boxes = (step.needs_boxes for program in settings.recipe.programs for step in program.steps)
+    if not np.count_nonzero(large) or any(by_boxes):
         return {}
     sized = (extents.widths > 0) & (extents.heights > 0)  # others are damaged
     slots = np.flatnonzero(large & sized & (extents.seekable > 0))

@@ -13,7 +13,7 @@ from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step, is_ours
 from fastdata.transforms.tree import Builder, Number
 
 
@@ -91,12 +91,20 @@ class Policy(Chain):
 class Apply(Holder):
     """Several steps, one after the other, or none of them; see `RandomApply`."""
 
+    is_geometry = True
+    draws_geometry = True
+
     transforms: Transforms
     p: Probability = 0.5
 
     @property
     def words(self) -> str:
         return f"with p {self.p:g} {self.either(', ')}"
+
+    def cut(self, reading: Reading) -> bool:
+        only: Any = self.transforms[0] if len(self.transforms) == 1 else None
+        step = only.by_chance(self.p) if is_ours(only) else None
+        return step is not None and step.unfit(reading) is None and step.cut(reading)
 
     def channels_after(self, channels: int) -> int | None:
         return channels if super().channels_after(channels) == channels else None

@@ -67,6 +67,8 @@ class Step:
     resizes: ClassVar[bool] = False
     #: May stand beside a geometry: the core draws it while it decodes.
     is_geometry: ClassVar[bool] = False
+    #: As geometry, it depends on the image's boxes.
+    needs_boxes: ClassVar[bool] = False
     #: Changes targets alone, and leaves the image as it is.
     of_targets: ClassVar[bool] = False
 
@@ -164,6 +166,10 @@ class Step:
     def cut(self, reading: Reading) -> bool:
         """Add it to a reading's geometry, if it can stand there."""
         return False
+
+    def by_chance(self, p: float) -> Step | None:
+        """Return the geometry that does it with a probability; None if there is none."""
+        return None
 
     # --- other libraries ---------------------------------------------------------------------
 

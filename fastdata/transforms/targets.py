@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -210,9 +210,13 @@ class RandomIoUCrop(Transform):
         sampler_options: Least overlaps (intersection over union) that one is drawn of; 1 or more
             leaves the image whole. None: 0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.
         trials: Attempts before another overlap is drawn.
+        p: Probability.
     """
 
     any_floats = True
+    is_geometry = True
+    draws_geometry = True
+    needs_boxes = True
 
     min_scale: Annotated[float, checks.number_from(1e-6, 1.0)] = 0.3
     max_scale: Annotated[float, checks.number_from(1e-6, 1.0)] = 1.0
@@ -220,10 +224,32 @@ class RandomIoUCrop(Transform):
     max_aspect_ratio: Annotated[float, checks.number_from(1e-6, 1e6)] = 2.0
     sampler_options: Annotated[Sequence[float] | None, _options] = None
     trials: checks.Whole = 40
+    p: checks.Probability = field(default=1.0, kw_only=True)
 
     @property
     def words(self) -> str:
-        return "random crop that a box overlaps"
+        words = "random crop that a box overlaps"
+        return words if self.p == 1 else f"with p {self.p:g} ({words})"
+
+    @property
+    def refusal(self) -> str:
+        return "in which RandomIoUCrop finds no crop that a box overlaps enough"
+
+    def by_chance(self, p: float) -> Step:
+        return replace(self, p=self.p * p)
+
+    def cut(self, reading: Reading) -> bool:
+        reading.fixed, reading.cropped = None, True
+        reading.add_geometry(self)
+        return True
+
+    def geometry(self) -> Cut:
+        options: Any = self.sampler_options
+        return "iou_crop", (*self._ranges, self.trials, self.p, *options)
+
+    @property
+    def _ranges(self) -> tuple[float, ...]:
+        return self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio
 
     def unfit(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
@@ -235,9 +261,9 @@ class RandomIoUCrop(Transform):
         return True
 
     def emit(self, tree: Builder) -> None:
-        scales = (self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio)
         options: Any = self.sampler_options
-        tree.leaf("iou_crop", *scales, self.trials, *options, draws=1)
+        with tree.maybe(self.p):
+            tree.leaf("iou_crop", *self._ranges, self.trials, *options, draws=1)
 
     @classmethod
     def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
@@ -257,6 +283,9 @@ class RandomZoomOut(Filling, ByChance):
         p: Probability.
     """
 
+    is_geometry = True
+    draws_geometry = True
+
     fill: Fill = 0
     side_range: Annotated[Range, checks.range_from(1.0, checks.MOST_FACTOR)] = (1.0, 4.0)
     p: checks.Probability = 0.5
@@ -267,6 +296,16 @@ class RandomZoomOut(Filling, ByChance):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
+
+    def cut(self, reading: Reading) -> bool:
+        if not reading.pad(self.fills, "constant"):
+            return False
+        reading.fixed = None
+        reading.add_geometry(self)
+        return True
+
+    def geometry(self) -> Cut:
+        return "zoom_out", (self.p, *self.side_range)
 
     def emit_always(self, tree: Builder) -> None:
         tree.leaf("zoom_out", *self.side_range, 0, *tree.fill_of(self), draws=3)

@@ -635,57 +635,24 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
   return crop(x, random_place(height(), static_cast<int64_t>(h), false, key, draw + 1), w, h);
 }
 
-/// torchvision's RandomIoUCrop, whose parameters have single precision. An image without boxes that
-/// fit stays as it is once the option for that is drawn.
+/// An image without boxes that fit stays as it is once the option for that is drawn.
 Status PixelProgram::Drawing::iou_crop(uint64_t draw, int options) {
-  constexpr int kMostRounds = 1000;
   if (!targets) return {Code::bad_parameters, "a crop that depends on boxes, and there are none"};
   move_targets();
-  const uint64_t own = draw_bits(key, draw);
-  uint64_t number = 0;
-  for (int round = 0; round < kMostRounds; round++) {
-    const double least = v[5 + draw_integer(own, number++, options)];
-    if (least >= 1) return {};
-    for (int trial = 0; trial < static_cast<int>(v[4]); trial++, number += 4) {
-      const auto part = [&](int side, int of) {
-        return static_cast<int>(static_cast<float>(of) *
-                                draw_uniform_single(own, number + side, v[0], v[1]));
-      };
-      const int w = part(0, width()), h = part(1, height());
-      if (w < 1 || h < 1) continue;
-      const double ratio = static_cast<double>(w) / h;
-      if (!(v[2] <= ratio && ratio <= v[3])) continue;
-      const auto place = [&](int side, int room) {
-        return static_cast<int>(static_cast<float>(room) *
-                                draw_uniform_single(own, number + 2 + side, 0, 1));
-      };
-      const int left = place(0, width() - w), top = place(1, height() - h);
-      const TargetBox crop{static_cast<float>(left), static_cast<float>(top),
-                           static_cast<float>(left + w), static_cast<float>(top + h)};
-      bool any = false, enough = false;
-      for (const TargetBox& box : targets->boxes) {
-        if (!is_centred_in(box, crop)) continue;
-        any = true;
-        enough = enough || !(overlap(box, crop) < static_cast<float>(least));
-      }
-      if (!any || !enough) continue;
-      if (Status s = set_size(w, h); !s.ok()) return s;
-      add(Operation::iou_crop, left, top, w, h);
-      return {};
-    }
-  }
-  return {Code::bad_parameters, "no crop in 1000 rounds has a box that overlaps it enough"};
+  std::optional<CropBox> part;
+  if (!draw_iou_crop({v, v + 5, options}, draw_bits(key, draw), width(), height(), targets->boxes,
+                     part))
+    return {Code::bad_parameters, "no crop in 1000 rounds has a box that overlaps it enough"};
+  if (!part) return {};
+  const auto w = static_cast<double>(part->width), h = static_cast<double>(part->height);
+  if (Status s = set_size(w, h); !s.ok()) return s;
+  add(Operation::iou_crop, part->left, part->top, w, h);
+  return {};
 }
 
-/// torchvision's RandomZoomOut, whose parameters have single precision.
 Status PixelProgram::Drawing::zoom_out(uint64_t draw) {
-  const float factor = draw_uniform_single(key, draw, v[0], v[1]);
-  const auto whole = [](float value) { return std::trunc(static_cast<double>(value)); };
-  const double across = whole(static_cast<float>(width()) * factor) - width();
-  const double down = whole(static_cast<float>(height()) * factor) - height();
-  const double left = whole(static_cast<float>(across) * draw_uniform_single(key, draw + 1, 0, 1));
-  const double top = whole(static_cast<float>(down) * draw_uniform_single(key, draw + 2, 0, 1));
-  return pad(left, top, across - left, down - top, v + 2);
+  const Margins more = zoomed_out(width(), height(), v[0], v[1], key, draw);
+  return pad(more.left, more.top, more.right, more.bottom, v + 2);
 }
 
 void PixelProgram::Drawing::move_targets() {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "draws.h"
+
 namespace fastdata {
 namespace {
 
@@ -49,6 +51,44 @@ bool is_centred_in(const TargetBox& box, const TargetBox& crop) {
   return crop.x0 < x && x < crop.x1 && crop.y0 < y && y < crop.y1;
 }
 
+bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
+                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& found) {
+  constexpr int kMostRounds = 1000;
+  const double* v = of.values;
+  uint64_t number = 0;
+  for (int round = 0; round < kMostRounds; round++) {
+    const double least = of.options[draw_integer(key, number++, of.count)];
+    if (least >= 1) return true;
+    for (int trial = 0; trial < static_cast<int>(v[4]); trial++, number += 4) {
+      const auto part = [&](int side, int whole) {
+        return static_cast<int>(static_cast<float>(whole) *
+                                draw_uniform_single(key, number + side, v[0], v[1]));
+      };
+      const int w = part(0, width), h = part(1, height);
+      if (w < 1 || h < 1) continue;
+      const double ratio = static_cast<double>(w) / h;
+      if (!(v[2] <= ratio && ratio <= v[3])) continue;
+      const auto place = [&](int side, int room) {
+        return static_cast<int>(static_cast<float>(room) *
+                                draw_uniform_single(key, number + 2 + side, 0, 1));
+      };
+      const int left = place(0, width - w), top = place(1, height - h);
+      const TargetBox crop{static_cast<float>(left), static_cast<float>(top),
+                           static_cast<float>(left + w), static_cast<float>(top + h)};
+      bool any = false, enough = false;
+      for (const TargetBox& one : boxes) {
+        if (!is_centred_in(one, crop)) continue;
+        any = true;
+        enough = enough || !(overlap(one, crop) < static_cast<float>(least));
+      }
+      if (!any || !enough) continue;
+      found = CropBox{left, top, w, h};
+      return true;
+    }
+  }
+  return false;
+}
+
 void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPoint* first_point,
                     size_t point_count, int image_width, int image_height) {
   boxes.assign(first_box, first_box + box_count);
@@ -83,16 +123,8 @@ void Targets::move(const Call& call) {
     case Operation::pad: return pad(v);
     case Operation::crop:
       return crop(static_cast<float>(v[0]), static_cast<float>(v[1]), number(2), number(3));
-    case Operation::iou_crop: {
-      const TargetBox part{static_cast<float>(v[0]), static_cast<float>(v[1]),
-                           static_cast<float>(v[0] + v[2]), static_cast<float>(v[1] + v[3])};
-      std::vector<size_t> outside;
-      for (size_t i = 0; i < boxes.size(); i++)
-        if (!is_centred_in(boxes[i], part)) outside.push_back(i);
-      crop(part.x0, part.y0, number(2), number(3));
-      for (size_t i : outside) boxes[i] = {0, 0, 0, 0};
-      return;
-    }
+    case Operation::iou_crop:
+      return iou_crop(static_cast<float>(v[0]), static_cast<float>(v[1]), number(2), number(3));
     case Operation::affine:
       return warp({v[0], v[1], v[2], v[3], v[4], v[5], 0, 0, 1}, number(10), number(11));
     case Operation::tensor_affine: {
@@ -119,6 +151,16 @@ void Targets::crop(float left, float top, int new_width, int new_height) {
   for (TargetBox& b : boxes) b = {b.x0 - left, b.y0 - top, b.x1 - left, b.y1 - top};
   for (TargetPoint& p : points) p = {p.x - left, p.y - top};
   clamp();
+}
+
+void Targets::iou_crop(float left, float top, int new_width, int new_height) {
+  const TargetBox part{left, top, left + static_cast<float>(new_width),
+                       top + static_cast<float>(new_height)};
+  std::vector<size_t> outside;
+  for (size_t i = 0; i < boxes.size(); i++)
+    if (!is_centred_in(boxes[i], part)) outside.push_back(i);
+  crop(left, top, new_width, new_height);
+  for (size_t i : outside) boxes[i] = {0, 0, 0, 0};
 }
 
 void Targets::resize(int new_width, int new_height) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "augment/operations.h"
+#include "geometry/crops.h"
 
 namespace fastdata {
 
@@ -33,6 +35,8 @@ struct Targets {
   /// Does what the operation does to pixels; nothing, if it leaves them where they are.
   void move(const Call& call);
   void crop(float left, float top, int width, int height);
+  /// The same; boxes whose middle is outside become zeros.
+  void iou_crop(float left, float top, int width, int height);
   void resize(int width, int height);
   void flip(bool across);
   void clamp();
@@ -50,5 +54,17 @@ float overlap(const TargetBox& box, const TargetBox& crop);
 
 /// Whether the middle of a box is within a crop.
 bool is_centred_in(const TargetBox& box, const TargetBox& crop);
+
+/// The parameters of RandomIoUCrop: parts of the image's sides from, to; ratio from, to; trials;
+/// and the options.
+struct IoUCrop {
+  const double *values, *options;
+  int count;  // of options
+};
+
+/// Draws torchvision's RandomIoUCrop of an image, from a key of its own; none, if that is drawn.
+/// Its parameters have single precision. False: 1000 rounds have found none.
+bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
+                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& found);
 
 }  // namespace fastdata

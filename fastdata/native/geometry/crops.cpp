@@ -92,6 +92,19 @@ Size resized_shortest(double width, double height, double shortest, double bound
   return {std::trunc(width * r), std::trunc(height * r)};
 }
 
+Margins zoomed_out(int64_t width, int64_t height, double from, double to, uint64_t key,
+                   uint64_t draw) {
+  const float factor = draw_uniform_single(key, draw, from, to);
+  const auto whole = [](float value) { return std::trunc(static_cast<double>(value)); };
+  const auto more = [&](int64_t side) {
+    return whole(static_cast<float>(side) * factor) - static_cast<double>(side);
+  };
+  const double across = more(width), down = more(height);
+  const double left = whole(static_cast<float>(across) * draw_uniform_single(key, draw + 1, 0, 1));
+  const double top = whole(static_cast<float>(down) * draw_uniform_single(key, draw + 2, 0, 1));
+  return {left, top, across - left, down - top};
+}
+
 CropBox fixed_size_crop(int64_t width, int64_t height, int64_t to_width, int64_t to_height,
                         float number) {
   const auto place = [&](int64_t have, int64_t want) {

@@ -60,6 +60,15 @@ Size scale_jittered(double width, double height, const Size& target, double fact
 /// The size after torchvision's v2 RandomShortestSize. A bound of 0 is none. It may be 0.
 Size resized_shortest(double width, double height, double shortest, double bound);
 
+struct Margins {
+  double left, top, right, bottom;
+};
+
+/// What torchvision's RandomZoomOut puts around an image, by a factor that is uniform in
+/// (from, to), from draws `draw` to `draw` + 2. Its parameters have single precision.
+Margins zoomed_out(int64_t width, int64_t height, double from, double to, uint64_t key,
+                   uint64_t draw);
+
 /// The part of an image that FixedSizeCrop of torchvision's references leaves, from one number in
 /// [0, 1) of single precision. It may be smaller than the size, and is padded right and below then.
 CropBox fixed_size_crop(int64_t width, int64_t height, int64_t to_width, int64_t to_height,

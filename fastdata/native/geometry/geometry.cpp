@@ -95,7 +95,7 @@ struct Geometry::Drawing {
     const auto count = static_cast<int64_t>(step.filters.size());
     cut.filter = step.filters[count == 1 ? 0 : draw_integer(key, step.draw + kFilterDraw, count)];
   }
-  /// The image is too small for the step, or resized to a size that no image has.
+  /// The step cannot be done to the image, or makes it too large.
   void refuse(int number) {
     if (cut.too_small != 0) return;
     cut.too_small = number;
@@ -110,6 +110,8 @@ struct Geometry::Drawing {
   void take_resize(const GeometryStep& step, int number);
   void resize_keeping_ratio(const GeometryStep& step, int number);
   void crop_inside(const GeometryStep& step, int number);
+  void zoom_out(const GeometryStep& step, int number);
+  void iou_crop(const GeometryStep& step, int number);
   Cut finish(int64_t width, int64_t height);
 
  private:
@@ -141,6 +143,8 @@ void Geometry::Drawing::take(const GeometryStep& step, int number) {
                    centred(frame.height, whole(v[1]), v[2] != 0), whole(v[0]), whole(v[1])});
     case StepKind::corner_crop:
     case StepKind::random_crop: return crop_inside(step, number);
+    case StepKind::zoom_out: return zoom_out(step, number);
+    case StepKind::iou_crop: return iou_crop(step, number);
     case StepKind::clamp_boxes:
       if (targets) targets->clamp();
       return;
@@ -217,6 +221,35 @@ void Geometry::Drawing::crop_inside(const GeometryStep& step, int number) {
   crop({v[2] != 0 ? frame.width - width : 0, v[3] != 0 ? frame.height - height : 0, width, height});
 }
 
+void Geometry::Drawing::zoom_out(const GeometryStep& step, int number) {
+  const double* v = step.values.data();
+  if (draw_uniform(key, step.draw) >= v[0]) return;
+  const Margins more = zoomed_out(frame.width, frame.height, v[1], v[2], key, step.draw + 1);
+  const auto wide = static_cast<double>(frame.width), high = static_cast<double>(frame.height);
+  if (wide + more.left + more.right > kMaxResize || high + more.top + more.bottom > kMaxResize)
+    return refuse(number);
+  pad(whole(more.left), whole(more.top), whole(more.right), whole(more.bottom));
+}
+
+/// An image without targets is one without boxes.
+void Geometry::Drawing::iou_crop(const GeometryStep& step, int number) {
+  const double* v = step.values.data();
+  if (draw_uniform(key, step.draw) >= v[5]) return;
+  std::optional<CropBox> part;
+  const auto options = static_cast<int>(step.values.size()) - 6;
+  if (!draw_iou_crop({v, v + 6, options}, draw_bits(key, step.draw + 1), narrow(frame.width),
+                     narrow(frame.height), targets ? targets->boxes : std::vector<TargetBox>{},
+                     part))
+    return refuse(number);
+  if (!part) return;
+  Targets* const moved = std::exchange(targets, nullptr);
+  crop(*part);
+  targets = moved;
+  if (targets)
+    targets->iou_crop(static_cast<float>(part->left), static_cast<float>(part->top),
+                      narrow(part->width), narrow(part->height));
+}
+
 Cut Geometry::Drawing::finish(int64_t width, int64_t height) {
   if (!resized) {
     box = inside(common(frame, kept), width, height);
@@ -260,7 +293,8 @@ Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
     const std::string name(info.name);
     const auto least = static_cast<size_t>(info.values);
     if (step.values.size() < least ||
-        (step.values.size() > least && step.kind != StepKind::shortest_size))
+        (step.values.size() > least && step.kind != StepKind::shortest_size &&
+         step.kind != StepKind::iou_crop))
       throw std::invalid_argument("not as many values as it has for " + name);
     for (size_t i = 0; i < step.values.size(); i++)
       if (!(std::fabs(step.values[i]) <= (i < 2 ? kMaxSide : std::numeric_limits<double>::max())))

@@ -49,6 +49,11 @@ namespace fastdata {
   S(pad, 4)                                                                                        \
   /* a padding right and below: width, height that the image has at least; */                      \
   S(pad_to, 2)                                                                                     \
+  /* RandomZoomOut: its probability; factors of the sides from, to; [4] */                         \
+  S(zoom_out, 3)                                                                                   \
+  /* RandomIoUCrop: parts of the image's sides from, to; ratio from, to; trials; its */            \
+  /* probability; the options, 1 or more; [2] */                                                   \
+  S(iou_crop, 7)                                                                                   \
   /* Of boxes alone: clamps them to the image; */                                                  \
   S(clamp_boxes, 0)                                                                                \
   /* leaves out those below a size and an area, and those that reach outside */                    \
