@@ -68,10 +68,6 @@ class View:
     cuts: Cuts
 
 
-#: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
-ANY_SIZE = 1 << 15
-
-
 class Redrawn(NamedTuple):
     """Geometry of a sample with targets, drawn once its size was known.
 

@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import ANY_SIZE, Batch, Settings
-from fastdata.batches.buffers import BufferPool
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.stats import Counters
-from fastdata.batches.targets import converted
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.jpeg import DecodeError
@@ -22,7 +19,7 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import ANY_SIZE, Cuts
 from fastdata.transforms.joint import Moved
 from fastdata.transforms.reading import Step
 from fastdata.transforms.tree import MASK_FILTER, Bytes, native_program
@@ -30,6 +27,8 @@ from fastdata.transforms.tree import MASK_FILTER, Bytes, native_program
 if TYPE_CHECKING:
     import torch
 
+    from fastdata.batches.batch import Batch, Settings
+    from fastdata.batches.buffers import BufferPool
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField
 
@@ -256,7 +255,7 @@ class MaskPipeline:
         }
         if len(shapes) > 1:
             found = (self._or_zeros(batch, slot, kind) for slot in range(len(batch.masks)))
-            return [converted(torch.from_numpy(mask), target) for mask in found]
+            return [target.converted(torch.from_numpy(mask)) for mask in found]
         ((channels, height, width),) = shapes
         dtype = target.dtype or kind.name
         size = max(width, 1), max(height, 1)

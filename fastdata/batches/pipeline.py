@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.batches.batch import (
-    ANY_SIZE,
     Batch,
     OneOfBatch,
     Settings,
@@ -43,7 +42,7 @@ from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField

@@ -310,7 +310,7 @@ class TargetReader:
         target = self.joint.targets[name]
         if target.kind == "boxes" and whole and target.format in BOXES:
             tensor = tensor.long()
-        tensor = converted(tensor, target)
+        tensor = target.converted(tensor)
         classes: Any = sys.modules.get("torchvision.tv_tensors")
         if classes is None or self.joint.pure or target.pure:
             return tensor
@@ -326,11 +326,6 @@ class TargetReader:
 
 def _is_list(column: Column) -> bool:
     return column.ndim > 1 if isinstance(column, np.ndarray) else is_ragged(column.type)
-
-
-def converted(tensor: torch.Tensor, target: Target) -> torch.Tensor:
-    """Return a target's tensor in the dtype that it is delivered in."""
-    return tensor.to(getattr(sys.modules["torch"], target.dtype)) if target.dtype else tensor
 
 
 def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.batches.targets import TargetReader, converted
+from fastdata.batches.targets import TargetReader
 from fastdata.device.ragged import Ragged
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
@@ -54,4 +54,4 @@ def delivered_target(reader: TargetReader, name: str, column: Column | None, mov
     if found is None:
         return delivered(column, reader.field(name))
     values, offsets = map(torch.from_numpy, found)
-    return Ragged(converted(values, reader.joint.targets[name]), offsets)
+    return Ragged(reader.joint.targets[name].converted(values), offsets)

@@ -34,6 +34,8 @@ from fastdata import _native
 
 #: Remedy for an image that is smaller than a random crop.
 SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
+#: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
+ANY_SIZE = 1 << 15
 #: The structured array of a batch, (N,).
 Cuts: TypeAlias = "npt.NDArray[np.void]"
 

@@ -6,6 +6,7 @@ any form, and knows targets by their class.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -50,6 +51,10 @@ class Target:
     def settled(self) -> bool:
         """Whether it is converted so that later steps would compute with other numbers."""
         return bool(self.whole and (self.dtype or self.format != "xyxy"))
+
+    def converted(self, tensor: Any) -> Any:
+        """Return a tensor of it in the dtype that it is delivered in."""
+        return tensor.to(getattr(sys.modules["torch"], self.dtype)) if self.dtype else tensor
 
 
 @dataclass(frozen=True)
