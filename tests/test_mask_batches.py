@@ -305,7 +305,6 @@ def test_what_torchvision_does_not_do_to_masks_is_refused(v2: Any, grey: Path) -
         "RandAugment cannot be done": v2.Compose([v2.ToImage(), v2.RandAugment()]),
         "expands masks": v2.RandomRotation(20, expand=True),
         "masks are numbers": v2.Compose([v2.ToImage(), v2.RandomRotation(20, fill=[1, 2, 3])]),
-        "no fill for images": v2.Pad(3, fill={torch.Tensor: 3}),
     }
     for words, transform in refused.items():
         dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))

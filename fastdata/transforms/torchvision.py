@@ -180,11 +180,10 @@ def _translate_step(
 
 
 def _fills(fills: Mapping[Any, Any], kind: str) -> tuple[Any, int | None] | Declined:
-    """Return what a dict of fills has for images of a kind, and for masks."""
+    """Return what a dict of fills has for images of a kind, and for masks: 0 where it has none."""
     classes = {"tensor": sys.modules["torch"].Tensor, "image": tensor_image()}
-    image = fills.get(classes.get(kind, Image.Image), fills.get("others", ...))
-    if image is ...:
-        return Declined("it has no fill for images", raises=True)
+    image = fills.get(classes.get(kind, Image.Image), fills.get("others"))
+    image = 0 if image is None else image
     mask = fills.get(sys.modules["torchvision.tv_tensors"].Mask, fills.get("others"))
     if mask is image and isinstance(mask, Sequence):
         return image, None
