@@ -317,12 +317,13 @@ class PixelProgram:
         tables: Sequence[float],
     ) -> None: ...
     def draw(
-        self, key: int, width: int, height: int
+        self, key: int, width: int, height: int, targets: Targets | None = None
     ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
         """Return the draws for an image of this size, by a sample's key.
 
         These are [(operation, values)], [(left, top, width, height)] of erased parts, and the
-        width and height afterwards. ValueError: the program does not fit such an image.
+        width and height afterwards. ``targets``: those of the image, for crops that depend on
+        boxes; they stay as they are. ValueError: the program does not fit such an image.
         """
 
     def sizes(self, cuts: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:

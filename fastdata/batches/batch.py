@@ -221,8 +221,12 @@ class OneOfBatch(Alone):
         """Return the image's place in a view; a new one, if its size was not known before."""
         memory, slot = view.memory, self._slot
         if not program.one_size:
-            redrawn = self._batch.redrawn.get(self._slot)
-            (size,) = (program.sizes(cut) if redrawn is None else redrawn.moved.sizes).tolist()
+            batch = self._batch
+            if self._slot in batch.redrawn:
+                sizes = batch.redrawn[self._slot].moved.sizes
+            else:
+                sizes = program.sizes(cut) if batch.moved is None else batch.moved.sizes[self._one]
+            (size,) = sizes.tolist()
             if memory.array[slot].shape[1::-1] != tuple(size):
                 form = program.output.dtype, program.output.channels_last, program.output.channels
                 memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
@@ -247,7 +251,7 @@ class OneOfBatch(Alone):
                 cuts.append(program.draw(width, height, keys))
             else:
                 about = self._settings.reader, program, self._batch, one
-                cut, targets, moved = draw_joint(*about, (width, height), keys)
+                cut, targets, moved, _ = draw_joint(*about, (width, height), keys)
                 size = image.width, image.height
                 self._batch.redrawn[self._slot] = Redrawn(size, cut, targets, moved)
                 cuts.append(cut)
@@ -269,7 +273,7 @@ def draw_joint(
     which: slice,
     size: tuple[Any, Any],
     keys: npt.NDArray[np.uint64],
-) -> tuple[Cuts, _native.Targets, Moved]:
+) -> tuple[Cuts, _native.Targets, Moved, dict[int, str]]:
     """Draw the geometry of samples of a batch, and move their boxes and points with it.
 
     Args:
@@ -280,6 +284,10 @@ def draw_joint(
         size: Widths and heights of their images.
         keys: Their keys.
 
+    Returns:
+        The cuts, the core's targets, and where they move; and why targets cannot be used, by the
+        sample's place: it is then without any.
+
     Raises:
         FastdataError: A column cannot be read at all.
     """
@@ -287,9 +295,10 @@ def draw_joint(
     for name in reader.moved_columns:
         column, _ = result_of(batch.further[name].found, None)
         columns[name] = column[which]
+    columns, faults = reader.sound(columns)
     targets = reader.native(columns, *size)
     cuts, moved = program.move(targets, keys)
-    return cuts, targets, moved
+    return cuts, targets, moved, faults
 
 
 def _decode_one(

@@ -386,7 +386,10 @@ class Pipeline:
             else:
                 about = self._settings.reader, program, batch, slice(None)
                 sizes = gathered.widths, gathered.heights
-                cuts, batch.targets, batch.moved = draw_joint(*about, sizes, keys)
+                cuts, batch.targets, batch.moved, faults = draw_joint(*about, sizes, keys)
+                for slot, why in faults.items():
+                    error = self._source.problem(int(planned.indices[slot]), why)
+                    batch.failed.setdefault(slot, error)
             drawn.append(cuts)
         self._refuse_small(batch, drawn)
         if batch.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -114,12 +114,17 @@ class TargetReader:
         self._fields = {field.name: field for field in fields}
         self.joint = joint
         self._boxes, self._points = joint.names("boxes"), joint.names("points")
+        self._sanitised = [
+            name
+            for name in joint.names("values")
+            if joint.targets[name].sanitised and _has_lists(self._fields.get(name))
+        ]
         self._whole = [one for name in self._boxes if (one := joint.targets[name].whole)]
 
     @property
     def moved_columns(self) -> list[str]:
-        """Names of the columns that `native` needs."""
-        return [*self._boxes, *self._points, *self._whole]
+        """Names of the columns that `native` and `sound` need."""
+        return [*self._boxes, *self._points, *self._whole, *self._sanitised]
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
@@ -129,6 +134,36 @@ class TargetReader:
     def field(self, name: str) -> Field:
         """Return the field of that column."""
         return self._fields[self.column(name)]
+
+    def sound(self, columns: dict[str, Column]) -> tuple[dict[str, Column], dict[int, str]]:
+        """Take out the targets that cannot be used.
+
+        Args:
+            columns: Values of `moved_columns`.
+
+        Returns:
+            The columns, with nulls in the rows of such samples; and the reasons, by row.
+        """
+        faults = self._faults(columns)
+        if faults:
+            columns = {name: _without(column, faults) for name, column in columns.items()}
+        return columns, faults
+
+    def _faults(self, columns: Mapping[str, Column]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for name in (*self._boxes, *self._points):
+            column = columns[name]
+            if isinstance(column, pa.Array) and _has_ragged_items(column):
+                wide = None if name in self._points else 4
+                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, wide)}
+        for name in self._boxes:
+            boxes = _lengths(columns[name])
+            for other in self._sanitised:
+                entries = _lengths(columns[other])
+                for slot in np.flatnonzero(boxes != entries).tolist():
+                    why = f"{other} has {entries[slot]} entries for {boxes[slot]} boxes of {name}"
+                    found.setdefault(slot, why)
+        return found
 
     def native(
         self, columns: Mapping[str, Column], widths: npt.ArrayLike, heights: npt.ArrayLike
@@ -328,6 +363,44 @@ def _is_list(column: Column) -> bool:
     return column.ndim > 1 if isinstance(column, np.ndarray) else is_ragged(column.type)
 
 
+def _has_lists(field: Field | None) -> bool:
+    kind = None if field is None else field.type
+    return kind is not None and (is_ragged(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _has_ragged_items(column: pa.Array) -> bool:
+    return any(
+        check(column.type.value_type) for check in (pa.types.is_list, pa.types.is_large_list)
+    )
+
+
+def _lengths(column: Column) -> npt.NDArray[np.int64]:
+    """Return the number of items of each list of a column; a null has none."""
+    if isinstance(column, np.ndarray):
+        return np.full(len(column), column.shape[1], np.int64)
+    return as_numpy(column.value_lengths().fill_null(0)).astype(np.int64)
+
+
+def _without(column: Column, rows: Iterable[int]) -> Column:
+    """Return a column of lists with nulls in some rows; another column as it is."""
+    if isinstance(column, np.ndarray):
+        if column.ndim == 1:
+            return column
+        column = pa.array(column.tolist())
+    gone = set(rows)
+    return column.take(pa.array([None if at in gone else at for at in range(len(column))]))
+
+
+def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:
+    """Yield the rows whose lists have not so many items, or not as many as the first."""
+    lengths = _lengths(column.flatten())
+    if wide is None:
+        wide = int(lengths[0]) if len(lengths) else 0
+    rows = np.arange(len(column)).repeat(_lengths(column))
+    for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
+        yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
+
+
 def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Return the items of a column of lists, (M, …), and their offsets; a null has none.
 
@@ -361,6 +434,7 @@ def _items(values: pa.Array) -> npt.NDArray[Any]:
     return found
 
 
+@np.errstate(invalid="ignore", over="ignore")  # infinite boxes are boxes, too
 def corners(
     values: npt.NDArray[Any], meaning: str, sides: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float32]:
@@ -382,6 +456,7 @@ def corners(
     return boxes
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def in_format(
     boxes: npt.NDArray[np.float32],
     meaning: str,

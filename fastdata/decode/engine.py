@@ -425,11 +425,11 @@ class _OneOfBatch(Alone):
         if code == "bad_region":
             if (size := _image_size(sample)) is not None:
                 text += f" of {size[0]} x {size[1]} pixels"
-            cut, canvas = self._batch.cuts[self._index], self._batch._out.shape[2:0:-1]
+            cut, out = self._batch.cuts[self._index], self._batch._out[self._index]
             resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
             if not cut["whole"]:
                 text += f": {tuple(cut['box'].tolist())}"
-            if (resized, window) != (canvas, (0, 0)):
+            if (resized, window) != (out.shape[1::-1], (0, 0)):
                 text += f"; resized to {resized}, window at {window}"
         return DecodeError(code, text, offset, self._number)
 

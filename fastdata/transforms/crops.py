@@ -142,6 +142,15 @@ def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
     return checks.padding(who, name, 0 if given is None else given)
 
 
+def _leaves_places(step: Pad | RandomCrop, reading: Reading) -> Declined | None:
+    """Decline to pad by pixels of the image where boxes or points say what is in it."""
+    joint = reading.joint
+    if step.padding_mode == "constant" or joint is None or not joint.names("boxes", "points"):
+        return None
+    why = f"torchvision does not pad boxes and key points by {step.padding_mode!r}"
+    return Declined(why, 'take padding_mode="constant"', raises=True)
+
+
 @dataclass(frozen=True)
 class RandomCrop(Filling, _Cropping):
     """Crop at a position that is drawn uniformly.
@@ -183,6 +192,9 @@ class RandomCrop(Filling, _Cropping):
     @property
     def moves(self) -> bool:
         return self.adds_zeros or not (self.pads or self.pads_all)
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return _leaves_places(self, reading) if self.pads or self.pads_all else None
 
     def may_pad(self, size: Fixed) -> bool:
         return self.pads_all or super().may_pad(size)
@@ -269,6 +281,9 @@ class Pad(Filling):
     @property
     def words(self) -> str:
         return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
+
+    def unfit(self, reading: Reading) -> Declined | None:
+        return _leaves_places(self, reading)
 
     def size_after(self, size: Fixed) -> Fixed:
         left, top, right, bottom = self.padding  # type: ignore[misc]

@@ -56,7 +56,9 @@ namespace fastdata {
   O(crop, 4)                                                                                  \
   /* the same of an image whose boxes are zeros if their middle is outside */                 \
   O(iou_crop, 4)                                                                              \
-  /* Of boxes alone: clamps them to the image; */                                             \
+  /* Of boxes and points alone: moves them by x, y; */                                        \
+  O(shift_targets, 2)                                                                         \
+  /* of boxes alone: clamps them to the image; */                                             \
   O(clamp_boxes, 0)                                                                           \
   /* leaves out those below a size and an area, and those that reach outside */               \
   O(sanitize_boxes, 2)                                                                        \

@@ -603,6 +603,9 @@ Status PixelProgram::Drawing::centre_crop() {
   if (!(v[0] <= kMaxSide && v[1] <= kMaxSide)) return set_size(v[0], v[1]);  // it refuses these
   const int64_t x = centred(width(), static_cast<int64_t>(v[0]), false);
   const int64_t y = centred(height(), static_cast<int64_t>(v[1]), false);
+  const int64_t across = targets_ahead(width(), static_cast<int64_t>(v[0]));
+  const int64_t down = targets_ahead(height(), static_cast<int64_t>(v[1]));
+  if (targets && (across != 0 || down != 0)) add(Operation::shift_targets, across, down);
   const auto before_x = static_cast<double>(std::max<int64_t>(-x, 0));
   const auto before_y = static_cast<double>(std::max<int64_t>(-y, 0));
   if (Status s = pad(before_x, before_y, std::max(v[0] - width(), 0.0) - before_x,
@@ -623,8 +626,13 @@ Status PixelProgram::Drawing::corner_crop() {
 /// torchvision's RandomCrop.
 Status PixelProgram::Drawing::random_crop(uint64_t draw) {
   const double w = v[0], h = v[1], *mode_and_fill = v + 7;
-  if (Status s = pad(v[2], v[3], v[4], v[5], mode_and_fill); !s.ok()) return s;
-  if (v[6] != 0) {
+  const bool needed = v[6] != 0, at_once = needed && mode_and_fill[0] == 0;
+  const double wider = at_once ? std::max(w - (width() + v[2] + v[4]), 0.0) : 0;
+  const double higher = at_once ? std::max(h - (height() + v[3] + v[5]), 0.0) : 0;
+  if (Status s = pad(v[2] + wider, v[3] + higher, v[4] + wider, v[5] + higher, mode_and_fill);
+      !s.ok())
+    return s;
+  if (needed) {
     const double across = std::max(w - width(), 0.0), down = std::max(h - height(), 0.0);
     if (Status s = pad(across, 0, across, 0, mode_and_fill); !s.ok()) return s;
     if (Status s = pad(0, down, 0, down, mode_and_fill); !s.ok()) return s;

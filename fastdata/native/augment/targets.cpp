@@ -137,6 +137,7 @@ void Targets::move(const Call& call) {
     case Operation::perspective:
     case Operation::tensor_perspective:
       return warp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], 1}, width, height);
+    case Operation::shift_targets: return shift(static_cast<float>(v[0]), static_cast<float>(v[1]));
     case Operation::clamp_boxes: return clamp();
     case Operation::sanitize_boxes:
       return sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
@@ -148,8 +149,7 @@ void Targets::crop(float left, float top, int new_width, int new_height) {
   then({1, 0, -static_cast<double>(left), 0, 1, -static_cast<double>(top), 0, 0, 1});
   width = new_width;
   height = new_height;
-  for (TargetBox& b : boxes) b = {b.x0 - left, b.y0 - top, b.x1 - left, b.y1 - top};
-  for (TargetPoint& p : points) p = {p.x - left, p.y - top};
+  shift(-left, -top);
   clamp();
 }
 
@@ -161,6 +161,11 @@ void Targets::iou_crop(float left, float top, int new_width, int new_height) {
     if (!is_centred_in(boxes[i], part)) outside.push_back(i);
   crop(left, top, new_width, new_height);
   for (size_t i : outside) boxes[i] = {0, 0, 0, 0};
+}
+
+void Targets::shift(float x, float y) {
+  for (TargetBox& b : boxes) b = {b.x0 + x, b.y0 + y, b.x1 + x, b.y1 + y};
+  for (TargetPoint& p : points) p = {p.x + x, p.y + y};
 }
 
 void Targets::resize(int new_width, int new_height) {

@@ -37,6 +37,7 @@ struct Targets {
   void crop(float left, float top, int width, int height);
   /// The same; boxes whose middle is outside become zeros.
   void iou_crop(float left, float top, int width, int height);
+  void shift(float x, float y);
   void resize(int width, int height);
   void flip(bool across);
   void clamp();

@@ -74,6 +74,12 @@ int64_t centred(int64_t have, int64_t want, bool floored) {
   return static_cast<int64_t>(floored ? std::floor(offset) : std::nearbyint(offset));
 }
 
+int64_t targets_ahead(int64_t have, int64_t want) {
+  if (want <= have) return 0;
+  return static_cast<int64_t>(std::nearbyint(static_cast<double>(want - have) / 2)) -
+         (want - have) / 2;
+}
+
 int64_t random_place(int64_t have, int64_t want, bool pad, uint64_t key, uint64_t draw) {
   const int64_t before = pad ? std::max<int64_t>(want - have, 0) : 0;
   return draw_integer(key, draw, have + 2 * before - want + 1) - before;

@@ -139,6 +139,9 @@ void Geometry::Drawing::take(const GeometryStep& step, int number) {
                                      draw_uniform_single(key, step.draw, 0, 1)));
       return pad_to(v);
     case StepKind::centre_crop:
+      if (targets && v[2] == 0)
+        targets->shift(static_cast<float>(targets_ahead(frame.width, whole(v[0]))),
+                       static_cast<float>(targets_ahead(frame.height, whole(v[1]))));
       return crop({centred(frame.width, whole(v[0]), v[2] != 0),
                    centred(frame.height, whole(v[1]), v[2] != 0), whole(v[0]), whole(v[1])});
     case StepKind::corner_crop:
@@ -208,14 +211,22 @@ void Geometry::Drawing::crop_inside(const GeometryStep& step, int number) {
   const double* v = step.values.data();
   const int64_t width = whole(v[0]), height = whole(v[1]);
   const bool random = step.kind == StepKind::random_crop, pads = random && v[2] != 0;
-  if (random) pad(whole(v[3]), whole(v[4]), whole(v[5]), whole(v[6]));
+  if (random) {  // all at once, as boxes are clamped then
+    int64_t sides[4];
+    for (int i = 0; i < 4; i++) sides[i] = whole(v[3 + i]);
+    const int64_t across = width - (frame.width + sides[0] + sides[2]);
+    const int64_t down = height - (frame.height + sides[1] + sides[3]);
+    for (int i = 0; i < 4 && pads; i++) sides[i] += std::max<int64_t>(i % 2 ? down : across, 0);
+    pad(sides[0], sides[1], sides[2], sides[3]);
+  }
   if (!pads && (frame.width < width || frame.height < height)) {
     refuse(number);
     return crop({0, 0, width, height});
   }
   if (random) {
-    const CropBox part{random_place(frame.width, width, pads, key, step.draw),
-                       random_place(frame.height, height, pads, key, step.draw + 1), width, height};
+    const CropBox part{random_place(frame.width, width, false, key, step.draw),
+                       random_place(frame.height, height, false, key, step.draw + 1), width,
+                       height};
     return crop_if_larger(part);
   }
   crop({v[2] != 0 ? frame.width - width : 0, v[3] != 0 ? frame.height - height : 0, width, height});

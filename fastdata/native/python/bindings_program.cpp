@@ -11,6 +11,7 @@
 
 #include "augment/program.h"
 #include "geometry/cut.h"
+#include "python/bindings_targets.h"
 #include "python/python_view.h"
 
 namespace fastdata {
@@ -63,10 +64,12 @@ std::unique_ptr<PixelProgram> make_program(const std::vector<NodeTuple>& nodes,
 }
 
 /// ([(operation, values)], [(left, top, width, height)], width, height).
-py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height) {
+py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height,
+               const BoundTargets* targets) {
   Drawn drawn;
-  if (const Status s = program.draw(key, width, height, drawn); !s.ok())
-    throw py::value_error(s.detail);
+  Targets moved = targets ? targets->all.at(0) : Targets{};
+  const Status s = program.draw(key, width, height, drawn, targets ? &moved : nullptr);
+  if (!s.ok()) throw py::value_error(s.detail);
   py::list calls, erased;
   for (const Call& call : drawn.calls) {
     const NamedKind& info = info_of(call.operation);
@@ -112,7 +115,8 @@ void bind_program(py::module_& m) {
   m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
   py::class_<PixelProgram>(m, "PixelProgram")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
-      .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"))
+      .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"),
+           py::arg("targets") = py::none())
       .def("sizes", &sizes, py::arg("cuts"));
 }
 

@@ -1,0 +1,155 @@
+"""Impossible boxes and labels: torchvision's result, or an error of their sample."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from fastdata.converters import TableImages, pack
+from PIL import Image
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader, ImageDataset
+from fastdata.errors import SampleError, UsageError
+
+_SIZE = (40, 30)
+_NAN, _INF = math.nan, math.inf
+#: Boxes that any file may have.
+_BOXES: list[Any] = [
+    [[_NAN, 1, 20, 20], [1, 1, 20, 20], [1, _NAN, 3, _NAN]],
+    [[_INF, 1, _INF, 20], [-_INF, -_INF, _INF, _INF], [1, 1, 20, 20]],
+    [],
+    [[100, 100, 120, 130], [-50, -50, -10, -10], [1, 1, 5, 5]],
+    [[20, 20, 1, 1], [3, 9, 9, 3], [1, 1, 9, 9]],
+    [[1e30, 1, 1e38, 20], [1, 1, 2.0**53, 2.0**60], [1, 1, 5, 5]],
+    None,
+    [[1, 2, 30, 20]],
+]
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    import_torchvision()
+    from torchvision.transforms import v2
+
+    return v2
+
+
+def _packed(folder: Path, boxes: list[Any], labels: list[list[int]]) -> Path:
+    for number in range(len(boxes)):
+        Image.new("RGB", _SIZE, (number, 0, 0)).save(folder / f"{number}.png")
+    table = pa.table(
+        {
+            "path": [f"{number}.png" for number in range(len(boxes))],
+            "boxes": pa.array(boxes, pa.list_(pa.list_(pa.float64()))),
+            "labels": pa.array(labels, pa.list_(pa.int64())),
+        }
+    )
+    pack(TableImages(table, folder), folder / "packed", workers=1, order="source")
+    return folder / "packed"
+
+
+def _dataset(packed: Path, transform: Any) -> ImageDataset:
+    fields = ("image", "boxes", "labels")
+    return ImageDataset(packed, transforms=transform, fields=fields, formats={"boxes": "xyxy"})
+
+
+def _samples(dataset: ImageDataset, **options: Any) -> list[Any]:
+    loader: Any = DataLoader(dataset, 3, collate_fn=list, require_native=True, **options)
+    return [sample for batch in loader for sample in batch]
+
+
+def _labels() -> list[list[int]]:
+    return [list(range(10 * at, 10 * at + len(one or []))) for at, one in enumerate(_BOXES)]
+
+
+@pytest.fixture(scope="module")
+def impossible(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _packed(tmp_path_factory.mktemp("impossible"), _BOXES, _labels())
+
+
+@pytest.mark.parametrize("name", ["resize", "crop", "flip", "rotate", "sanitize", "format"])
+def test_impossible_boxes_are_what_torchvision_makes_of_them(
+    v2: Any, impossible: Path, name: str
+) -> None:
+    from torchvision import tv_tensors
+
+    steps = {
+        "resize": [v2.Resize((50, 60))],
+        "crop": [v2.CenterCrop((20, 20)), v2.SanitizeBoundingBoxes()],
+        "flip": [v2.RandomHorizontalFlip(1.0), v2.Pad(3), v2.ClampBoundingBoxes()],
+        "rotate": [v2.RandomRotation((30, 30)), v2.SanitizeBoundingBoxes()],
+        "sanitize": [v2.SanitizeBoundingBoxes()],
+        "format": [v2.ConvertBoundingBoxFormat("CXCYWH")],
+    }
+    transform = v2.Compose([*steps[name], v2.ToImage()])
+    samples = _samples(_dataset(impossible, transform))
+    for (_, found), boxes, labels in zip(samples, _BOXES, _labels(), strict=True):
+        given = torch.tensor(boxes or [], dtype=torch.float32).reshape(-1, 4)
+        target = {
+            "boxes": tv_tensors.BoundingBoxes(given, format="XYXY", canvas_size=_SIZE[::-1]),
+            "labels": torch.tensor(labels, dtype=torch.int64),
+        }
+        _, wanted = transform(Image.new("RGB", _SIZE), target)
+        pair = (one["boxes"].as_subclass(torch.Tensor) for one in (found, wanted))
+        torch.testing.assert_close(*pair, rtol=1e-6, atol=1e-4, equal_nan=True)
+        assert torch.equal(found["labels"], wanted["labels"])
+
+
+_GOOD = [[1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 8.0, 8.0]]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "labels", "words"),
+    [
+        (_GOOD, [1], "labels has 1 entries for 2 boxes of boxes"),
+        (_GOOD, [1, 2, 3], "labels has 3 entries for 2 boxes of boxes"),
+        (
+            [[1.0, 1.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0]],
+            [1, 2],
+            "boxes: a list has 3 numbers, not 4",
+        ),
+        ([None, [1.0, 2.0, 3.0, 4.0]], [1, 2], "boxes: a list has 0 numbers, not 4"),
+    ],
+)
+def test_a_sample_whose_targets_do_not_fit_together_is_bad(
+    v2: Any, tmp_path: Path, boxes: list[Any], labels: list[int], words: str
+) -> None:
+    """The others keep their own boxes and labels, in the same batch and in others."""
+    rows = [_GOOD, boxes, _GOOD, _GOOD[:1]]
+    packed = _packed(tmp_path, rows, [[10, 11], labels, [30, 31], [40]])
+    dataset = _dataset(packed, v2.Compose([v2.SanitizeBoundingBoxes(), v2.ToImage()]))
+    with pytest.raises(SampleError, match=f"1.*{words}"):
+        _samples(dataset)
+    with pytest.warns(UserWarning, match=words):
+        samples = _samples(dataset, on_error="skip")
+    assert len(samples) == len(rows)
+    expected = {0: (_GOOD, [10, 11]), 2: (_GOOD, [30, 31]), 3: (_GOOD[:1], [40])}
+    for image, target in samples:  # a substitute, too, has its own
+        pair = target["boxes"].tolist(), target["labels"].tolist()
+        assert pair == expected[int(image[0, 0, 0])]
+
+
+def test_many_boxes_in_one_sample(v2: Any, tmp_path: Path) -> None:
+    many = (np.random.default_rng(0).random((100_000, 4)) * 20).round(3)
+    packed = _packed(tmp_path, [many.tolist(), _GOOD], [list(range(100_000)), [1, 2]])
+    dataset = _dataset(packed, v2.Compose([v2.SanitizeBoundingBoxes(), v2.ToImage()]))
+    (_, target), (_, other) = _samples(dataset)
+    kept = (many[:, 2:] - many[:, :2] >= 1).all(1) & (np.prod(many[:, 2:] - many[:, :2], 1) >= 1)
+    assert abs(len(target["boxes"]) - int(kept.sum())) <= 5  # in single precision
+    assert np.allclose(target["boxes"].numpy(), many[target["labels"].numpy()])
+    assert other["labels"].tolist() == [1, 2]
+
+
+def test_strings_are_no_boxes(tmp_path: Path) -> None:
+    Image.new("RGB", _SIZE).save(tmp_path / "0.png")
+    strings = pa.array([[["1", "2", "x", "3"]]], pa.list_(pa.list_(pa.string())))
+    table = pa.table({"path": ["0.png"], "boxes": strings})
+    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1)
+    with pytest.raises(UsageError, match=r"its column boxes is .*string.*, which cannot be xyxy"):
+        _dataset(tmp_path / "packed", None)
