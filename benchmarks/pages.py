@@ -133,6 +133,19 @@ def _pairs(results: Path) -> Values:
     }
 
 
+def _targets(results: Path) -> Values:
+    result = _read(results / "targets.json")
+    table, *stages = _benchmark("targets").figures(result)
+    turns = next(iter(result["pipelines"].values()))["turns"]
+    return {
+        **result,
+        "machine": _machine(result),
+        "table": table,
+        "rounds": len(turns["fastdata"]),
+        "stages": "\n".join(f"### {one.title}\n\n{one}" for one in stages),
+    }
+
+
 def _fields(results: Path) -> Values:
     result = _read(results / "fields.json")
     opening, reading, collating = _benchmark("fields").figures(result)
@@ -246,6 +259,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "kinds": _kinds,
     "loading": _loading,
     "pairs": _pairs,
+    "detection-speed": _targets,
     "fields": _fields,
     "augmentations": _augmentations,
     "training": _training,
