@@ -84,7 +84,7 @@ class AnnotatedImages(TableImages):
             path="path",
             key="key",
             problem="problem",
-            files=[name for name in table.masks if name in chosen],
+            masks=[name for name in table.masks if name in chosen],
             formats={name: one for name, one in table.formats.items() if name in chosen},
             fields=fields,
             about=table.about,

@@ -189,7 +189,7 @@ def meanings_of(out: Path) -> dict[str, str]:
 
 
 COCO = {"boxes": "xywh", "polygons": "polygons", "rle": "rle", "keypoints": "xyv"}
-VOC = {"boxes": "xyxy"}
+VOC = {"boxes": "xyxy", "segmentation_class": "mask", "segmentation_object": "mask"}
 
 
 def coco(root: Path, **options: Any) -> CocoImages:
@@ -229,6 +229,7 @@ class TestConverters:
             ),
             (yolo_points(2), {"keypoints": "relative xy"}),
             (yolo_points(3), {"keypoints": "relative xyv"}),
+            (masked, {"mask": "mask"}),
         ],
     )
     def test_formats_of_others(
