@@ -513,7 +513,7 @@ class MaskJob(Work):
     images one after the other. ``kept``: (numbers of the objects to paint, among those of their
     image; offsets of each image's); None: all. ``targets``: after the cuts, for a program whose
     crops depend on boxes. ``fill``: of what cuts have outside the image. The offset of a failure is
-    the object's number in its image.
+    one more than the object's number in its image; 0: no object's.
 
     ValueError: the arguments do not fit each other.
     """

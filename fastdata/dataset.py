@@ -15,15 +15,14 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
-    BESIDES,
     LEAVE_OUT,
     NativeSamples,
     require_images,
-    require_names,
+    require_known,
     row_number,
     value_of,
 )
-from fastdata.batches.targets import GEOMETRY, TargetReader, joint_of
+from fastdata.batches.targets import TargetReader, joint_of
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -243,16 +242,7 @@ class ImageDataset(NativeSamples):
         given = self._given_fields
         if given is None:
             given = [name for name in ("image", "label") if name in known]
-        besides = BESIDES if self.transforms is None else (*BESIDES, GEOMETRY)
-        listed = ", ".join(dict.fromkeys([*known, *besides]))
-        require_names(given, f"Give a tuple of names, each once: {listed}.")
-        for name in given:
-            if name not in known and name not in besides:
-                of_joint = f" {name!r} needs transforms=." if name == GEOMETRY else ""
-                raise UsageError(
-                    f"{self.path}: has no field {name!r} (fields={given!r})",
-                    f"It has {listed}.{of_joint}",
-                )
+        require_known(given, known, self.path, joint=self.transforms is not None)
         require_images(self.path, known, self.further_transforms, given)
         if self.target_transform is not None and "label" not in known:
             raise UsageError(

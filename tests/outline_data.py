@@ -71,12 +71,14 @@ def random_outline(
     return {"size": size, "counts": encoded["counts"].decode()}
 
 
-def columns(images: list[list[Outline]]) -> tuple[pa.Array, pa.Array]:
+def columns(images: list[list[Outline]]) -> dict[str, pa.Array]:
     """Return the columns ``polygons`` and ``rle`` of images' objects."""
     polygons = [[one if isinstance(one, list) else [] for one in image] for image in images]
     runs = [[None if isinstance(one, list) else one for one in image] for image in images]
     texts = any(one and isinstance(one["counts"], str) for image in runs for one in image)
-    return pa.array(polygons, POLYGONS), pa.array(runs, TEXTS if texts else RLES)
+    types = {"polygons": POLYGONS, "rle": TEXTS if texts else RLES}
+    found = {"polygons": polygons, "rle": runs}
+    return {name: pa.array(found[name], kind) for name, kind in types.items()}
 
 
 def whole_cuts(sizes: list[tuple[int, int]]) -> npt.NDArray[np.void]:
@@ -102,7 +104,7 @@ def painted(
     ]
     guard = np.full(sum(areas) + 2, 77, np.uint8)
     job = _native.MaskJob(
-        native_outlines(widths, heights, *columns(images)),
+        native_outlines(widths, heights, columns(images)),
         cuts=whole_cuts(sizes) if cuts is None else cuts,
         sizes=np.array(results, np.int32).reshape(-1, 2),
         out=guard[1:-1],

@@ -67,7 +67,7 @@ class Moved:
 
     def move(self, *, warps: bool) -> None:
         """Do one operation."""
-        names = ["flip", "crop", "pad", *(["rotate", "affine"] if warps else ["resize"])]
+        names = ["flip", "crop", "pad", "resize", *(["rotate", "affine"] if warps else [])]
         getattr(self, f"_{self._draw.choice(names)}")()
 
     def _flip(self) -> None:
@@ -85,7 +85,7 @@ class Moved:
 
     def _resize(self) -> None:
         width, height = random_size(self._draw)
-        self.tree.call("resize", width, height, 0)
+        self.tree.call("resize", width, height, _native.FILTERS.index("nearest_floor"))
         self.masks = self._functional.resize(self.masks, [height, width])
 
     def _pad(self) -> None:

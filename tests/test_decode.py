@@ -359,3 +359,14 @@ print(len(Engine(2).submit(samples, out).failures()))
     told, errors = run.stdout.splitlines()
     assert "of 100000 decode threads" in told and "num_workers" in told
     assert errors == "1"
+
+
+def test_an_error_of_one_of_several_sizes_says_which_it_is():
+    out = [np.empty((side, side + 1, 3), np.uint8) for side in (4, 6)]
+    cuts = np.zeros(2, _native.CUT)
+    cuts["box"], cuts["size"] = [(0, 0, 9, 9), (0, 0, 99, 9)], [(5, 4), (9, 9)]
+    cuts["canvas"] = [(5, 4), (7, 6)]
+    with Engine(1) as engine:
+        pending = engine.submit([IMAGES[0]] * 2, out, cuts=cuts, fallback="never")
+        with pytest.raises(DecodeError, match=r"80 x 60 pixels.*0, 0, 99, 9.*resized to"):
+            pending.result()

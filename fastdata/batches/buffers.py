@@ -107,10 +107,7 @@ class BufferPool:
         each = np.prod(sizes, axis=1, dtype=np.int64) * channels
         each += -each % _ALIGNED
         ends = np.cumsum(each).tolist()
-        # A row of so many values: blocks of about one size serve batch after batch.
-        total = -(-max(ends[-1], 1) // _ROUNDED) * _ROUNDED
-        flat = self.batch(view, 1, (total, 1), dtype, True, 1)
-        values, row = flat.tensor.view(-1), flat.array.reshape(-1)
+        values, row = self.flat(view, ends[-1], dtype)
         found = BatchMemory([], [])
         for end, step, (width, height) in zip(ends, each.tolist(), sizes.tolist(), strict=True):
             begin, count = end - step, width * height * channels
@@ -120,6 +117,13 @@ class BufferPool:
             found.tensor.append(tensor.permute(2, 0, 1) if channels_last else tensor)
             found.array.append(array if channels_last else array.transpose(1, 2, 0))
         return found
+
+    def flat(self, view: int, count: int, dtype: str) -> tuple[Any, npt.NDArray[Any]]:
+        """Return memory for ``count`` values, as a flat tensor and array; not cleared."""
+        # A row of so many values: blocks of about one size serve batch after batch.
+        total = -(-max(count, 1) // _ROUNDED) * _ROUNDED
+        memory = self.batch(view, 1, (total, 1), dtype, True, 1)
+        return memory.tensor.view(-1)[:count], memory.array.reshape(-1)[:count]
 
     def _array(self, view: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         block = self._take(view, shape, dtype)

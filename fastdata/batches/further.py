@@ -15,11 +15,12 @@ from fastdata import _native
 from fastdata.batches.batch import Batch
 from fastdata.batches.helpers import InlineExecutor, await_done, helper_threads, result_of
 from fastdata.batches.masks import MaskPipeline
+from fastdata.batches.painted import OutlinePipeline
 from fastdata.errors import FastdataError, OutageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BLOBS, IMAGE, LABEL
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
@@ -296,7 +297,9 @@ class LabelPipeline(_OneStage):
         return batch.failed
 
 
-FurtherPipeline: TypeAlias = "Pipeline | BlobPipeline | ColumnPipeline | MaskPipeline"
+FurtherPipeline: TypeAlias = (
+    "Pipeline | BlobPipeline | ColumnPipeline | MaskPipeline | OutlinePipeline"
+)
 
 
 class Pipelines:
@@ -333,7 +336,7 @@ class Pipelines:
         }
         batch = self._first.begin(planned, key, further)
         for name, one in self._further.items():
-            if isinstance(one, MaskPipeline):
+            if isinstance(one, MaskPipeline | OutlinePipeline):
                 one.follow(further[name], batch)
         return batch
 
@@ -379,7 +382,7 @@ class Pipelines:
         if reader.joint.targets[name].kind == "geometry":
             assert batch.moved is not None
             return None, batch.moved
-        column = self._further[reader.column(name)]
+        column = self._further.get(reader.column(name))
         if not isinstance(column, ColumnPipeline):
             return None
         values = column.image(batch.further[reader.column(name)])
@@ -442,7 +445,10 @@ def open_pipelines(
     if "image" in fields:
         first = decoder(source, "image", fetch_of("image"))
     further: dict[str, FurtherPipeline] = {}
-    fields = [*fields, *(reader.moved_columns if reader else ())]
+    paints = reader is not None and MASKS in fields and bool(reader.outline_columns)
+    if reader is not None:
+        others = reader.outline_columns if paints else []
+        fields = [*fields, *reader.moved_columns, *others]
     for name, kind, *_ in source.fields:
         if name not in fields or name in (IMAGE.name, LABEL.name):
             continue
@@ -453,6 +459,9 @@ def open_pipelines(
             further[name] = BlobPipeline(own, engine, check, fetch_of(name))
         else:
             further[name] = decoder(FieldSource(source, name), name, fetch_of(name))
+    if paints:
+        assert not isinstance(first, LabelPipeline)
+        further[MASKS] = first.masks()
     return Pipelines(first, further, single, reader)
 
 

@@ -1,8 +1,9 @@
-"""Outlines of objects, from columns of polygons and of run lengths."""
+"""Masks of objects, painted from columns of their outlines."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,155 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastdata import _native
+from fastdata.storage.fields import MASKS, RELATIVE, Field
+from fastdata.transforms.tree import Bytes, native_program
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastdata.storage.columns import Column
+    from fastdata.transforms.geometry import Cuts
+    from fastdata.transforms.joint import Joint, Moved
+    from fastdata.transforms.reading import Step
 
 _Array = npt.NDArray[Any]
+#: Most bytes of an image's masks.
+_MOST_BYTES = 1 << 32
+#: Remedy for outlines that are no masks.
+HINT = "Correct its annotations."
 _TEXTS = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary
+
+
+class Painting(NamedTuple):
+    """Masks of a batch that the core paints.
+
+    Attributes:
+        job: The work.
+        values: The masks of all images, one after the other: a flat tensor.
+        masks: Each image's masks, uint8, (M, height, width): views of ``values``.
+        problems: Why images have no masks, by their place.
+    """
+
+    job: _native.MaskJob
+    values: torch.Tensor
+    masks: list[torch.Tensor]
+    problems: dict[int, str]
+
+    def failures(self) -> dict[int, str]:
+        """Return the problems, also of the finished work, by place; clear their masks."""
+        for place, _, detail, number in self.job.failures():
+            whose = f"object {number - 1} has " if number else "its masks: "
+            self.problems.setdefault(place, whose + detail)
+        for place in self.problems:
+            self.masks[place].zero_()
+        return self.problems
+
+
+class Outlines:
+    """Columns of outlines of a dataset.
+
+    Args:
+        fields: Those columns, by their format without `RELATIVE`.
+        joint: The form of a sample, with masks among its targets.
+        steps: The pixel program of the images.
+        fill: The value of what the geometry has outside the image.
+
+    Raises:
+        UsageError: Masks of bytes cannot have a fill.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        joint: Joint,
+        steps: tuple[Step, ...] = (),
+        fill: int = 0,
+    ) -> None:
+        self._fields, self._joint = fields, joint
+        bytes_of = Bytes("|u1", 0, 1)
+        self._program = native_program(steps, bytes_of) if steps else None
+        self._fill = bytes_of.fill(fill)[0]
+
+    def paint(
+        self,
+        columns: Mapping[str, Column],
+        sizes: _Array,
+        cuts: Cuts,
+        moved: Moved,
+        targets: _native.Targets | None,
+        room: Callable[[int], tuple[torch.Tensor, _Array]],
+        skip: Sequence[int] = (),
+    ) -> Painting:
+        """Return the masks of N images, and the work that paints them, which is not begun.
+
+        Args:
+            columns: Those of outlines and of boxes.
+            sizes: Width and height of the images, (N, 2).
+            cuts: Their geometry.
+            moved: Their boxes after all steps.
+            targets: Their boxes after the geometry.
+            room: Returns memory for so many bytes, as a flat tensor and array.
+            skip: Places of images whose masks are not wanted.
+        """
+        problems: dict[int, str] = {}
+        lists, counts = self._lists(columns, problems)
+        lengths = counts
+        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        if self._joint.targets[MASKS].sanitised:
+            lengths, numbers = np.diff(moved.offsets), moved.numbers
+        areas = np.prod(moved.sizes, axis=1, dtype=np.float64)
+        for place in np.flatnonzero(lengths * areas > _MOST_BYTES).tolist():
+            width, height = moved.sizes[place].tolist()
+            words = f"{lengths[place]:,} masks of {width} x {height} are more than 4 GiB"
+            problems.setdefault(place, words)
+        wanted = np.ones(len(counts), np.bool_)
+        wanted[[*problems, *skip]] = False
+        numbers, lengths = numbers[np.repeat(wanted, lengths)], np.where(wanted, lengths, 0)
+        tensor, array = room(int((lengths * areas).sum()))
+        job = _native.MaskJob(
+            native_outlines(sizes[:, 0], sizes[:, 1], lists, relative=self._relative),
+            cuts=cuts,
+            sizes=np.ascontiguousarray(moved.sizes),
+            out=array,
+            program=self._program,
+            kept=(numbers.astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64)),
+            targets=targets,
+            fill=self._fill,
+        )
+        masks, first = [], 0
+        for count, (width, height) in zip(lengths.tolist(), moved.sizes.tolist(), strict=True):
+            end = first + count * width * height
+            masks.append(tensor[first:end].view(count, height, width))
+            first = end
+        return Painting(job, tensor, masks, problems)
+
+    @property
+    def _relative(self) -> bool:
+        return any(one.format.startswith(RELATIVE) for one in self._fields.values())
+
+    def _lists(
+        self, columns: Mapping[str, Column], problems: dict[int, str]
+    ) -> tuple[dict[str, pa.Array], _Array]:
+        """Return the outlines by their format, and the number of objects of each image.
+
+        An image whose columns differ in that has none, and a problem.
+        """
+        lists = {meaning: _lists(columns[one.name]) for meaning, one in self._fields.items()}
+        named = {one.name: list_lengths(lists[meaning]) for meaning, one in self._fields.items()}
+        if self._joint.targets[MASKS].sanitised:
+            boxes = self._joint.names("boxes")[0]
+            named[boxes] = list_lengths(_lists(columns[boxes]))
+        (first, counts), *others = named.items()
+        for other, theirs in others:
+            for place in np.flatnonzero(theirs != counts).tolist():
+                words = f"it has {counts[place]} {first}, and {theirs[place]} {other}"
+                problems.setdefault(place, words)
+        if problems:
+            bad = np.isin(np.arange(len(counts)), list(problems))
+            rows = pa.array(np.arange(len(counts)), mask=bad)
+            lists = {meaning: one.take(rows) for meaning, one in lists.items()}
+            counts = np.where(bad, 0, counts)
+        return lists, counts
 
 
 def list_lengths(lists: pa.Array) -> _Array:
@@ -24,8 +171,7 @@ def list_lengths(lists: pa.Array) -> _Array:
 def native_outlines(
     widths: npt.ArrayLike,
     heights: npt.ArrayLike,
-    polygons: pa.Array | None,
-    runs: pa.Array | None,
+    lists: Mapping[str, pa.Array],
     *,
     relative: bool = False,
 ) -> _native.Outlines:
@@ -34,28 +180,31 @@ def native_outlines(
     Args:
         widths: Pixels, (N,).
         heights: Pixels, (N,).
-        polygons: A row for each image: for each object a list of polygons, each x, y, x, y, ….
-        runs: A row for each image: for each object ``size``, the mask's height and width, and
-            ``counts``, COCO's run lengths as a list or as text; null where it has polygons. Rows
-            have as many objects as those of ``polygons``.
+        lists: By format, with a row for each image. ``polygons``: for each object a list of
+            polygons, each x, y, x, y, …. ``rle``: for each object ``size``, the mask's height and
+            width, and ``counts``, COCO's run lengths as a list or as text; null where it has
+            polygons. Rows of both have as many objects.
         relative: Whether polygons are in parts of the image's sides.
-
-    Raises:
-        ValueError: The columns differ in their number of objects.
     """
-    columns = [column for column in (polygons, runs) if column is not None]
-    offsets = _offsets(columns[0])
-    for column in columns[1:]:
-        if not np.array_equal(offsets, _offsets(column)):
-            raise ValueError("polygons and run lengths of different numbers of objects")
+    polygons, runs = lists.get("polygons"), lists.get("rle")
     return _native.Outlines(
         np.ascontiguousarray(widths, np.int32),
         np.ascontiguousarray(heights, np.int32),
-        offsets,
+        _offsets(next(iter(lists.values()))),
         None if polygons is None else _polygons(polygons),
         relative,
         None if runs is None else _runs(runs),
     )
+
+
+def _lists(column: Column) -> pa.Array:
+    """Return a column as Arrow's lists."""
+    if not isinstance(column, np.ndarray):
+        return column
+    found = pa.array(column.ravel())
+    for size in column.shape[:0:-1]:
+        found = pa.FixedSizeListArray.from_arrays(found, size)
+    return found
 
 
 def _polygons(column: pa.Array) -> tuple[_Array, _Array, _Array]:

@@ -21,6 +21,7 @@ from fastdata.batches.batch import (
 )
 from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.batches.helpers import await_done, result_of
+from fastdata.batches.painted import OutlinePipeline
 from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch
@@ -38,7 +39,7 @@ from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.fields import IMAGE_AND_LABEL
+from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
@@ -144,6 +145,10 @@ class Pipeline:
             {**program.batch_options(_NO_CUTS), "dct_scaling": settings.dct_scaling}
             for program in programs
         ]
+
+    def masks(self) -> OutlinePipeline:
+        """Return the pipeline of masks that are painted beside these images."""
+        return OutlinePipeline(self._source, self._settings, self._engine, self._pool.of(MASKS))
 
     def begin(self, planned: Planned, key: int, further: dict[str, Any] | None = None) -> Batch:
         """Begin a batch.

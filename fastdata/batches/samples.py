@@ -20,12 +20,12 @@ from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
-from fastdata.batches.targets import reader_of
+from fastdata.batches.targets import GEOMETRY, reader_of
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
-from fastdata.storage.fields import BLOBS, Field
+from fastdata.storage.fields import BLOBS, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
@@ -76,6 +76,31 @@ def require_images(
                 f"{path}: transform has {name!r}, which is not in fields={given!r}",
                 "Name the field in fields=, or leave its transform out.",
             )
+
+
+def require_known(
+    names: Sequence[str], known: Mapping[str, Field], where: object, *, joint: bool
+) -> None:
+    """Check that a dataset has what ``fields=`` names.
+
+    Args:
+        names: The names.
+        known: The dataset's fields.
+        where: The dataset, for messages.
+        joint: Whether there is a joint transform.
+
+    Raises:
+        UsageError: It has not, or they are no names.
+    """
+    of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
+    besides = [*BESIDES, *(of_joint if joint else [])]
+    listed = ", ".join(dict.fromkeys([*known, *besides]))
+    require_names(names, f"Give a tuple of names, each once: {listed}.")
+    for name in names:
+        if name not in known and name not in besides:
+            needs = f" {name!r} needs transforms=." if name in of_joint else ""
+            what = f"{where}: has no field {name!r} (fields={names!r})"
+            raise UsageError(what, f"It has {listed}.{needs}")
 
 
 def value_of(source: Source, name: str, row: int) -> Any:
@@ -246,7 +271,9 @@ class SampleDecoder:
             raise error
         reader = self._settings["image"].reader
         targets = () if reader is None else reader.joint.targets
-        further = {*batch.further, *(name for name in targets if pipeline.target(batch, name))}
+        # Columns that only masks are painted from are none of a sample's.
+        further = batch.further.keys() & {*self._fields, *targets}
+        further |= {name for name in targets if pipeline.target(batch, name)}
         further -= self._settings.keys()
         return batch, {name: pipeline.samples(batch, name) for name in further}
 

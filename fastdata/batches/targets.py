@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BOXES, OUTLINES, POINTS, RELATIVE, Field
+from fastdata.storage.fields import BOXES, MASKS, POINTS, RELATIVE, Field, outlines_among
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fastdata.batches.images import Images
     from fastdata.decode.limits import Limits
     from fastdata.storage.source import Source
+    from fastdata.transforms.reading import Step
 
 #: Name of the field that says where each pixel of an image comes from.
 GEOMETRY = "geometry"
@@ -53,7 +55,11 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         field = known.get(name)
         if name == "image":
             continue
-        kind = "geometry" if name == GEOMETRY and field is None else _kind_of(field)
+        kind = _kind_of(field)
+        if _are_masks(name, fields):
+            kind = "outlines"
+        elif name == GEOMETRY and field is None:
+            kind = "geometry"
         targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
         if field is not None and field.format.endswith("xyv"):
             targets[name + VISIBILITY] = Target("visibility")
@@ -61,11 +67,16 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
     return Joint(("image", inner) if targets else ("image",), targets)
 
 
+def _are_masks(name: str, fields: Sequence[Field]) -> bool:
+    """Return whether a name is that of masks that are painted from outlines."""
+    return name == MASKS and bool(outlines_among(fields))
+
+
 def _kind_of(field: Field | None) -> str:
     if field is None:
         return "values"
     meaning = field.format.removeprefix(RELATIVE)
-    for kind, formats in (("boxes", BOXES), ("points", POINTS), ("outlines", OUTLINES)):
+    for kind, formats in (("boxes", BOXES), ("points", POINTS)):
         if meaning in formats:
             return kind
     return "mask" if field.kind == "mask" else "values"
@@ -125,6 +136,21 @@ class TargetReader:
     def moved_columns(self) -> list[str]:
         """Names of the columns that `native` and `sound` need."""
         return [*self._boxes, *self._points, *self._whole, *self._sanitised]
+
+    @property
+    def outline_columns(self) -> list[str]:
+        """Names of the columns that masks need; the first has outlines."""
+        if not self.joint.names("outlines"):
+            return []
+        return [*(field.name for field in self._outlines.values()), *self._boxes]
+
+    @property
+    def _outlines(self) -> dict[str, Field]:
+        return outlines_among(self._fields.values())
+
+    def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> Outlines:
+        """Return what paints masks, after the pixel program of their images; see `Outlines`."""
+        return Outlines(self._outlines, self.joint, steps, fill)
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
@@ -301,17 +327,19 @@ class TargetReader:
         """
         columns = {
             name: source.column(name, np.array([row]))
-            for name in map(self.column, self.joint.targets)
+            for name in {*map(self.column, self.joint.targets), *self.outline_columns}
             if name in self._fields and self._fields[name].kind == "column" and name != "label"
         }
         native = self.native(columns, *([side] for side in size))
         moved = Moved(*native.after(np.zeros(1, np.uint64)))
-        found = {}
-        for name in self.joint.targets:
+        found: dict[str, Any] = {}
+        for name, target in self.joint.targets.items():
             column = columns.get(self.column(name))
-            if column is not None:
+            if target.kind == "outlines":
+                found[name] = self.classed(name, self._painted(source, row, columns, moved))
+            elif column is not None:
                 (found[name],) = self.samples(name, column, moved)
-            elif self.joint.targets[name].kind == "mask":
+            elif target.kind == "mask":
                 found[name] = self._whole_mask(source, name, row, limits)
         return found
 
@@ -326,6 +354,24 @@ class TargetReader:
             return None
         planes = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
         return self.classed(name, torch.from_numpy(planes.copy()))
+
+    def _painted(
+        self, source: Source, row: int, columns: Mapping[str, Column], moved: Moved
+    ) -> torch.Tensor:
+        """Return the masks of one sample before any transform."""
+        import torch  # here, as listing and converting datasets needs none
+
+        def room(size: int) -> tuple[torch.Tensor, npt.NDArray[np.uint8]]:
+            tensor = torch.empty(size, dtype=torch.uint8, device="cpu")
+            return tensor, tensor.numpy()
+
+        cut = np.zeros(1, _native.CUT)
+        cut["whole"], cut["size"], cut["canvas"] = 1, moved.sizes, moved.sizes
+        painting = self.outlines().paint(columns, moved.sizes, cut, moved, None, room)
+        painting.job.run()
+        for words in painting.failures().values():
+            raise source.problem(row, words, "", HINT)
+        return painting.masks[0]
 
     def classed(
         self,
@@ -354,7 +400,7 @@ class TargetReader:
             return classes.BoundingBoxes(tensor, **about)  # type: ignore[no-any-return]
         if target.kind == "points":
             return classes.KeyPoints(tensor, canvas_size=size)  # type: ignore[no-any-return]
-        if target.kind == "mask":
+        if target.kind in ("mask", "outlines"):
             return classes.Mask(tensor)  # type: ignore[no-any-return]
         return tensor
 

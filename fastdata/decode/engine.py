@@ -474,26 +474,26 @@ class Engine:
 
     def begin(self, pending: PendingBatch) -> None:
         """Begin a batch that was made separately."""
+        self.work(pending._job)
+
+    def work(self, job: _native.Work) -> None:
+        """Begin any work of the core."""
         if self._engine is None:
             raise RuntimeError("the engine is closed")
-        self._engine.submit(pending._job)
+        self._engine.submit(job)
 
     def probe(self, extents: _native.Extents) -> _native.ProbeJob:
         """Begin to find the sizes and encodings of files; see :class:`_native.ProbeJob`."""
-        if self._engine is None:
-            raise RuntimeError("the engine is closed")
         job = _native.ProbeJob(extents)
-        self._engine.submit(job)
+        self.work(job)
         return job
 
     def read(
         self, extents: _native.Extents, skip: _Array | None = None, check: bool = True
     ) -> _native.ReadJob:
         """Begin to read samples whole; see :class:`_native.ReadJob`."""
-        if self._engine is None:
-            raise RuntimeError("the engine is closed")
         job = _native.ReadJob(extents, skip=skip, check=check)
-        self._engine.submit(job)
+        self.work(job)
         return job
 
     def close(self) -> None:

@@ -201,6 +201,7 @@ class LoaderConfig:
     def _require_fields(self, images: Images) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
         known = dict.fromkeys([*(field.name for field in images.schema), *BESIDES])
+        known |= dict.fromkeys(images.fields)  # masks that are painted, too
         if self.on_error == "zero" and known.keys() & {"valid"} & {*(self.fields or images.fields)}:
             raise UsageError(
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from fastdata.storage.arrow import as_numpy
 from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
 from fastdata.storage.fields import Field
 from fastdata.transforms.joint import ABSENT, Moved
+
+if TYPE_CHECKING:
+    from fastdata.batches.painted import OutlineBatch
 
 
 def delivered(column: Column, field: Field) -> Any:
@@ -55,3 +58,21 @@ def delivered_target(reader: TargetReader, name: str, column: Column | None, mov
         return delivered(column, reader.field(name))
     values, offsets = map(torch.from_numpy, found)
     return Ragged(reader.joint.targets[name].converted(values), offsets)
+
+
+def delivered_masks(reader: TargetReader, name: str, batch: OutlineBatch) -> Any:
+    """Return masks of a batch: a `fastdata.Ragged` if all have one size, else a list.
+
+    Args:
+        reader: The reader of its targets.
+        name: The target.
+        batch: The masks.
+    """
+    target, masks = reader.joint.targets[name], batch.masks
+    sizes = {one.shape[1:] for one in masks}
+    if len(sizes) > 1:
+        return [target.converted(one) for one in masks]
+    (size,) = sizes
+    values = torch.cat(masks) if batch.values is None else batch.values.view(-1, *size)
+    offsets = np.cumsum([0, *map(len, masks)], dtype=np.int64)
+    return Ragged(target.converted(values), torch.from_numpy(offsets))

@@ -20,7 +20,7 @@ from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_wrapped, wrapping_hint
 from fastdata.plan.schedule import Indices
-from fastdata.storage.fields import common_fields
+from fastdata.storage.fields import MASKS, common_fields, outlines_among
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
@@ -166,7 +166,10 @@ def _difference(one: Images, other: Images) -> str | None:
     if any(formats.get(field.name, field.format) != field.format for field in other.schema):
         return "formats= of fields"
     besides = {*BESIDES} - {field.name for field in (*one.schema, *other.schema)}
-    common = {field.name for field in common_fields([one.schema, other.schema])} | besides
+    shared = common_fields([one.schema, other.schema])
+    common = {field.name for field in shared} | besides
+    if outlines_among(shared):
+        common.add(MASKS)
     if (one.fields, one.further) != (other.fields, other.further) or not common >= {*one.fields}:
         return "fields"
     names = ("check", "dct_scaling", "limits")

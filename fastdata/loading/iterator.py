@@ -25,7 +25,7 @@ from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
-from fastdata.loading.delivered import delivered, delivered_target
+from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
@@ -328,6 +328,9 @@ class NativeIterator(Iterator[Any]):
         if target is not None:
             assert self._reader is not None
             return self._moved(delivered_target(self._reader, name, *target))
+        if self._reader is not None and name in self._reader.joint.names("outlines"):
+            masks = self._pipeline.image(batch, name)
+            return self._moved(delivered_masks(self._reader, name, masks))
         if name in batch.further:
             field = self._source.field(name)
             if self._as_torch and field.kind not in ("image", "mask"):

@@ -28,6 +28,8 @@ OUTLINES = ("polygons", "rle")
 RELATIVE = "relative "
 #: Formats of columns whose values lie in the image.
 FORMATS = (*BOXES, *POINTS, *OUTLINES, *(RELATIVE + one for one in (*BOXES, *POINTS, "polygons")))
+#: Name of the masks that columns of outlines give, where no field has it.
+MASKS = "masks"
 #: Names of fields.
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
@@ -177,6 +179,21 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
         if len(several) == len(schemas):
             found.append(field._replace(nullable=any(one.nullable for one in several)))
     return tuple(found)
+
+
+def outlines_among(fields: Iterable[Field]) -> dict[str, Field]:
+    """Return the columns that `MASKS` are painted from, by format without `RELATIVE`.
+
+    Empty if there are none, or a field has that name.
+    """
+    found: dict[str, Field] = {}
+    for field in fields:
+        meaning = field.format.removeprefix(RELATIVE)
+        if field.name == MASKS:
+            return {}
+        if meaning in OUTLINES:
+            found.setdefault(meaning, field)
+    return found
 
 
 def can_have(kind: pa.DataType, meaning: str) -> bool:

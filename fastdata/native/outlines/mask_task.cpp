@@ -101,7 +101,7 @@ Status MaskTask::work(size_t i) {
     if (Status s =
             outline(outlines, outlines.objects[i] + kept[k], size, scratch.changes, scratch.begins);
         !s.ok()) {
-      s.offset = static_cast<size_t>(kept[k]);
+      s.offset = static_cast<size_t>(kept[k]) + 1;
       return s;
     }
     if (sampled == calls.size()) {
