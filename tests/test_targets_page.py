@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from annotated import write_coco
-from fastdata.converters import CocoImages, pack
+from annotated import write_coco, write_images, write_mask
+from fastdata.converters import CocoImages, MaskedImages, pack
 from torchvision_stub import import_torchvision
 
 _PAGE = Path(__file__).parents[1] / "docs" / "targets.md"
@@ -21,6 +21,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = write_coco(found / "coco")
     files = sorted((root / "annotations").glob("*.json"))
     pack(CocoImages(root / "val2017", files), found / "boxes")
+    write_images(found / "scenes-source" / "images", ["a.jpg", "b.jpg", "c.jpg"])
+    for name in "abc":
+        write_mask(found / "scenes-source" / "masks" / f"{name}.png")
+    pack(MaskedImages(found / "scenes-source"), found / "scenes")
     return found
 
 
