@@ -225,3 +225,40 @@ def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
 def test_transforms_exclude_transform(packed: Path) -> None:
     with pytest.raises(UsageError, match="transforms="):
         ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))
+
+
+@pytest.mark.filterwarnings("ignore:.* could not be decoded")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank: int) -> None:
+    """Also where a substitute takes a bad sample's place, and after a resumption."""
+    transform = v2.Compose([v2.Resize((50, 60)), v2.SanitizeBoundingBoxes(), v2.ToImage()])
+    sizes = [ImageDataset(packed)[row][0].size for row in range(_ROWS)]
+    most = sorted(width * height for width, height in sizes)[_ROWS * 3 // 4]
+    bad = {row for row, (width, height) in enumerate(sizes) if width * height > most}
+    assert bad
+
+    def loader() -> Any:
+        dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS, max_pixels=most)
+        about = {"num_workers": workers, "shuffle": True, "seed": 3, "shard": (rank, 2)}
+        return DataLoader(dataset, 2, collate_fn=list, on_error="skip", **about)
+
+    def rows(batches: Any) -> list[int]:
+        found = []
+        for batch in batches:
+            for sample in batch:
+                found.append(int(sample[1]["name"].split()[1]))
+                _assert_same(sample, _as_torchvision(packed, found[-1], transform))
+        return found
+
+    whole = loader()
+    epochs = [rows(whole) for _ in range(3)]
+    for found in epochs:
+        assert len(found) == _ROWS // 2
+        assert not bad & set(found)
+    half = loader()
+    begun = iter(half)
+    first = rows([next(begun)])
+    resumed = loader()
+    resumed.load_state_dict(half.state_dict())
+    assert first + rows(resumed) == epochs[0]
