@@ -27,7 +27,16 @@ def by_pillow(image: Image.Image, cut: Any) -> Image.Image:
     image = image.convert("RGB").crop(tuple(cut["box"].tolist()))
     number = int(cut["filter"])
     filters = ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS")
+    flip = int(cut["flip"])
+    image = _mirrored(image, flip >> 2)  # as the image that was resized
     image = image.resize(tuple(cut["size"].tolist()), Image.Resampling[filters[number]])
+    image = _mirrored(image, flip >> 2)
     (x, y), (width, height) = cut["window"].tolist(), cut["canvas"].tolist()
     image = image.crop((x, y, x + width, y + height))
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if cut["flip"] & 1 else image
+    return _mirrored(image, flip)
+
+
+def _mirrored(image: Image.Image, bits: int) -> Image.Image:
+    """An image mirrored left to right by bit 0, top to bottom by bit 1."""
+    image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if bits & 1 else image
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if bits & 2 else image

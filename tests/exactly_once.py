@@ -52,6 +52,8 @@ class Simulated(SimpleNamespace):
 class Pipeline:
     """In the place of what decodes: a sample's pixels are its key; bad ones fail when finished."""
 
+    reader = None
+
     def __init__(self, bad: frozenset[int]) -> None:
         self._bad = bad
 

@@ -9,10 +9,13 @@ import json
 import linecache
 import os
 import sys
+import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import distributed as dist
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, Subset
 from torchvision_stub import import_torchvision
@@ -205,14 +208,14 @@ def lightning(root: str, how: str) -> None:
         def train_dataloader(self) -> Any:
             ours: dict[str, Any] = {"shard": "auto", "seed": 3} if how == "shard" else {}
             dataset = folder(root)
-            if how == "padded":
-                dataset.transform.transforms[0].pad_if_needed = True
-                dataset.transform.transforms[0].size = (64, 64)
-                resize = import_torchvision().transforms.Resize((32, 32))  # Pillow pads before it
-                dataset.transform.transforms.insert(1, resize)
+            if how == "cmyk":  # which Pillow decodes
+                path, label = dataset.samples[0]
+                other = Path(tempfile.mkdtemp()) / "cmyk.jpg"
+                Image.open(path).convert("CMYK").save(other)
+                dataset.samples[0] = (str(other), label)
             return DataLoader(dataset, 3, shuffle=True, num_workers=1, **ours)
 
-    two = how not in ("one process", "padded")
+    two = how not in ("one process", "cmyk")
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2 if two else 1,

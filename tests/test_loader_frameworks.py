@@ -135,14 +135,14 @@ def lacks(name: str) -> bool:
 @pytest.mark.skipif(lacks("lightning"), reason="lightning is not installed (make setup)")
 class TestLightning:
     def test_one_process(self, root: Path) -> None:
-        found = run(root, "lightning", "one process", "padded")
+        found = run(root, "lightning", "one process", "cmyk")
         (one,) = found["one process"]
         assert one["explained"].startswith("native")
         assert_shares([one], 0)
         # A warning names the user's line.
         assert one["told"] == []
-        (padded,) = found["padded"]
-        (line,) = padded["told"]
+        (other,) = found["cmyk"]
+        (line,) = other["told"]
         assert "trainer.fit(" in line
 
     @pytest.mark.parametrize("how", ["injected", "shard"])

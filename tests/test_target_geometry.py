@@ -43,7 +43,7 @@ def _pipelines(v2: Any) -> dict[str, Any]:  # noqa: F811
         "rotate": [resize, v2.RandomRotation(40, expand=True)],
         "affine": [resize, v2.RandomAffine(30, (0.2, 0.2), (0.7, 1.3), 10)],
         "perspective": [resize, v2.RandomPerspective(0.4, p=1.0)],
-        "zoom": [v2.RandomZoomOut(p=1.0), v2.RandomHorizontalFlip(), v2.CenterCrop(150)],
+        "zoom": [v2.RandomZoomOut(p=1.0), v2.RandomHorizontalFlip(), v2.CenterCrop(40)],
     }
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.batches.batch import Batch, Settings, View
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.outlines import HINT, Painting
 from fastdata.errors import FastdataError
@@ -19,6 +18,7 @@ from fastdata.transforms.geometry import ANY_SIZE
 if TYPE_CHECKING:
     import torch
 
+    from fastdata.batches.batch import Batch, Settings, View
     from fastdata.batches.buffers import BufferPool
     from fastdata.decode.engine import Engine
     from fastdata.plan.schedule import Planned

@@ -300,10 +300,13 @@ class NativeIterator(Iterator[Any]):
         pin: Callable[[Any], Any] = pin_memory
         return result if self._to_device is None else pin(result)
 
+    def _target_of(self, name: str, batch: Batch) -> Any:
+        return None if self._reader is None else self._pipeline.target(batch, name)
+
     def _values(self, name: str, batch: Batch) -> list[Any]:
         """Return a field of each sample of a batch."""
         indices = batch.planned.indices
-        if name == "image" or name in batch.further or self._pipeline.target(batch, name):
+        if name == "image" or name in batch.further or self._target_of(name, batch) is not None:
             return self._pipeline.samples(batch, name)
         if name == "index":
             numbers: list[int] = self._numbers(batch).tolist()
@@ -324,7 +327,7 @@ class NativeIterator(Iterator[Any]):
     def _field(self, name: str, batch: Batch) -> Any:
         if name == "image":
             return self._pipeline.image(batch)
-        target = self._pipeline.target(batch, name)
+        target = self._target_of(name, batch)
         if target is not None:
             assert self._reader is not None
             return self._moved(delivered_target(self._reader, name, *target))

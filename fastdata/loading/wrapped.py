@@ -187,7 +187,7 @@ def wrapping_hint(dataset: Any) -> str:
     return (
         "Wrap it: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
         "transforms= of torchvision.transforms.v2, which take (image, target). The target then "
-        "has boxes as BoundingBoxes, masks as Mask: see docs/targets.md."
+        "has boxes as BoundingBoxes, and masks as Mask."
     )
 
 
