@@ -43,12 +43,6 @@ from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sample
 from fastdata.plan.sharding import Epoch, State
 
 
-class Simulated(SimpleNamespace):
-    """A batch whose pixels are keys."""
-
-    patch = Batch.patch
-
-
 class Pipeline:
     """In the place of what decodes: a sample's pixels are its key; bad ones fail when finished."""
 
@@ -61,7 +55,7 @@ class Pipeline:
         keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
         view = SimpleNamespace(memory=BatchMemory(keys, keys))
         columns = {"label": planned.indices.copy()}
-        return Simulated(planned=planned, views=[view], columns=columns, further={}, lacking={})
+        return Batch(planned, key, views=[view], columns=columns)  # type: ignore[list-item]
 
     def advance(self, batch: Any) -> None: ...
 
