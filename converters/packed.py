@@ -16,8 +16,7 @@ from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching
-from fastdata.storage.arrow import python_values
-from fastdata.storage.columns import as_arrow
+from fastdata.storage.arrow import as_arrow, python_values
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource

@@ -17,7 +17,7 @@ from fastdata.converters.records import Source
 from PIL import Image
 from sources import jpeg
 
-from fastdata.storage.columns import as_arrow
+from fastdata.storage.arrow import as_arrow
 from fastdata.storage.packed import PackedSource
 
 #: Names of images, in and beside folders.

@@ -99,3 +99,11 @@ def simd(request: pytest.FixtureRequest) -> Iterator[str]:
     _native.set_simd(request.param)
     yield request.param
     _native.set_simd(before)
+
+
+@pytest.fixture(scope="session")
+def v2() -> Any:
+    """torchvision.transforms.v2; the test is skipped without torchvision."""
+    from torchvision_stub import import_torchvision  # here, as tests of the core have no torch
+
+    return import_torchvision().transforms.v2

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata.errors import CorruptionError
-from fastdata.storage.arrow import array, has_nulls, python_values
-from fastdata.storage.columns import ColumnReader, as_arrow, as_column, join_columns, write_column
+from fastdata.storage.arrow import array, as_arrow, has_nulls, python_values
+from fastdata.storage.columns import ColumnReader, as_column, join_columns, write_column
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.formats import Sample, open_writer
 from fastdata.storage.formats.parquet import extents

@@ -32,8 +32,8 @@ from PIL import Image
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import CorruptionError, UsageError
+from fastdata.storage.arrow import as_arrow
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.columns import as_arrow
 from fastdata.storage.fields import Field
 from fastdata.storage.records import Row, rows_to_batch, write_index
 from fastdata.transforms import CenterCrop

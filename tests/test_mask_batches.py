@@ -14,7 +14,6 @@ from containers import edit_manifest, pack_tree
 from fastdata.converters import TableImages
 from mask_calls import KINDS, as_png, mask_of, photograph
 from PIL import Image
-from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
@@ -22,14 +21,6 @@ from fastdata.errors import FastdataError, UsageError
 
 ROWS = 14
 CONTAINERS = ("shards", "parquet", "lmdb", "folder")
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    import_torchvision()
-    from torchvision.transforms import v2
-
-    return v2
 
 
 def _made(folder: Path, container: str, kind: str = "", **changed: Any) -> Path:
@@ -69,7 +60,7 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _expected(path: Path, row: int, transform: Any) -> Any:
-    """What torchvision makes of the files that were packed."""
+    """Samples that torchvision makes of the files that were packed."""
     from torchvision import tv_tensors
 
     folder = path.parent

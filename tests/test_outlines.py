@@ -16,7 +16,6 @@ from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from outline_data import cocos_mask, columns, painted, random_outline
 from PIL import Image
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import SampleError, UsageError
@@ -26,14 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 
 _FIELDS = ("image", "boxes", "labels", "masks")
 _ROWS = 12
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    import_torchvision()
-    from torchvision.transforms import v2
-
-    return v2
 
 
 @cache

@@ -31,7 +31,7 @@ from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
-from fastdata.storage.columns import as_arrow
+from fastdata.storage.arrow import as_arrow
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.source import Blob, Source

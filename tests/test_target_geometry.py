@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_targets import packed, v2  # noqa: F401
+from test_targets import packed  # noqa: F401
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
@@ -34,7 +34,7 @@ def _around(points: Any, size: Any) -> Any:
     return boxes.clamp(min=0).minimum(size.repeat(2).double())
 
 
-def _pipelines(v2: Any) -> dict[str, Any]:  # noqa: F811
+def _pipelines(v2: Any) -> dict[str, Any]:
     resize = v2.Resize((70, 80))
     return {
         "cut": [v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(1.0)],

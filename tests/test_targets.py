@@ -13,7 +13,6 @@ import torch
 from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import SlowPathWarning, UsageError
@@ -22,14 +21,6 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, Resize
 _FORMATS = {"boxes": "xywh", "keypoints": "xyv"}
 _FIELDS = ("image", "boxes", "labels", "keypoints", "name")
 _ROWS = 12
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    import_torchvision()
-    from torchvision.transforms import v2
-
-    return v2
 
 
 def _table(folder: Path) -> pa.Table:

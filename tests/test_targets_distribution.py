@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from test_targets import packed, v2  # noqa: F401
+from test_targets import packed  # noqa: F401
 
 from fastdata import ImageDataset
 

@@ -20,7 +20,6 @@ import torch
 from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, _native
 from fastdata.errors import UsageError
@@ -36,14 +35,6 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 _ROWS = 32
 _FORMATS = ("xyxy", "xywh", "cxcywh", "relative xyxy")
 _POINTS = 3
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    import_torchvision()
-    from torchvision.transforms import v2
-
-    return v2
 
 
 def _boxes(rng: Any, count: int, width: int, height: int) -> Any:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from fastdata.converters import TableImages, pack
 from PIL import Image
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import SampleError, UsageError
@@ -30,14 +29,6 @@ _BOXES: list[Any] = [
     None,
     [[1, 2, 30, 20]],
 ]
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    import_torchvision()
-    from torchvision.transforms import v2
-
-    return v2
 
 
 def _packed(folder: Path, boxes: list[Any], labels: list[list[int]]) -> Path:

@@ -20,7 +20,6 @@ from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
-from fastdata.transforms.joint import Moved
 from fastdata.transforms.reading import Step
 from fastdata.transforms.tree import MASK_FILTER, Bytes, native_program
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from fastdata.batches.buffers import BufferPool
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField
-
-#: Bytes of any mask, whose program is asked for sizes.
-_ANY = Bytes("<u2", 0, 3)
 
 
 class _Found(NamedTuple):
@@ -143,12 +139,8 @@ class MaskPipeline:
             return
         if image is None or not image.views:
             return
-        cuts = image.views[0].cuts
-        batch.sizes = cuts["canvas"].copy()
-        if self._steps:
-            assert image.targets is not None
-            after = image.targets.after(cuts["key"], native_program(self._steps, _ANY))
-            batch.sizes = Moved(*after).sizes
+        assert image.moved is not None
+        batch.sizes = image.moved.sizes.copy()
         batch.slow = {
             slot: self._helpers.submit(self._decode, batch, slot)
             for slot in range(len(batch.planned.indices))

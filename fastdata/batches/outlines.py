@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastdata import _native
+from fastdata.storage.arrow import as_arrow, list_lengths, list_offsets
 from fastdata.storage.fields import MASKS, RELATIVE, Field
 from fastdata.transforms.tree import Bytes, native_program
 
@@ -144,11 +145,11 @@ class Outlines:
 
         An image whose columns differ in that has none, and a problem.
         """
-        lists = {meaning: _lists(columns[one.name]) for meaning, one in self._fields.items()}
+        lists = {meaning: as_arrow(columns[one.name]) for meaning, one in self._fields.items()}
         named = {one.name: list_lengths(lists[meaning]) for meaning, one in self._fields.items()}
         if self._joint.targets[MASKS].sanitised:
             boxes = self._joint.names("boxes")[0]
-            named[boxes] = list_lengths(_lists(columns[boxes]))
+            named[boxes] = list_lengths(columns[boxes])
         (first, counts), *others = named.items()
         for other, theirs in others:
             for place in np.flatnonzero(theirs != counts).tolist():
@@ -160,12 +161,6 @@ class Outlines:
             lists = {meaning: one.take(rows) for meaning, one in lists.items()}
             counts = np.where(bad, 0, counts)
         return lists, counts
-
-
-def list_lengths(lists: pa.Array) -> _Array:
-    """Return the number of entries of each list, (N,), int64; 0 of null."""
-    found: _Array = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
-    return found
 
 
 def native_outlines(
@@ -190,21 +185,11 @@ def native_outlines(
     return _native.Outlines(
         np.ascontiguousarray(widths, np.int32),
         np.ascontiguousarray(heights, np.int32),
-        _offsets(next(iter(lists.values()))),
+        list_offsets(next(iter(lists.values()))),
         None if polygons is None else _polygons(polygons),
         relative,
         None if runs is None else _runs(runs),
     )
-
-
-def _lists(column: Column) -> pa.Array:
-    """Return a column as Arrow's lists."""
-    if not isinstance(column, np.ndarray):
-        return column
-    found = pa.array(column.ravel())
-    for size in column.shape[:0:-1]:
-        found = pa.FixedSizeListArray.from_arrays(found, size)
-    return found
 
 
 def _polygons(column: pa.Array) -> tuple[_Array, _Array, _Array]:
@@ -212,7 +197,7 @@ def _polygons(column: pa.Array) -> tuple[_Array, _Array, _Array]:
     polygons = pc.list_flatten(objects)
     numbers = pc.list_flatten(polygons).cast(pa.float64(), safe=False)
     # Nulls become NaN.
-    return _offsets(objects), _offsets(polygons), numbers.to_numpy(zero_copy_only=False)
+    return list_offsets(objects), list_offsets(polygons), numbers.to_numpy(zero_copy_only=False)
 
 
 def _runs(column: pa.Array) -> tuple[_Array, _Array, _Array]:
@@ -224,16 +209,10 @@ def _runs(column: pa.Array) -> tuple[_Array, _Array, _Array]:
     sizes[sides == 2] = flat[np.repeat(sides == 2, sides)].reshape(-1, 2)
     sizes[objects.is_valid().to_numpy(zero_copy_only=False) & (sides != 2)] = 0
     if not any(is_text(counts.type) for is_text in _TEXTS):
-        return sizes, _offsets(counts), _integers(pc.list_flatten(counts), np.uint32)
+        return sizes, list_offsets(counts), _integers(pc.list_flatten(counts), np.uint32)
     texts = [text or b"" for text in counts.cast(pa.large_binary()).to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return sizes, offsets, np.frombuffer(b"".join(texts), np.uint8)
-
-
-def _offsets(lists: pa.Array) -> _Array:
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum(list_lengths(lists), out=offsets[1:])
-    return offsets
 
 
 def _integers(values: pa.Array, dtype: type[np.integer[Any]]) -> _Array:

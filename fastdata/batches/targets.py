@@ -15,7 +15,7 @@ from fastdata import _native
 from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_numpy
+from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BOXES, MASKS, POINTS, RELATIVE, Field, outlines_among
@@ -183,9 +183,9 @@ class TargetReader:
                 wide = None if name in self._points else 4
                 found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, wide)}
         for name in self._boxes:
-            boxes = _lengths(columns[name])
+            boxes = list_lengths(columns[name])
             for other in self._sanitised:
-                entries = _lengths(columns[other])
+                entries = list_lengths(columns[other])
                 for slot in np.flatnonzero(boxes != entries).tolist():
                     why = f"{other} has {entries[slot]} entries for {boxes[slot]} boxes of {name}"
                     found.setdefault(slot, why)
@@ -420,13 +420,6 @@ def _has_ragged_items(column: pa.Array) -> bool:
     )
 
 
-def _lengths(column: Column) -> npt.NDArray[np.int64]:
-    """Return the number of items of each list of a column; a null has none."""
-    if isinstance(column, np.ndarray):
-        return np.full(len(column), column.shape[1], np.int64)
-    return as_numpy(column.value_lengths().fill_null(0)).astype(np.int64)
-
-
 def _without(column: Column, rows: Iterable[int]) -> Column:
     """Return a column of lists with nulls in some rows; another column as it is."""
     if isinstance(column, np.ndarray):
@@ -439,10 +432,10 @@ def _without(column: Column, rows: Iterable[int]) -> Column:
 
 def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:
     """Yield the rows whose lists have not so many items, or not as many as the first."""
-    lengths = _lengths(column.flatten())
+    lengths = list_lengths(column.flatten())
     if wide is None:
         wide = int(lengths[0]) if len(lengths) else 0
-    rows = np.arange(len(column)).repeat(_lengths(column))
+    rows = np.arange(len(column)).repeat(list_lengths(column))
     for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
         yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
 
@@ -454,11 +447,8 @@ def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         UsageError: They are no numbers, or no arrays of one shape.
     """
     if isinstance(column, np.ndarray):
-        offsets = np.arange(len(column) + 1, dtype=np.int64) * column.shape[1]
-        return column.reshape(-1, *column.shape[2:]), offsets
-    offsets = np.zeros(len(column) + 1, np.int64)
-    np.cumsum(as_numpy(column.value_lengths().fill_null(0)), out=offsets[1:])
-    return _items(column.flatten()), offsets
+        return column.reshape(-1, *column.shape[2:]), list_offsets(column)
+    return _items(column.flatten()), list_offsets(column)
 
 
 def _items(values: pa.Array) -> npt.NDArray[Any]:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastdata.batches.targets import TargetReader
+from fastdata.batches.targets import TargetReader, lists_of
 from fastdata.device.ragged import Ragged
-from fastdata.storage.arrow import as_numpy
-from fastdata.storage.columns import Column, as_column, is_ragged, python_objects
+from fastdata.storage.columns import Column, is_ragged, python_objects
 from fastdata.storage.fields import Field
 from fastdata.transforms.joint import ABSENT, Moved
 
@@ -31,10 +30,7 @@ def delivered(column: Column, field: Field) -> Any:
         # A view of a file's memory may not be written to.
         return torch.from_numpy(column if column.flags.writeable else column.copy())
     if not field.nullable and is_ragged(column.type):
-        values = as_column(column.flatten())
-        assert isinstance(values, np.ndarray)
-        offsets = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(as_numpy(column.value_lengths()), out=offsets[1:])
+        values, offsets = lists_of(column)
         return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(offsets))
     return python_objects(column, field)
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
-from fastdata.storage.columns import Column, as_arrow
+from fastdata.storage.arrow import as_arrow
+from fastdata.storage.columns import Column
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 from fastdata.storage.files import read_file
 from fastdata.storage.listed import FilesSource

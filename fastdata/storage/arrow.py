@@ -305,3 +305,27 @@ def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
     """Return NumPy's type for Arrow's integers and floats."""
     # Both call integer types by the same names. `to_pandas_dtype` asks for pandas.
     return np.dtype(_FLOATS.get(str(kind), str(kind)))
+
+
+def as_arrow(column: npt.NDArray[Any] | pa.Array) -> pa.Array:
+    """Return a column as an Arrow array; the inverse of `fastdata.storage.columns.as_column`."""
+    if not isinstance(column, np.ndarray):
+        return column
+    values = pa.array(column.reshape(-1))
+    for width in reversed(column.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, width)
+    return values
+
+
+def list_lengths(column: npt.NDArray[Any] | pa.Array) -> npt.NDArray[np.int64]:
+    """Return the number of items of each list of a column, (N,); a null has none."""
+    if isinstance(column, np.ndarray):
+        return np.full(len(column), column.shape[1], np.int64)
+    return as_numpy(column.value_lengths().fill_null(0)).astype(np.int64)
+
+
+def list_offsets(column: npt.NDArray[Any] | pa.Array) -> npt.NDArray[np.int64]:
+    """Return where each list of a column begins among the items of all, and their end, (N + 1,)."""
+    offsets = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(list_lengths(column), out=offsets[1:])
+    return offsets

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, UsageError
-from fastdata.storage.arrow import fixed_items, has_nulls, item_type
+from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, item_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import Row, rows_to_batch, write_index
@@ -233,16 +233,6 @@ def as_column(array: pa.Array) -> Column:
         return array
     items = fixed_items(array)
     return array if items is None else items
-
-
-def as_arrow(column: Column) -> pa.Array:
-    """Return a column as an Arrow array; the inverse of `as_column`."""
-    if not isinstance(column, np.ndarray):
-        return column
-    values = pa.array(column.reshape(-1))
-    for width in reversed(column.shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, width)
-    return values
 
 
 def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None = None) -> Column:

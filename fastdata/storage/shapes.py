@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_numpy, unsliced
+from fastdata.storage.arrow import as_numpy, list_lengths, unsliced
 from fastdata.storage.fields import (
     BLOBS,
     BOXES,
@@ -148,7 +148,7 @@ def _not_of(wrong_length: Callable[[npt.NDArray[np.int64]], _Flags]) -> Callable
     """Return a function that finds nulls, and lists that have a wrong length or a null in them."""
 
     def wrong(lists: pa.Array) -> _Flags:
-        lengths = as_numpy(lists.value_lengths().fill_null(0)).astype(np.int64)
+        lengths = list_lengths(lists)
         return _nulls(lists) | wrong_length(lengths) | _lists_with(lists, _nulls)
 
     return wrong

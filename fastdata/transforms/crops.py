@@ -311,10 +311,21 @@ class _ToSize(Filling, Sized):
 
     is_geometry = True
     any_floats = True
+    #: The core's name for it, of a step and of a leaf.
+    kind: ClassVar[str]
+    draws_geometry: ClassVar[bool] = False
 
     size: Size
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
+
+    def geometry(self) -> Cut:
+        return self.kind, self.target
+
+    def emit(self, tree: Builder) -> None:
+        mode = checks.PADDING_MODES.index(self.padding_mode)
+        draws = int(self.draws_geometry)
+        tree.leaf(self.kind, *self.target, mode, *tree.fill_of(self), draws=draws)
 
     def may_pad(self, size: Fixed) -> bool:
         return size is None or self.target[0] > size[0] or self.target[1] > size[1]
@@ -342,7 +353,7 @@ class PadToSize(_ToSize):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
-    draws_geometry: ClassVar[bool] = False
+    kind: ClassVar[str] = "pad_to"
 
     @property
     def words(self) -> str:
@@ -350,13 +361,6 @@ class PadToSize(_ToSize):
 
     def size_after(self, size: Fixed) -> Fixed:
         return size and (max(size[0], self.target[0]), max(size[1], self.target[1]))
-
-    def geometry(self) -> Cut:
-        return "pad_to", self.target
-
-    def emit(self, tree: Builder) -> None:
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.leaf("pad_to", *self.target, mode, *tree.fill_of(self))
 
 
 @dataclass(frozen=True)
@@ -372,6 +376,7 @@ class FixedSizeCrop(_ToSize):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
+    kind: ClassVar[str] = "fixed_size_crop"
     draws_geometry: ClassVar[bool] = True
 
     @property
@@ -383,13 +388,6 @@ class FixedSizeCrop(_ToSize):
             return False
         reading.cropped = True
         return True
-
-    def geometry(self) -> Cut:
-        return "fixed_size_crop", self.target
-
-    def emit(self, tree: Builder) -> None:
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.leaf("fixed_size_crop", *self.target, mode, *tree.fill_of(self), draws=1)
 
 
 @dataclass(frozen=True)

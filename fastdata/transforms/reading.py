@@ -156,7 +156,7 @@ class Step:
 
     @property
     def refusal(self) -> str:
-        """What a message says of the size of an image that it cannot be done to."""
+        """The end of a message about an image that it cannot be done to: a clause on its size."""
         return f"which {self.title} cannot resize"
 
     def geometry(self) -> Cut:

@@ -104,7 +104,7 @@ class _Extra(Object):
 
 
 class _Super(Held):
-    """What super() returns."""
+    """The object that super() returns."""
 
     def __init__(self, run: Any, after: type[Any], real: Any) -> None:
         super().__init__(run, "super()", real)

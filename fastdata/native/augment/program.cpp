@@ -639,8 +639,8 @@ Status PixelProgram::Drawing::random_crop(uint64_t draw) {
   }
   if (!(w >= 1 && h >= 1 && w <= width() && h <= height()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
-  const int64_t x = random_place(width(), static_cast<int64_t>(w), false, key, draw);
-  return crop(x, random_place(height(), static_cast<int64_t>(h), false, key, draw + 1), w, h);
+  const int64_t x = random_place(width(), static_cast<int64_t>(w), key, draw);
+  return crop(x, random_place(height(), static_cast<int64_t>(h), key, draw + 1), w, h);
 }
 
 /// An image without boxes that fit stays as it is once the option for that is drawn.

@@ -80,9 +80,8 @@ int64_t targets_ahead(int64_t have, int64_t want) {
          (want - have) / 2;
 }
 
-int64_t random_place(int64_t have, int64_t want, bool pad, uint64_t key, uint64_t draw) {
-  const int64_t before = pad ? std::max<int64_t>(want - have, 0) : 0;
-  return draw_integer(key, draw, have + 2 * before - want + 1) - before;
+int64_t random_place(int64_t have, int64_t want, uint64_t key, uint64_t draw) {
+  return draw_integer(key, draw, have - want + 1);
 }
 
 Size scale_jittered(double width, double height, const Size& target, double factor) {

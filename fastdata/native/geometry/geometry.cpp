@@ -224,9 +224,8 @@ void Geometry::Drawing::crop_inside(const GeometryStep& step, int number) {
     return crop({0, 0, width, height});
   }
   if (random) {
-    const CropBox part{random_place(frame.width, width, false, key, step.draw),
-                       random_place(frame.height, height, false, key, step.draw + 1), width,
-                       height};
+    const CropBox part{random_place(frame.width, width, key, step.draw),
+                       random_place(frame.height, height, key, step.draw + 1), width, height};
     return crop_if_larger(part);
   }
   crop({v[2] != 0 ? frame.width - width : 0, v[3] != 0 ? frame.height - height : 0, width, height});
