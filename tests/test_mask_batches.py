@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 from pathlib import Path
@@ -301,3 +302,18 @@ def test_what_torchvision_does_not_do_to_masks_is_refused(v2: Any, grey: Path) -
         dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))
         with pytest.raises(UsageError, match=words):
             DataLoader(dataset, 2, collate_fn=list, require_native=True)
+
+
+def test_dropped_memory_is_used_again_without_the_garbage_collector(v2: Any, grey: Path) -> None:
+    transform = v2.Compose([v2.Resize((96, 96)), v2.ToImage()])
+    dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))
+    loader = DataLoader(dataset, 1, num_workers=1, prefetch_factor=1, collate_fn=list)
+    gc.collect()
+    gc.disable()
+    try:
+        places = [batch[0][0].data_ptr() for batch in loader]
+    finally:
+        gc.enable()
+    assert len(places) == ROWS
+    # One that is filled and one ahead; and the one that the loop variable still holds.
+    assert len(set(places)) <= 3

@@ -54,7 +54,7 @@ class MaskBatch:
 
     Attributes:
         planned: The samples.
-        image: The batch of their images; None until it has begun.
+        image: The batch of their images; None until it has begun, and once this one is finished.
         extents: Where they lie in a remote dataset.
         fetch: Fetch of them from there, until it is done.
         sizes: int32, (N, 2): width and height of each result.
@@ -178,6 +178,7 @@ class MaskPipeline:
                 batch.failed[slot] = found.error
             else:
                 self._counters.count(found.kind, found.decoder)
+        batch.image = None  # which refers to this batch: memory of a cycle comes back late
         for error in batch.failed.values():
             if isinstance(error, OutageError):  # the samples may be intact
                 raise error

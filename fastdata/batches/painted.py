@@ -32,7 +32,7 @@ class OutlineBatch:
 
     Attributes:
         planned: The samples.
-        images: The batch of their images.
+        images: The batch of their images; None until it has begun, and once this one is finished.
         painting: The masks, once they are begun.
         masks: Of each sample, uint8, (M, height, width); empty until the batch is finished.
         values: All of them, one after the other, flat; None if they are not so in memory.
@@ -151,6 +151,7 @@ class OutlinePipeline:
             if words := painting.failures():
                 problems[slot] = words[0]
             (batch.masks[slot],), batch.values = painting.masks, None
+        batch.images = None  # which refers to this batch: memory of a cycle comes back late
         return {
             slot: self._source.problem(int(batch.planned.indices[slot]), words, "", HINT)
             for slot, words in problems.items()
