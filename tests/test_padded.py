@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_targets import packed, v2  # noqa: F401
+from test_targets import packed  # noqa: F401
 
 from fastdata import DataLoader, ImageDataset, Padded, collate_padded
 from fastdata.errors import UsageError
