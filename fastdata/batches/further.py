@@ -390,14 +390,28 @@ class Pipelines:
         assert batch.moved is not None
         return values, batch.moved
 
-    def samples(self, batch: Batch, field: str = "image") -> list[Any]:
-        """Return a field of each sample of a finished batch."""
+    def samples(
+        self, batch: Batch, field: str = "image", lend: Callable[[Any], list[Any]] = list
+    ) -> list[Any]:
+        """Return a field of each sample of a finished batch.
+
+        Args:
+            batch: The batch.
+            field: Its name.
+            lend: Returns the views of a tensor, one for each sample.
+        """
         if field == "image":
             assert not isinstance(self._first, LabelPipeline)
-            return self._first.samples(batch)
+            return self._first.samples(batch, lend)
         if self.reader is not None and (target := self.target(batch, field)) is not None:
             return self.reader.samples(field, *target)
-        found: list[Any] = self._further[field].samples(batch.further[field])
+        further, of_field = self._further[field], batch.further[field]
+        no_views = BlobPipeline | ColumnPipeline | MaskPipeline | OutlinePipeline
+        found: list[Any] = (
+            further.samples(of_field)
+            if isinstance(further, no_views)
+            else further.samples(of_field, lend)
+        )
         for slot in batch.lacking.get(field, ()):
             found[slot] = None
         return found
