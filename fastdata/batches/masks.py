@@ -20,8 +20,9 @@ from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
+from fastdata.transforms.joint import MASK_FILTER
 from fastdata.transforms.reading import Step
-from fastdata.transforms.tree import MASK_FILTER, Bytes, native_program
+from fastdata.transforms.tree import Bytes, native_program
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +113,7 @@ class MaskPipeline:
         self._pool, self._helpers, self._counters, self._fetch = pool, helpers, counters, fetch
         (program,) = settings.recipe.programs
         self._steps, self._fill = program.pixels, program.mask_fill
+        self._target = self._reader.joint.targets[source.name]
 
     def begin(self, planned: Planned, key: int) -> MaskBatch:
         """Begin to fetch a batch's masks."""
@@ -231,7 +233,8 @@ class MaskPipeline:
         lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
         pixels = mask.pixels((0, 0, mask.width, lower))
         width, height = batch.sizes[slot].tolist()
-        return moved_mask(pixels, self._steps, cut, (width, height), own, self._fill)
+        size, how = (width, height), self._target.filter
+        return moved_mask(pixels, self._steps, cut, size, own, self._fill, how)
 
     def image(self, batch: MaskBatch) -> torch.Tensor | list[torch.Tensor]:
         """Return a finished batch's masks: (N, channels, height, width); a list of several sizes.
@@ -240,7 +243,7 @@ class MaskPipeline:
         """
         import torch  # here, as listing and converting datasets needs none
 
-        target = self._reader.joint.targets[self._source.name]
+        target = self._target
         there = [mask for mask in batch.masks if mask is not None]
         kind = np.result_type(*there) if there else np.dtype(np.uint8)
         shapes = {mask.shape for mask in there} or {
@@ -258,7 +261,7 @@ class MaskPipeline:
                 tensor[slot] = 0
             else:
                 tensor[slot].copy_(torch.from_numpy(mask))
-        return tensor  # type: ignore[no-any-return]
+        return target.converted(tensor)  # type: ignore[no-any-return]
 
     def _or_zeros(self, batch: MaskBatch, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         mask = batch.masks[slot]
@@ -296,6 +299,7 @@ def moved_mask(
     size: tuple[int, int],
     targets: _native.Targets | None = None,
     fill: int = 0,
+    filter: str = MASK_FILTER,  # noqa: A002
 ) -> npt.NDArray[Any]:
     """Return a mask after its image's geometry and steps.
 
@@ -309,6 +313,7 @@ def moved_mask(
         size: (width, height) of the result.
         targets: Those of the image, for steps that crop by boxes.
         fill: The value of what the cut has outside the image (`Program.mask_fill`).
+        filter: Of resizes: one that takes one pixel for each.
 
     Returns:
         (channels, height, width), of the same dtype.
@@ -320,11 +325,11 @@ def moved_mask(
     rows, columns = pixels.shape[:2]
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
     cut = cut.copy()
-    cut["filter"] = _native.FILTERS.index(MASK_FILTER)
+    cut["filter"] = _native.FILTERS.index(filter)
     parts = []
     for first in range(0, values.shape[2], 3):
         part = values[..., first : first + 3]
-        bytes_of = Bytes(pixels.dtype.str, first, part.shape[2])
+        bytes_of = Bytes(pixels.dtype.str, first, part.shape[2], filter)
         about = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
         parts.append(_moved(part, cut, size, {**about, "targets": targets}))
     found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)

@@ -18,7 +18,7 @@ from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
 from fastdata.loading.noticing import remedy, unread
-from fastdata.loading.wrapped import annotated_classes, recognise_wrapped, wrapping_hint
+from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import MASKS, common_fields, outlines_among
 from fastdata.storage.joined import JoinedSource
@@ -58,7 +58,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
             return overridden(reason)
         found = ImageDataset(dataset).described()
         return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
-    wrapped = recognise_wrapped(dataset)
+    wrapped = recognise_annotated(dataset)
     if wrapped is not None:
         return wrapped
     why = unread(dataset)

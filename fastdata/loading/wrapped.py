@@ -1,4 +1,4 @@
-"""Datasets of torchvision with boxes and masks, as ``wrap_dataset_for_transforms_v2`` wraps them.
+"""Datasets of torchvision with boxes and masks, mostly wrapped for its transforms v2.
 
 torchvision's own wrapper makes a sample's target, without its image and its masks; fastdata takes
 it apart to columns. So keys, dtypes and formats are torchvision's.
@@ -199,11 +199,11 @@ def _kind_of(dataset: Any) -> _Kind | None:
     return kind if kind is not None and first in annotated_classes() else None
 
 
-def recognise_wrapped(dataset: Any) -> Images | NotKnown | None:
-    """Return how fastdata reads a wrapped dataset, or why it cannot; None for other datasets."""
+def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
+    """Return how fastdata reads a dataset with targets, or why it cannot; None for other ones."""
     module: Any = sys.modules.get(_WRAPPER)
     if module is None or not isinstance(dataset, module.VisionDatasetTVTensorWrapper):
-        return None
+        return _recognise_bare(dataset)
     inner = vars(dataset).get("_dataset")
     kind = _kind_of(inner)
     if kind is None:
@@ -225,6 +225,26 @@ def recognise_wrapped(dataset: Any) -> Images | NotKnown | None:
         why = "its masks are made of polygons"
         return NotKnown(why, 'Leave "masks" out of target_keys.')
     return _described(dataset, inner, kind, keys)
+
+
+def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
+    """Return how fastdata reads a dataset of masks that is not wrapped; see above."""
+    base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
+    kind = _KINDS[base.__name__] if base is not None else None
+    if base is None or kind is None or kind.parts is None or dataset.transforms is None:
+        return None
+    found = kind.parts(dataset)
+    if len(found) != 1 or set(map(type, next(iter(found.values())))) <= {int}:
+        return None
+    own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods) or changed(base)
+    if own:
+        return overridden(own)
+    if _is_standard(dataset.transforms):
+        why = "transform= and target_transform= take the image and its mask one by one"
+        return NotKnown(why, "Give it transforms=, which takes both.")
+    annotated, joint = _with_parts(dataset, kind, ())
+    joint = joint.changed(joint.targets, as_pil=True, flat=True, filter="nearest")
+    return _as_images(dataset, dataset, kind, annotated, joint)
 
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
@@ -256,11 +276,23 @@ def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
 
 def _described(dataset: Any, inner: Any, kind: _Kind, keys: Collection[str]) -> Images | NotKnown:
     """Return how the core reads a wrapped dataset whose target has some keys."""
-    transforms = dataset.transforms
-    if _is_standard(transforms):
+    if _is_standard(dataset.transforms):
         why = "transform= takes its images alone, so that boxes do not follow them"
         return NotKnown(why, "Give it transforms=, which takes (image, target).")
     annotated, joint = (_with_dict if kind.parts is None else _with_parts)(inner, kind, keys)
+    return _as_images(dataset, inner, kind, annotated, joint, keys)
+
+
+def _as_images(
+    dataset: Any,
+    inner: Any,
+    kind: _Kind,
+    annotated: Annotated,
+    joint: Joint,
+    keys: Collection[str] = (),
+) -> Images:
+    """Return how the core reads a dataset that has some files and targets."""
+    transforms = dataset.transforms
 
     def opener(learns: bool) -> Source:
         cache = SeekCache(str(inner.root), DEFAULT_BYTES, None) if learns else None

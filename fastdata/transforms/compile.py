@@ -253,8 +253,11 @@ class _Libraries(Libraries):
         return (lambda transform: samples.courses(transform, count)) if count else None
 
     def _of_sample(self, transform: Any, kind: str, dtype: str) -> Found | None:
-        step = samples.of_leaves(transform)
-        return users.translate(transform, kind, dtype, self._traced) if step is None else step
+        if (step := samples.of_leaves(transform)) is not None:
+            return step
+        found = users.translate(transform, kind, dtype, self._traced)
+        pair = samples.of_pairs(transform, found) if isinstance(found, Declined) else None
+        return found if pair is None else pair
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(
@@ -342,6 +345,8 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
         return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
+    if reason := next(map(_of_pil_masks, views), ""):
+        return Refusal(reason, unknown_steps(views[0]))
     programs = []
     refusal = None
     for number, view in enumerate(views):
@@ -400,6 +405,15 @@ def _refusal(view: Reading) -> str:
     if not hint and not (resizes and why is not None and why.advice):
         hint = "Put it after what brings them to one size, such as RandomResizedCrop or CenterCrop."
     return f"{words} {hint}".rstrip()
+
+
+def _of_pil_masks(view: Reading) -> str:
+    """Say why a mask that is a PIL image cannot be delivered; "" if there is none."""
+    if view.joint is None or not view.joint.as_pil:
+        return ""
+    if view.tail:
+        return f"{LIBRARIES.name_of(view.tail[0])} takes a mask that is a PIL image: {view.why}."
+    return "The mask stays a PIL image: make it a tensor, such as torch.as_tensor(np.array(mask))."
 
 
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:

@@ -19,6 +19,9 @@ from fastdata.transforms.forms import leaves, mapped
 #: Kinds of targets that follow the image's geometry.
 MOVED = ("boxes", "points", "mask", "outlines")
 
+#: Filter of masks: torch's nearest.
+MASK_FILTER = "nearest_floor"
+
 #: Value of an optional target in a sample that lacks it.
 ABSENT = object()
 
@@ -37,6 +40,9 @@ class Target:
         pure: Whether it is a plain tensor, which transforms leave as it is.
         whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
         optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
+        as_pil: Of a mask: whether it is a PIL image, as before torchvision's v2.
+        filter: Of a mask: that of its resizes.
+        flat: Of a mask: whether it has no axis of channels, if it has one, as NumPy's arrays.
     """
 
     kind: str
@@ -46,6 +52,9 @@ class Target:
     pure: bool = False
     whole: str = ""
     optional: bool = False
+    as_pil: bool = False
+    filter: str = MASK_FILTER
+    flat: bool = False
 
     @property
     def settled(self) -> bool:
@@ -53,7 +62,9 @@ class Target:
         return bool(self.whole and (self.dtype or self.format != "xyxy"))
 
     def converted(self, tensor: Any) -> Any:
-        """Return a tensor of it in the dtype that it is delivered in."""
+        """Return a tensor of it in the dtype and the form that it is delivered in."""
+        if self.flat:
+            tensor = tensor.squeeze(-3) if tensor.shape[-3] == 1 else tensor.movedim(-3, -1)
         return tensor.to(getattr(sys.modules["torch"], self.dtype)) if self.dtype else tensor
 
 
@@ -82,6 +93,11 @@ class Joint:
     def still(self) -> bool:
         """Whether targets that would follow the image are plain tensors, so that they do not."""
         return self.pure or any(one.pure for one in self.targets.values() if one.kind in MOVED)
+
+    @property
+    def as_pil(self) -> bool:
+        """Whether a mask is a PIL image."""
+        return any(one.as_pil for one in self.targets.values())
 
     @property
     def settled(self) -> bool:

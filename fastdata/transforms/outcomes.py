@@ -47,6 +47,12 @@ def not_known(why: str) -> Declined:
     return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
 
 
+#: torchvision's v2 takes any PIL image for a picture.
+PIL_MASK = Declined(
+    "the mask is a PIL image, which it takes for another picture",
+    "wrap the dataset: torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)",
+)
+
 #: The transform raises on every path.
 HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)
 HAS_NO_FLOATS = Declined("it normalises floats, and has none here", raises=True)

@@ -22,6 +22,7 @@ from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
     NOT_KNOWN,
+    PIL_MASK,
     Conversion,
     Declined,
     Found,
@@ -71,6 +72,8 @@ class Step:
     needs_boxes: ClassVar[bool] = False
     #: Changes targets alone, and leaves the image as it is.
     of_targets: ClassVar[bool] = False
+    #: Knows what it does to a mask that is a PIL image.
+    takes_pil_masks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._keep(**checked(self))
@@ -426,7 +429,10 @@ class Reading:
             if views.crops:
                 return Declined("what is random before it would differ from view to view")
             return Declined("it stands in another transform: name all views in one Views")
+        pil_mask = self.joint is not None and self.joint.as_pil
         if is_ours(transform):
+            if pil_mask:
+                return PIL_MASK
             if self.has_tensor and ours is not None:
                 return HAS_TENSOR
             reason: Declined | None = transform.read(self)
@@ -437,6 +443,8 @@ class Reading:
         found = self.libraries.translate(transform, self.kind, self.dtype)
         if isinstance(found, Declined):
             return found
+        if pil_mask and not getattr(found, "takes_pil_masks", False):
+            return PIL_MASK
         before = {name: copy(value) for name, value in vars(self).items()}
         for step in found if isinstance(found, tuple) else (found,):
             reason = self.take(step)

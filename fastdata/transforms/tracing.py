@@ -86,11 +86,11 @@ def trace(function: Any, given: Any = 0) -> list[Path] | str:
     return courses(Run, lambda run: run.call(function, (_given(run, given),), {}))
 
 
-def courses(kind: type[Any], start: Callable[[Any], Any]) -> list[Path] | str:
+def courses(kind: Callable[[list[int]], Any], start: Callable[[Any], Any]) -> list[Path] | str:
     """Return every course that code can take, or why they are not known.
 
     Args:
-        kind: Class of a course, `Run` or one derived from it.
+        kind: Makes a course of the choices that it is to take: `Run`, or what is derived from it.
         start: Function that runs the code on one course; returns its result.
     """
     paths: list[Path] = []

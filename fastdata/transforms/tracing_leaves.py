@@ -257,7 +257,7 @@ class LeafRun(tracing.Run):
         return super().doubt(result)
 
     def wrap(self, value: Any, words: str) -> Any:
-        if isinstance(value, type) and value is _own(_CLASSES, value.__name__):
+        if isinstance(value, type) and value is own_function(_CLASSES, value.__name__):
             return Symbol(_TvClass(self, words, value))
         if (does := _known(value)) is not None:
             return Symbol(symbols.Known(self, words, does))
@@ -304,7 +304,7 @@ def trace_leaf(transform: Any, given: Sequence[State], which: int) -> list[Path]
 # --- functions ---------------------------------------------------------------------------------
 
 
-def _own(module: str, name: str) -> Any:
+def own_function(module: str, name: str) -> Any:
     """Return what a module of torchvision's has under a name, while that is its own."""
     found: Any = getattr(sys.modules.get(module), name, MISSING)
     defined = str(getattr(found, "__module__", ""))
@@ -323,7 +323,7 @@ def _known(value: Any) -> Callable[..., Any] | None:
     if not isinstance(value, types.FunctionType) or name not in _KNOWN:
         return None
     module, does = _KNOWN[name]
-    return does if value is _own(module, name) else None
+    return does if value is own_function(module, name) else None
 
 
 def _tensor(run: Any, data: Any) -> Any:

@@ -18,14 +18,13 @@ import numpy as np
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.forms import WARPS
+from fastdata.transforms.joint import MASK_FILTER
 
 # The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16
 
 # Enum classes Unit, Rounding and Mixing of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
-#: Filter of masks: torch's nearest.
-MASK_FILTER = "nearest_floor"
 TO_ZERO, TO_EVEN, UP = 1, 2, 3
 SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
@@ -68,11 +67,13 @@ class Bytes:
         dtype: Of the mask's values, in NumPy's words.
         first: The first of them, in a pixel.
         count: 1 to 3; channels beyond have any values.
+        filter: Of resizes.
     """
 
     dtype: str
     first: int
     count: int
+    filter: str = MASK_FILTER
 
     def fill(self, value: float) -> tuple[int, ...]:
         """Return the bytes of a value.
@@ -252,7 +253,8 @@ class Builder:
         """Return the number of a resize's filter; draw one of several."""
         if self._mask is not None:
             one = isinstance(interpolation, str)
-            interpolation = MASK_FILTER if one else [MASK_FILTER] * len(interpolation)
+            name = self._mask.filter
+            interpolation = name if one else [name] * len(interpolation)
         if isinstance(interpolation, str):
             return float(_native.FILTERS.index(interpolation))
         return self.table([float(_native.FILTERS.index(name)) for name in interpolation])

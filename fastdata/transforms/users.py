@@ -98,7 +98,7 @@ def parts(transform: Any, traced: Traced | None = None) -> Sequence[Any] | None:
     try:
         courses = (traced or _courses)(transform)
         if _makes_one(courses):
-            steps = _merged(courses, 0)
+            steps = merged(courses)
             return None if any(map(_is_ours, steps)) else steps
         return _several(name_of(transform), courses) if courses else None
     except Unknown:
@@ -127,7 +127,7 @@ def translate(transform: Any, kind: str, dtype: str, traced: Traced | None = Non
         if not _makes_one(courses):
             _several(name_of(transform), courses)
             return Declined("it makes several views, and stands in another transform")
-        return tuple(_merged(courses, 0))
+        return tuple(merged(courses))
     except Unknown as error:
         return not_known(str(error))
 
@@ -178,18 +178,32 @@ def _is_ours(step: Any) -> bool:
 # --- one image -------------------------------------------------------------------------------
 
 
-def _merged(courses: Sequence[Path], depth: int) -> list[Any]:
-    """Return the steps of a function of one image that takes one of several courses."""
+def merged(courses: Sequence[Path], made: Callable[[Any], Any] | None = None) -> list[Any]:
+    """Return the steps of a function of one image that takes one of several courses.
+
+    Args:
+        courses: The courses.
+        made: Returns the step of a node's; None: `Call`s and transforms are nodes' steps.
+
+    Raises:
+        Unknown: They are not known.
+    """
+    return _merged(courses, 0, made)
+
+
+def _merged(courses: Sequence[Path], depth: int, made: Callable[[Any], Any] | None) -> list[Any]:
     if len(courses) == 1:
         course = courses[0]
         if course.result.mode == "L":
             raise Unknown("it returns images of mode L")
         nodes = course.result.chain()[1:]
+        if made is not None:
+            return [made(node.step) for node in nodes]
         _check_draws(nodes)
         return [_step(node.step, course) for node in nodes]
     weights = courses[0].decisions[depth][0]
     options = [
-        _merged([one for one in courses if one.decisions[depth][1] == which], depth + 1)
+        _merged([one for one in courses if one.decisions[depth][1] == which], depth + 1, made)
         for which in range(len(weights))
     ]
     first, count = options[0], 0
