@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import target_data
 import torch
 from containers import digests
 from hangs import HANG
@@ -35,7 +36,14 @@ from hangs import HANG
 from fastdata import DataLoader, ImageDataset
 from fastdata.cli import main
 from fastdata.remote import RemoteOptions
-from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
+from fastdata.transforms import (
+    Compose,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    RandomResizedCrop,
+    Resize,
+    SanitizeBoundingBoxes,
+)
 
 SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 #: Seconds after which a process counts as hanging, on a machine that others use as well.
@@ -101,6 +109,9 @@ def command(*arguments: object) -> None:
 
 
 CROPS = Compose([RandomResizedCrop(32), RandomHorizontalFlip()])
+MOVES = Compose(
+    [RandomIoUCrop(), RandomHorizontalFlip(), Resize((32, 32)), SanitizeBoundingBoxes()]
+)
 
 
 class Operation:
@@ -221,12 +232,12 @@ class Cache(Operation):
 
 
 class Train(Operation):
-    """A loop that saves where it is, with what it has seen, and goes on from there."""
+    """A loop on targets that saves where it is, with what it has seen, and goes on from there."""
 
     def run(self) -> None:
-        of = ImageDataset(self.site.dataset, CROPS, staged=False)
-        fields = ("image", "label", "index")
-        loader = DataLoader(of, 3, seed=9, num_workers=2, order="random", fields=fields)
+        fields = (*target_data.FIELDS, "index")
+        of = ImageDataset(self.site.folder / "targets", transforms=MOVES, fields=fields)
+        loader = DataLoader(of, 3, seed=9, num_workers=2, order="random", require_native=True)
         saved, new = self.state / "checkpoint", self.state / f"new-{os.getpid()}"
         seen: list[Any] = []
         if saved.exists():
@@ -235,15 +246,15 @@ class Train(Operation):
             loader.load_state_dict(state["loader"])
         while len(seen) < 2 * len(loader):
             for batch in loader:
-                digest = hashlib.sha256(batch["image"].numpy().tobytes()).hexdigest()
-                seen.append([batch["index"].tolist(), batch["label"].tolist(), digest])
+                digest = hashlib.sha256(repr(target_data.plain(batch)).encode()).hexdigest()
+                seen.append([batch[1]["index"].tolist(), digest])
                 torch.save({"seen": seen, "loader": loader.state_dict()}, new)
                 os.replace(new, saved)
 
     def result(self) -> Any:
         seen = torch.load(self.state / "checkpoint", weights_only=True)["seen"]
         numbers = Counter(number for batch in seen for number in batch[0])
-        assert numbers == dict.fromkeys(range(len(self.site.images)), 2)
+        assert numbers == dict.fromkeys(range(target_data.ROWS), 2)
         return seen
 
 

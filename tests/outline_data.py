@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,9 @@ def cocos_mask(outline: Outline, width: int, height: int) -> npt.NDArray[np.uint
         outline = masks.merge(masks.frPyObjects(outline, height, width))
     elif not isinstance(outline["counts"], str):
         outline = masks.frPyObjects(outline, height, width)
-    mask: npt.NDArray[np.uint8] = masks.decode(outline)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it converts arrays as NumPy 1 did
+        mask: npt.NDArray[np.uint8] = masks.decode(outline)
     return mask
 
 

@@ -31,7 +31,7 @@ from torch.utils.data import Subset
 
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import FastdataError
-from fastdata.transforms import CenterCrop
+from fastdata.transforms import CenterCrop, Compose, SanitizeBoundingBoxes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 #: Bits flipped in each container, one at a time, each read through one of the paths.
@@ -69,7 +69,11 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
         image = folder / "tree" / f"class {number % 3}" / f"{number}.jpg"
         image.parent.mkdir(parents=True, exist_ok=True)
         sampling = ["4:2:0", "4:4:4", "grey"][number % 3]
-        image.write_bytes(encode(picture(300 + 7 * number, 280 - 5 * number, number), sampling))
+        size = 300 + 7 * number, 280 - 5 * number
+        image.write_bytes(encode(picture(*size, number), sampling))
+        classes = Image.effect_noise((9, 9), number).resize(size, 0)
+        (folder / "tree" / "class 1").mkdir(parents=True, exist_ok=True)
+        classes.save(folder / "tree" / CLASSES.format(number))
         if number % 4:
             Image.effect_noise((40, 30), number).save(image.with_suffix(".png"))
         if number % 3:
@@ -77,7 +81,8 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
     shutil.copytree(folder / "tree", folder / "loose")  # `folder` has its files there
     for container in CONTAINERS:
         root = folder / ("loose" if container == "folder" else "tree")
-        source = TableImages(table_of(root), root, files=["mask", "note"])
+        blobs: dict[str, Any] = {"files": ["mask", "note"], "masks": ["classes"]}
+        source = TableImages(table_of(root), root, formats=FORMATS, **blobs)
         pack_tree(source, folder / container, container, unit_size=100_000)
     return {container: Dataset(folder, container) for container in CONTAINERS}
 
@@ -89,12 +94,15 @@ def table_of(root: Path) -> pa.Table:
         number = int(path.stem)
         row = {"path": str(path.relative_to(root)), "label": path.parent.name}
         row |= {"text": f"caption {number} ü" if number % 5 else None, "score": number / 7}
-        row |= {"vector": [number + 0.5] * 96, "boxes": [[number] * 4] * (number % 3)}
+        row |= {"vector": [number + 0.5] * 96, "boxes": [[number, 2, 90, 80]] * (number % 3)}
+        row["polygons"] = [[[number, 2.5, 90, 3, 50, 80]]] * (number % 3)
+        row["classes"] = CLASSES.format(number)
         for name, suffix in (("mask", ".png"), ("note", ".bin")):
             other = path.with_suffix(suffix)
             row[name] = str(other.relative_to(root)) if other.exists() else None
         rows.append(row)
     types = {"vector": pa.list_(pa.float32(), 96), "boxes": pa.list_(pa.list_(pa.int16(), 4))}
+    types["polygons"] = pa.list_(pa.list_(pa.list_(pa.float64())))
     table = pa.Table.from_pylist(rows)
     fields = [pa.field(one.name, types.get(one.name, one.type)) for one in table.schema]
     return pa.Table.from_pylist(rows, pa.schema(fields))
@@ -102,12 +110,17 @@ def table_of(root: Path) -> pa.Table:
 
 COLUMNS = ("text", "score", "vector", "boxes")
 FIELDS = ("image", "label", "mask", "note", *COLUMNS)
+FORMATS = {"boxes": "xywh", "polygons": "polygons"}
+#: Place of a semantic mask in a tree.
+CLASSES = "class 1/{}.classes.png"
 
 
 def plain(value: Any) -> Any:
     """A value that `same` compares."""
     if isinstance(value, Ragged):
         return [one.tolist() for one in value.list()]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
     if isinstance(value, Image.Image):
         return np.asarray(value)
     return np.asarray(value) if isinstance(value, torch.Tensor) else value
@@ -156,7 +169,22 @@ def by_items(path: Path) -> Callable[[], Any]:
     return read
 
 
-PATHS = [by_loader, by_torch, by_items]
+def by_targets(path: Path) -> Callable[[], Any]:
+    fields = ("image", "label", "boxes", "masks", "classes")
+    transforms = Compose([CenterCrop(96), SanitizeBoundingBoxes(labels_getter=None)])
+    dataset = ImageDataset(path, transforms=transforms, fields=fields)
+    loader = DataLoader(dataset, 5, num_workers=2, require_native=True)
+
+    def read() -> list[Any]:
+        found: list[Any] = [dataset.classes]
+        for images, targets in loader:
+            found += [plain(images), *map(plain, targets.values())]
+        return found
+
+    return read
+
+
+PATHS = [by_loader, by_torch, by_items, by_targets]
 
 
 def same(found: list[Any], expected: list[Any]) -> bool:

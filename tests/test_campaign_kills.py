@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import target_data
 from containers import pack_tree
 from jpegs import encode, picture
 from web_server import WebServer
@@ -29,6 +30,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         image.write_bytes(encode(picture(70 + 5 * number, 90, number), "4:2:0"))
     pack_tree(tmp_path / "tree", tmp_path / "set", "shards", unit_size=30_000)
     pack_tree(tmp_path / "tree", tmp_path / "plain", "lmdb", seek_points=None)
+    pack_tree(target_data.source(), tmp_path / "targets", "shards", unit_size=30_000)
     with WebServer(tmp_path / "set") as server:
         done = subprocess.run(
             [sys.executable, Path(__file__).with_name("kills.py"), tmp_path, server.url,

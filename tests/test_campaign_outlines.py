@@ -21,8 +21,6 @@ from fastdata.transforms.tree import Builder
 
 #: Objects whose masks are painted whole; a tenth of them after drawn operations.
 OUTLINES = int(os.environ.get("FASTDATA_CAMPAIGN_OUTLINES", "2000"))
-# pycocotools converts arrays as NumPy 1 did.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 

@@ -47,7 +47,7 @@ def pack_until(step, out):
     os.fsync, os.replace, os.unlink = map(counted, (os.fsync, os.replace, os.unlink))
     os.mkdir, os.rmdir = map(counted, (os.mkdir, os.rmdir))
     LmdbWriter.finish = counted(LmdbWriter.finish)
-    source = TableImages(tree / "table.jsonl", files=["note"])
+    source = TableImages(tree / "table.jsonl", masks=["mask"], formats={"boxes": "xywh"})
     pack_tree(source, out, container, unit_size=8_000)
 
 
@@ -82,16 +82,17 @@ print(step)
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five small images with fields: as many steps as of large ones, each of less work."""
+    """Five small images with boxes and masks: as many steps as of large ones, each of less work."""
     tree = tmp_path_factory.mktemp("few")
     lines = []
     for number in range(5):
         path = tree / f"class{number % 2}" / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.effect_noise((64, 48), 40 + number).convert("RGB").save(path)
-        path.with_suffix(".bin").write_bytes(bytes([number]) * 900)
-        row = {"path": str(path.relative_to(tree)), "label": number % 2, "text": f"cap {number}"}
-        row["note"] = str(path.with_suffix(".bin").relative_to(tree)) if number % 4 else None
+        Image.effect_noise((64, 48), number).save(path.with_suffix(".png"), compress_level=1)
+        row = {"path": str(path.relative_to(tree)), "label": number % 2}
+        row["boxes"] = [[number, 2, 30, 4.5]] * number
+        row["mask"] = str(path.with_suffix(".png").relative_to(tree)) if number % 4 else None
         lines.append(json.dumps(row))
     (tree / "table.jsonl").write_text("\n".join(lines))
     return tree

@@ -20,9 +20,6 @@ from PIL import Image
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import SampleError, UsageError
 
-# pycocotools converts arrays as NumPy 1 did.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
-
 _FIELDS = ("image", "boxes", "labels", "masks")
 _ROWS = 12
 

@@ -46,6 +46,11 @@ class OutlineBatch:
     values: torch.Tensor | None = None
     views: tuple[View, ...] = ()
 
+    def clear(self, slots: list[int]) -> None:
+        """Make the masks of bad samples zeros."""
+        for slot in slots:
+            self.masks[slot].zero_()
+
     def patch(self, other: OutlineBatch, to: list[int], good: list[int]) -> None:
         """Take the masks at places ``good`` of another batch for the slots ``to``."""
         self.values = None
