@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
 import numpy as np
 import torch
+
+try:
+    from pycocotools import mask as coco_masks
+except ImportError:  # tests that need it are skipped
+    coco_masks = None
 from torchvision_stub import import_torchvision
 
 import_torchvision()
 
+from PIL import Image  # noqa: E402
 from torchvision import transforms as T  # noqa: E402, N812
+from torchvision import tv_tensors  # noqa: E402
 from torchvision.transforms import functional as F  # noqa: E402, N812
+from torchvision.transforms import v2  # noqa: E402
 
 
 def padded_to(picture: Any, least: int, fill: int = 0) -> Any:
@@ -114,3 +123,61 @@ def collate(samples: Any) -> Any:
 
     images, masks = zip(*samples, strict=True)
     return padded(images, 0), padded(masks, 255)
+
+
+class Renamed:
+    """Leave out objects of other categories, and number the others."""
+
+    def __init__(self, categories: list[int]) -> None:
+        self.categories = categories
+
+    def __call__(self, image: Any, objects: Any) -> Any:
+        kept = [one for one in objects if one["category_id"] in self.categories]
+        kept = copy.deepcopy(kept)
+        for one in kept:
+            one["category_id"] = self.categories.index(one["category_id"])
+        return image, kept
+
+
+def painted(outlines: Any, height: int, width: int) -> Any:
+    from_polygons = [coco_masks.frPyObjects(one, height, width) for one in outlines]
+    masks = [coco_masks.decode(one).any(2) for one in from_polygons]
+    return np.stack(masks) if masks else np.zeros((0, height, width), bool)
+
+
+class Painted:
+    """Make one picture of the categories; 255 where objects overlap."""
+
+    def __call__(self, image: Any, objects: Any) -> Any:
+        width, height = image.size
+        masks = painted([one["segmentation"] for one in objects], height, width)
+        found = np.zeros((height, width), np.uint8)
+        for mask, one in zip(masks, objects, strict=True):
+            found[mask] = one["category_id"]
+        found[masks.sum(0) > 1] = 255
+        return image, Image.fromarray(found)
+
+
+class MergedMasks(v2.Transform):
+    """Make one mask of those of the objects; 255 where they overlap."""
+
+    NUMBERS = {1: 3, 2: 1, 4: 7}  # noqa: RUF012
+
+    def _merged(self, target: Any) -> Any:
+        if "masks" not in target:
+            return None
+        named = [(at, self.NUMBERS.get(one)) for at, one in enumerate(target["labels"].tolist())]
+        known = [(at, number) for at, number in named if number is not None]
+        if not known:
+            return None
+        places, numbers = zip(*known, strict=True)
+        masks = target["masks"][list(places)].to(torch.uint8)
+        found, _ = (masks * torch.tensor(numbers, dtype=torch.uint8)[:, None, None]).max(dim=0)
+        found[masks.sum(dim=0) > 1] = 255
+        return found
+
+    def forward(self, image: Any, target: Any) -> Any:
+        mask = self._merged(target)
+        if mask is None:
+            mask = torch.zeros(v2.functional.get_size(image), dtype=torch.uint8)
+        return image, tv_tensors.Mask(mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,19 @@ from typing import Any
 import published_pairs as published
 import pytest
 import torch
-from published_pairs import F, T
+from PIL import Image
+from published_pairs import F, T, tv_tensors, v2
 from torchvision_stub import import_torchvision
-from vision_datasets import ROWS, make_pets, make_voc
+from vision_datasets import ROWS, make_coco, make_pets, make_voc
 
 from fastdata import DataLoader, transforms
-from fastdata.errors import SlowPathWarning
+from fastdata.errors import SampleError, SlowPathWarning
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.joint import Joint, Target
 from fastdata.transforms.outcomes import Refusal
+
+# pycocotools has not moved to NumPy 2 completely.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 tv: Any = import_torchvision()
 
@@ -209,3 +214,128 @@ def test_transforms_of_image_and_mask_apart_are_left_to_torch(voc: Path) -> None
     )
     with pytest.warns(SlowPathWarning, match="one by one"):
         DataLoader(dataset, 1, collate_fn=list)
+
+
+# --- masks that scripts make of COCO's annotations ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pycocotools")
+    root = make_coco(tmp_path_factory.mktemp("coco"))
+    # One image has objects that overlap.
+    found = json.loads((root / "instances.json").read_text())
+    first = found["annotations"][0]
+    found["annotations"].append({**first, "id": 1000, "category_id": 4})
+    (root / "instances.json").write_text(json.dumps(found))
+    return root
+
+
+def _annotated(root: Path, *steps: Any, wrapped: bool = False) -> Any:
+    transform = published.Chain(list(steps))
+    found = tv.datasets.CocoDetection(
+        root / "images", root / "instances.json", transforms=transform
+    )
+    if not wrapped:
+        return found
+    return tv.datasets.wrap_dataset_for_transforms_v2(found, target_keys={"masks", "labels"})
+
+
+def _made(root: Path, wrapped: bool) -> Any:
+    if not wrapped:
+        begin = [published.Renamed([0, 2, 1, 4]), published.Painted()]
+        return _annotated(root, *begin, *_FIXED["padded"].steps)
+    steps: list[Any] = [v2.Resize(60), v2.RandomHorizontalFlip(1.0), v2.PILToTensor()]
+    dtypes = {torch.Tensor: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
+    steps += [v2.ToDtype(dtypes, scale=True), v2.ToPureTensor()]
+    return _annotated(root, published.MergedMasks(), *steps, wrapped=True)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_masks_that_scripts_make_are_theirs(coco: Path, wrapped: bool, workers: int) -> None:
+    dataset = _made(coco, wrapped)
+    options: dict[str, Any] = {"collate_fn": published.collate, "num_workers": workers}
+    loader = DataLoader(dataset, 2, require_native=True, **options)
+    assert "with masks by" in str(loader.explain())
+    values = set()
+    for number, found in enumerate(loader):
+        rows = range(2 * number, min(2 * number + 2, ROWS))
+        _assert_same(found, published.collate([dataset[row] for row in rows]))
+        values |= set(found[1].unique().tolist())
+    assert values >= ({0, 1, 3, 255} if wrapped else {0, 1, 2, 255})
+
+
+def test_a_subset_of_images_with_made_masks(coco: Path) -> None:
+    dataset = torch.utils.data.Subset(_made(coco, False), [5, 1, 1])
+    (found,) = DataLoader(dataset, 3, collate_fn=published.collate, require_native=True)
+    _assert_same(found, published.collate([dataset[row] for row in range(3)]))
+
+
+class _OfPixels:
+    def __call__(self, image: Any, objects: Any) -> Any:
+        return image, image.convert("L")
+
+
+class _Flipped:
+    def __call__(self, image: Any, objects: Any) -> Any:
+        image = F.hflip(image)
+        return image, objects
+
+
+class _Given:
+    def __call__(self, image: Any, objects: Any) -> Any:
+        return image, F.hflip(image)
+
+
+class _Drawn:
+    def __call__(self, image: Any, objects: Any) -> Any:
+        return image, Image.new("L", image.size, random.randint(0, 3))
+
+
+class _Counted:
+    count = 0
+
+    def __call__(self, image: Any, objects: Any) -> Any:
+        self.count += 1
+        return image, Image.new("L", image.size, self.count)
+
+
+class _Held:
+    def __init__(self) -> None:
+        self.other = sorted
+
+    def __call__(self, image: Any, objects: Any) -> Any:
+        return image, self.other(objects)
+
+
+@pytest.mark.parametrize(
+    ("step", "match"),
+    [
+        (_OfPixels(), "takes 'convert' of the image"),
+        (_Flipped(), "gives the image to hflip"),
+        (_Given(), "gives the image to hflip"),
+        (_Drawn(), "it uses rand"),
+        (_Counted(), "keeps a state"),
+        (_Held(), "it holds other transforms"),
+    ],
+)
+def test_what_may_use_pixels_or_chance_is_left_to_torch(coco: Path, step: Any, match: str) -> None:
+    dataset = _annotated(coco, step, *published.ending())
+    with pytest.warns(SlowPathWarning, match=match):
+        DataLoader(dataset, 1, collate_fn=published.collate)
+
+
+class _NowAndThen:
+    def __call__(self, image: Any, objects: Any) -> Any:
+        found = Image.new("L", image.size)
+        if len(objects) < 4:
+            return image, found
+        return found, found
+
+
+def test_another_image_is_an_error_of_its_sample(coco: Path) -> None:
+    dataset = _annotated(coco, _NowAndThen(), *_FIXED["middle"].steps)
+    loader = DataLoader(dataset, 1, collate_fn=published.collate, require_native=True)
+    with pytest.raises(SampleError, match="_NowAndThen returns another image"):
+        list(loader)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,10 +26,13 @@ from fastdata.storage.fields import Field
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.annotating import Annotating, encoded_mask, mask_like, may_annotate
+from fastdata.transforms.compile import Recipe, compile_recipe, steps_of
 from fastdata.transforms.joint import ABSENT, Joint, Target
 from fastdata.transforms.originals import changed, pillow_changed
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.symbols import name_of
+from fastdata.transforms.tracing import is_users
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Ending of the column that says whether boxes are whole numbers.
@@ -221,6 +225,8 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
         why = f"its targets are {' and '.join(inner.target_type)}"
         return NotKnown(why, 'Take target_type="semantic", whose masks the core moves.')
     keys = _cells(dataset._wrapper).get("target_keys", ())
+    if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
+        return made
     if "masks" in keys:
         why = "its masks are made of polygons"
         return NotKnown(why, 'Leave "masks" out of target_keys.')
@@ -231,20 +237,74 @@ def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
     """Return how fastdata reads a dataset of masks that is not wrapped; see above."""
     base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
     kind = _KINDS[base.__name__] if base is not None else None
-    if base is None or kind is None or kind.parts is None or dataset.transforms is None:
+    if base is None or kind is None or dataset.transforms is None:
         return None
-    found = kind.parts(dataset)
-    if len(found) != 1 or set(map(type, next(iter(found.values())))) <= {int}:
+    found = {} if kind.parts is None else kind.parts(dataset)
+    one_mask = len(found) == 1 and not set(map(type, next(iter(found.values())))) <= {int}
+    if not one_mask and kind.parts is not None:
         return None
     own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods) or changed(base)
     if own:
         return overridden(own)
+    if not one_mask:
+        return _with_made_mask(dataset, dataset, kind, None)
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
         return NotKnown(why, "Give it transforms=, which takes both.")
     annotated, joint = _with_parts(dataset, kind, ())
     joint = joint.changed(joint.targets, as_pil=True, flat=True, filter="nearest")
     return _as_images(dataset, dataset, kind, annotated, joint)
+
+
+def _with_made_mask(
+    dataset: Any, inner: Any, kind: _Kind, wrapper: Any
+) -> Images | NotKnown | None:
+    """Return how fastdata reads a dataset whose transforms begin by making a mask of its target.
+
+    Args:
+        dataset: The dataset that has the transforms.
+        inner: torchvision's dataset.
+        kind: Its kind.
+        wrapper: Its wrapper; None: it has none.
+    """
+    raw = kind.target(inner)
+    if raw is None or dataset.transforms is None or _is_standard(dataset.transforms):
+        return None
+    steps = steps_of(dataset.transforms)
+    reasons = ((at, may_annotate(one)) for at, one in enumerate(steps))
+    count, why = next(((at, why) for at, why in reasons if why), (len(steps), ""))
+    if count == 0 and wrapper is None and is_users(steps[0]):
+        why = f"{name_of(steps[0])} comes first, which cannot be called without the image: {why}"
+        return NotKnown(why, wrapping_hint(dataset))
+    if not 0 < count < len(steps):
+        return None
+    listed, annotate = kind.images(inner), Annotating(steps[:count])
+
+    def made(row: int) -> Any:
+        with Image.open(listed[row][0]) as image:
+            size = image.size
+        own = None if wrapper is None else partial(wrapper, row)
+        return annotate(size, own, raw(row))
+
+    first = _first_made(made, len(listed))
+    target = None if first is None else mask_like(first)
+    if target is None:
+        return None
+    fields = [Field("mask", "mask")]
+    read: Callable[[int], bytes] = lambda row: encoded_mask(made(row), target)  # noqa: E731
+    annotated = Annotated(listed, fields, lambda row: {}, made={"mask": read})
+    joint = Joint(("image", "mask"), {"mask": target})
+    found = _as_images(dataset, inner, kind, annotated, joint, (), steps[count:])
+    names = " and ".join(map(name_of, steps[:count]))
+    return replace(found, what=f"{found.what}, with masks by {names}")
+
+
+def _first_made(made: Callable[[int], Any], count: int) -> Any:
+    """Return the target of one of the first samples; None if none can be made."""
+    for row in range(min(count, 4)):
+        with suppress(Exception):  # its sample is an error when it is its turn
+            return made(row)
+    return None
 
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
@@ -290,8 +350,12 @@ def _as_images(
     annotated: Annotated,
     joint: Joint,
     keys: Collection[str] = (),
+    steps: Any = None,
 ) -> Images:
-    """Return how the core reads a dataset that has some files and targets."""
+    """Return how the core reads a dataset that has some files and targets.
+
+    Its transforms are ``steps`` if those are given, once its targets are made.
+    """
     transforms = dataset.transforms
 
     def opener(learns: bool) -> Source:
@@ -300,7 +364,8 @@ def _as_images(
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     options = Options(inner.root, opener(False))
-    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint)
+    pipeline = transforms if steps is None else steps
+    recipe: Recipe | Refusal = compile_recipe(pipeline, None, joint)
     if transforms is not None and (reason := pillow_changed()):
         recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ class Annotated:
         read: Returns a row's values of the columns, by name: for lists NumPy arrays, or None.
             It may raise anything.
         files: Files of each field of blobs, by name.
+        made: Functions that make a row's encoded bytes, by the field of blobs. As `read`, they may
+            raise anything.
         classes: Names of classes.
     """
 
@@ -41,6 +44,7 @@ class Annotated:
     fields: Sequence[Field]
     read: Callable[[int], Mapping[str, Any]]
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    made: Mapping[str, Callable[[int], bytes]] = field(default_factory=dict)
     classes: Sequence[str] = ()
 
 
@@ -76,12 +80,13 @@ class AnnotatedSource(FilesSource):
         """Return a row's values."""
         found = self._values.get(row)
         if found is None:
-            found = self._values[row] = self._read_row(row)
+            found = self._values[row] = self._called(self._annotated.read, row)
         return found
 
-    def _read_row(self, row: int) -> Mapping[str, Any]:
+    def _called(self, function: Callable[[int], Any], row: int) -> Any:
+        """Return what a function of a row returns; its errors name the row."""
         try:
-            return self._annotated.read(row)
+            return function(row)
         except FileNotFoundError as error:
             detail = f"its annotations are missing: {error.filename}"
             raise self.problem(row, detail, "file_missing") from None
@@ -98,17 +103,23 @@ class AnnotatedSource(FilesSource):
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
+        made = [name for name in fields if name in self._annotated.made]
         own = [name for name in fields if name in self._annotated.files]
-        others = [name for name in fields if name not in own and self.field(name).kind in BLOBS]
+        known = {*own, *made}
+        others = [one for one in fields if one not in known and self.field(one).kind in BLOBS]
         blobs = dict(super().gather(rows, others).blobs) if others else {}
         for name in own:
             files = self._annotated.files[name]
             blobs[name] = BlobColumn(_native.Extents([str(files[row]) for row in rows.tolist()]))
+        for name in made:  # there is no file: `encoded` has the bytes
+            blobs[name] = BlobColumn(_native.Extents([os.devnull] * len(rows)))
         columns = {name: self.column(name, rows) for name in fields if name not in blobs}
         return Gathered(blobs, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
+        if (made := self._annotated.made.get(field)) is not None:
+            return Blob(self._called(made, row))
         files = self._annotated.files.get(field)
         if files is None or data is not None:
             return super().encoded(row, field, data)

@@ -44,6 +44,7 @@ from fastdata.transforms.reading import (
     Reading,
     Several,
     Step,
+    flat,
     is_ours,
     tensor_image,
 )
@@ -371,6 +372,12 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
             calls_of, whole = tuple(view.tail), replace(whole, as_image=view.kind == "image")
         recipe = Recipe(tuple(programs), calls_of, unknown_steps(view), joint=whole)
     return recipe if refusal is None else refusal._replace(unequal=recipe)
+
+
+def steps_of(transform: Any) -> list[Any]:
+    """Return the transforms that a pipeline of samples calls, one after the other."""
+    with settled():
+        return [one for one, _ in flat(transform, True, _Libraries(2))]
 
 
 def first_of_ours(transform: Any) -> Step | None:

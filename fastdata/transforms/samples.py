@@ -176,7 +176,9 @@ class _OfPairs(Step):
         joint = reading.joint
         name = "" if joint is None or len(joint.form) != 2 else joint.form[1]
         target = joint.targets.get(name) if joint is not None and isinstance(name, str) else None
-        if joint is None or target is None or target.kind != "mask" or not target.flat:
+        if joint is None or target is None or target.kind != "mask":
+            return self.why
+        if not (target.as_pil or target.pure or joint.pure):
             return self.why
         forms = {"pil": "pil", "tensor": "tensor"}
         if reading.kind not in forms:

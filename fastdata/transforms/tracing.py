@@ -127,15 +127,15 @@ def _given(run: Run, form: Any) -> Any:
 
 def is_users(function: Any) -> bool:
     """Return whether it is code of a script, rather than of a library that fastdata knows."""
-    return _code(function) is not None
+    return code_of(function) is not None
 
 
-def _code(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
+def code_of(function: Any) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
     """Return the Python function that a call runs, and what precedes its arguments."""
     if isinstance(function, functools.partial):
-        return _code(function.func)
+        return code_of(function.func)
     if (called := lambda_of(function)) is not None:
-        return _code(called)
+        return code_of(called)
     if str(getattr(function, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
         return None
     if isinstance(function, types.FunctionType):
@@ -209,7 +209,7 @@ def _forbidden(code: types.CodeType) -> tuple[str, str]:
     file = PurePath(code.co_filename).name
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return "is a generator", f"line {code.co_firstlineno} of {file}"
-    for part in _codes(code):
+    for part in codes_in(code):
         line = part.co_firstlineno
         before = None
         steps = list(dis.get_instructions(part))
@@ -256,16 +256,17 @@ def is_hidden(name: str) -> bool:
 def _tests_none(code: types.CodeType) -> bool:
     return any(
         one.opname == "IS_OP" or one.opname.endswith("NONE")
-        for part in _codes(code)
+        for part in codes_in(code)
         for one in dis.get_instructions(part)
     )
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield code, and that of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 # --- a course of the code --------------------------------------------------------------------
@@ -375,7 +376,7 @@ class Run:
             given = [self.wrap(one, "an argument") for one in real.args]
             named = {name: self.wrap(one, name) for name, one in real.keywords.items()}
             return self.call(real.func, (*given, *args), {**named, **kwargs})
-        code = _code(real)
+        code = code_of(real)
         # A method is a part of this code; anything else that takes an image is its own transform.
         if self.depth and is_image and not isinstance(real, types.MethodType):
             return self.transform(real, one)
