@@ -26,6 +26,9 @@ from vision_datasets import (
 from fastdata import DataLoader
 from fastdata.errors import DatasetError, SampleError, SlowPathWarning
 
+# pycocotools has not moved to NumPy 2 completely.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 
 @pytest.fixture(scope="module")
 def tv() -> Any:
@@ -111,6 +114,7 @@ def _loaded(dataset: Any, **options: Any) -> list[Any]:
 _CASES = [
     ("CocoDetection", None),
     ("CocoDetection", ("boxes", "area", "segmentation", "iscrowd", "bbox")),
+    ("CocoDetection", ("boxes", "labels", "masks")),
     ("VOCDetection", None),
     ("VOCDetection", "all"),
     ("Kitti", None),
@@ -132,6 +136,40 @@ def test_a_sample_is_torchvisions(
         assert len(found) == ROWS
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
+
+
+def test_masks_of_run_lengths_are_torchvisions(tv: Any, make: Callable[..., Any]) -> None:
+    from pycocotools import mask
+    from torchvision.transforms import v2
+
+    steps = v2.Compose([v2.Resize((40, 50)), v2.SanitizeBoundingBoxes(), v2.ToImage()])
+    dataset = make("CocoDetection", steps, ("boxes", "labels", "masks", "segmentation"))
+    rows = [row for row in range(ROWS) if dataset._dataset._load_target(dataset.ids[row])]
+    for row in rows:
+        image, objects = dataset._dataset[row]
+        for number, one in enumerate(objects):
+            parts = mask.frPyObjects(one["segmentation"], *image.size[::-1])
+            if number % 3 == 1:  # as COCO's files have it
+                counts = [7, 3 * image.size[1], image.size[0] * image.size[1]]
+                counts[2] -= sum(counts[:2])
+                one["segmentation"] = {"size": [*image.size[::-1]], "counts": counts}
+            elif number % 3 == 2:
+                text = mask.merge(parts)
+                one["segmentation"] = {**text, "counts": text["counts"].decode()}
+    assert_same(_loaded(Subset(dataset, rows), num_workers=2), [dataset[row] for row in rows])
+
+
+@pytest.mark.parametrize(
+    "found", [[[1.0, 2.0, 5.0, 6.0]], [], "text", {"size": [3, 3], "counts": [9]}]
+)
+def test_masks_that_cannot_be_painted_are_an_error(
+    tv: Any, make: Callable[..., Any], found: Any
+) -> None:
+    dataset = make("CocoDetection", _steps(tv, "resize"), ("boxes", "masks"))
+    row = next(row for row in range(ROWS) if dataset._dataset._load_target(dataset.ids[row]))
+    dataset._dataset._load_target(dataset.ids[row])[0]["segmentation"] = found
+    with pytest.raises(SampleError, match=f"sample {row}"):
+        _loaded(Subset(dataset, [row]))
 
 
 @pytest.mark.parametrize(

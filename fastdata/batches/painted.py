@@ -12,8 +12,10 @@ import numpy.typing as npt
 from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.outlines import HINT, Painting
 from fastdata.errors import FastdataError
+from fastdata.storage.arrow import as_arrow
 from fastdata.storage.fields import MASKS
 from fastdata.transforms.geometry import ANY_SIZE
+from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,7 @@ class OutlineBatch:
         images: The batch of their images; None until it has begun, and once this one is finished.
         painting: The masks, once they are begun.
         masks: Of each sample, uint8, (M, height, width); empty until the batch is finished.
+        absent: Places of samples that have none, not even an empty tensor.
         values: All of them, one after the other, flat; None if they are not so in memory.
         views: Always empty: nothing is decoded.
     """
@@ -43,6 +46,7 @@ class OutlineBatch:
     images: Batch | None = None
     painting: Painting | None = None
     masks: list[torch.Tensor] = field(default_factory=list)
+    absent: list[int] = field(default_factory=list)
     values: torch.Tensor | None = None
     views: tuple[View, ...] = ()
 
@@ -56,6 +60,8 @@ class OutlineBatch:
         self.values = None
         for slot, at in zip(to, good, strict=True):
             self.masks[slot] = other.masks[at]
+        patched = [slot for slot, at in zip(to, good, strict=True) if at in other.absent]
+        self.absent = [*({*self.absent} - {*to}), *patched]
 
 
 class OutlinePipeline:
@@ -99,8 +105,12 @@ class OutlinePipeline:
         assert moved is not None
         sizes = np.stack([gathered.widths, gathered.heights], 1)
         unknown = (np.min(sizes, 1) < 1) | np.all(sizes == ANY_SIZE, 1)
+        columns = self._columns(images, slice(None))
+        if self._reader.joint.targets[MASKS].optional:
+            lacks = as_arrow(columns[self._reader.outline_columns[0]]).is_null()
+            batch.absent = np.flatnonzero(lacks.to_numpy(zero_copy_only=False)).tolist()
         batch.painting = self._outlines.paint(
-            self._columns(images, slice(None)),
+            columns,
             sizes,
             images.views[0].cuts,
             moved,
@@ -168,7 +178,10 @@ class OutlinePipeline:
 
     def samples(self, batch: OutlineBatch) -> list[Any]:
         """Return the masks of each sample of a finished batch."""
-        return [self._reader.classed(MASKS, one) for one in batch.masks]
+        found: list[Any] = [self._reader.classed(MASKS, one) for one in batch.masks]
+        for place in batch.absent:
+            found[place] = ABSENT
+        return found
 
     def cancel(self, batch: OutlineBatch) -> None:
         """Cancel a batch."""

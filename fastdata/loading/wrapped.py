@@ -22,7 +22,7 @@ from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.errors import SampleError
 from fastdata.storage.annotated import Annotated, AnnotatedSource
-from fastdata.storage.fields import Field
+from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
@@ -35,10 +35,17 @@ from fastdata.transforms.symbols import name_of
 from fastdata.transforms.tracing import is_users
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
+#: Beginning of the columns that masks are painted from.
+_OUTLINE = "masks_from_"
 #: Ending of the column that says whether boxes are whole numbers.
 _WHOLE = "_are_whole"
 _BOXES = pa.list_(pa.list_(pa.float32(), 4))
 _LABELS = pa.list_(pa.int64())
+#: Columns that masks are painted from.
+_OUTLINES = {
+    "polygons": pa.list_(pa.list_(pa.list_(pa.float64()))),
+    "rle": pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.string())])),
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class _Kind:
         boxes: Name of its boxes.
         values: Names of tensors with an entry a box.
         optional: Whether a sample without boxes lacks its keys.
+        outlines: Returns the columns that masks are painted from, of a target before the wrapper.
         as_stored: Whether images keep the mode that they are stored in.
         state: Returns what decides which samples it has.
     """
@@ -72,6 +80,7 @@ class _Kind:
     methods: Sequence[str] = ()
     optional: bool = False
     as_stored: bool = False
+    outlines: Callable[[Any], Mapping[str, Any]] | None = None
 
 
 def _coco_path(dataset: Any, number: Any) -> str:
@@ -81,6 +90,26 @@ def _coco_path(dataset: Any, number: Any) -> str:
 
 def _coco_target(dataset: Any) -> Callable[[int], Any]:
     return lambda row: dataset._load_target(dataset.ids[row])
+
+
+def _coco_outlines(objects: Any) -> dict[str, Any]:
+    """Return the polygons or the run lengths of COCO's objects."""
+    from pycocotools import mask  # type: ignore[import-untyped]  # CocoDetection needs it
+
+    polygons: list[Any] = []
+    runs: list[Any] = []
+    for one in objects:
+        found = one["segmentation"]
+        if isinstance(found, dict):
+            if not isinstance(found["counts"], str):
+                found = {**found, "counts": mask.frPyObjects(found, *found["size"])["counts"]}
+            runs.append({"size": found["size"], "counts": found["counts"]})
+        elif not isinstance(found, list):
+            raise SampleError(f"a segmentation is a {type(found).__name__}", "Correct it.")
+        else:
+            runs.append(None)
+        polygons.append(found if isinstance(found, list) else [])
+    return {"polygons": polygons, "rle": runs}
 
 
 def _voc_target(dataset: Any) -> Callable[[int], Any]:
@@ -106,6 +135,7 @@ _KINDS = {
         _coco_target,
         methods=("_load_image", "_load_target"),
         optional=True,
+        outlines=lambda objects: _coco_outlines(objects),
     ),
     "VOCDetection": _Kind(
         "torchvision.datasets.voc",
@@ -227,9 +257,6 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
     keys = _cells(dataset._wrapper).get("target_keys", ())
     if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
         return made
-    if "masks" in keys:
-        why = "its masks are made of polygons"
-        return NotKnown(why, 'Leave "masks" out of target_keys.')
     return _described(dataset, inner, kind, keys)
 
 
@@ -415,7 +442,7 @@ def _with_dict(inner: Any, kind: _Kind, keys: Collection[str]) -> tuple[Annotate
     else:
         # torchvision names an image without annotations, whatever keys are asked for.
         fields, joint = _schema(kind, {*keys, "image_id"} if kind.optional else keys)
-    wrapper = getattr(sys.modules[_WRAPPER], kind.factory)(inner, keys)
+    wrapper = getattr(sys.modules[_WRAPPER], kind.factory)(inner, {*keys} - {MASKS})
     read = partial(_values, kind, raw, wrapper, [*joint.targets], listed)
     return Annotated(listed, fields, read), joint
 
@@ -435,6 +462,12 @@ def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
         elif name in kind.values:
             about = Field(name, "column", _LABELS, kind.optional)
             target = Target("values", optional=kind.optional)
+        elif name == MASKS and kind.outlines is not None:
+            target = Target("outlines", optional=kind.optional)
+            several = _OUTLINES.items()
+            fields += [Field(_OUTLINE + one, "column", of, True, one) for one, of in several]
+            targets[name] = target
+            continue
         fields.append(about)
         targets[name] = target
     return fields, Joint(("image", {name: name for name in targets}), targets)
@@ -457,8 +490,13 @@ def _values(
         _require_rgb(listed[row][0])
     if raw is None:
         return {_TARGET: None}
-    _, target = wrapper(row, (_STUB, raw(row)))
+    stored = raw(row)
+    _, target = wrapper(row, (_STUB, stored))
     found: dict[str, Any] = {}
+    if MASKS in names and kind.outlines is not None:
+        outlines = kind.outlines(stored) if stored else dict.fromkeys(_OUTLINES)
+        found |= {_OUTLINE + name: value for name, value in outlines.items()}
+        names = [name for name in names if name != MASKS]
     for name in names:
         value = target.get(name, ABSENT)
         if name == kind.boxes:

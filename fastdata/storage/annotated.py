@@ -32,8 +32,8 @@ class Annotated:
         samples: (path, -1) of each image.
         fields: Fields beside the image: columns, and blobs with a file a row. A column without a
             type has Python objects.
-        read: Returns a row's values of the columns, by name: for lists NumPy arrays, or None.
-            It may raise anything.
+        read: Returns a row's values of the columns, by name: for lists NumPy arrays, Python lists
+            if they are nested, or None. It may raise anything.
         files: Files of each field of blobs, by name.
         made: Functions that make a row's encoded bytes, by the field of blobs. As `read`, they may
             raise anything.
@@ -143,6 +143,8 @@ def _as_column(values: Sequence[Any], field: Field) -> Column:
         return np.array(values, field.type.to_pandas_dtype())
     lacks = np.array([one is None for one in values], np.bool_)
     lists = [one for one in values if one is not None]
+    if any(isinstance(one, list) for one in lists):
+        return pa.array(values, field.type)
     lengths = np.zeros(len(values) + 1, np.int32)
     lengths[1:][~lacks] = [len(one) for one in lists]
     ends = pa.array(np.cumsum(lengths, dtype=np.int32), mask=np.append(lacks, False))
