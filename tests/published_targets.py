@@ -18,6 +18,7 @@ import torchvision  # noqa: E402
 import torchvision.transforms.v2 as T  # noqa: E402, N812
 import torchvision.transforms.v2.functional as F  # noqa: E402, N812
 from torchvision import tv_tensors  # noqa: E402
+from torchvision.transforms import functional  # noqa: E402
 
 BoundingBoxes, Image, Mask = tv_tensors.BoundingBoxes, tv_tensors.Image, tv_tensors.Mask
 
@@ -169,3 +170,18 @@ class Epochs:
     @property
     def epoch(self) -> int:
         return self._epoch if hasattr(self, "_epoch") else -1
+
+
+class FixedSizeCrop(torch.nn.Module):
+    """A crop with the arithmetic of scripts from before v2, on a dict that it changes."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, image: Any, target: Any) -> Any:
+        _, height, width = functional.get_dimensions(image)
+        left = int(max(width - self.side, 0) * torch.rand(1))
+        image = functional.crop(image, 0, left, height, min(width, self.side))
+        target["boxes"][:, 0::2] -= left
+        return image, target

@@ -15,6 +15,8 @@ from published_targets import BoundingBoxes, F, Mask, T, tv_tensors
 from test_targets import _as_torchvision, _assert_same, packed  # noqa: F401
 
 from fastdata import DataLoader, ImageDataset
+from fastdata.errors import SlowPathWarning
+from fastdata.transforms import FixedSizeCrop
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.joint import Joint, Target
 from fastdata.transforms.outcomes import Refusal
@@ -208,6 +210,21 @@ def test_code_that_does_something_else_is_not_known(transform: Any) -> None:
     assert [one.name for one in recipe.unknown]
     assert recipe.tail
     assert recipe.unknown[0].reason
+
+
+def test_a_class_that_fastdata_has_a_step_for(packed: Path) -> None:  # noqa: F811
+    ending = [T.RandomHorizontalFlip(1.0), T.ToImage(), T.SanitizeBoundingBoxes()]
+    jitter = T.ScaleJitter((80, 80), (0.5, 2.0))
+
+    def opened(crop: Any) -> Any:
+        transform = T.Compose([jitter, crop, *ending])
+        return ImageDataset(packed, transforms=transform, fields=("image", "boxes", "labels"))
+
+    words = "published_targets.py calls .*fastdata.transforms.FixedSizeCrop does it natively"
+    with pytest.warns(SlowPathWarning, match=words):
+        DataLoader(opened(published.FixedSizeCrop(64)), 5, collate_fn=list)
+    samples = _samples(opened(FixedSizeCrop((64, 64), (123, 117, 104))))
+    assert {image.shape for image, _ in samples} == {(3, 64, 64)}
 
 
 def test_functions_that_were_replaced_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,7 +473,19 @@ def _hint(transform: Any) -> str:
     """Advise on a step by its class; "" without advice."""
     if override(transform):
         return "Undo that."
-    return _wrapping_hint(transform) or _class_hint(transform)
+    return _wrapping_hint(transform) or _class_hint(transform) or _namesake_hint(transform)
+
+
+#: Steps that have the names and arguments of classes of scripts.
+_NAMESAKES = ("FixedSizeCrop", "PadToSize")
+
+
+def _namesake_hint(transform: Any) -> str:
+    """Advise on a script's class that fastdata has a step for; "" for others."""
+    name = type(transform).__name__
+    if name not in _NAMESAKES or isinstance(transform, Step):
+        return ""
+    return f"fastdata.transforms.{name} does it natively, with boxes and masks: write that."
 
 
 def _class_hint(transform: Any) -> str:

@@ -173,10 +173,11 @@ _LIBRARIES = frozenset(
 
 
 def _where(error: BaseException) -> str:
-    """Return the line of traced code that an error comes from."""
+    """Return the line of traced code, of a script where there is one, that an error comes from."""
     found, at = "", error.__traceback__
     while at is not None:
-        if isinstance(at.tb_frame.f_globals, _Names):
+        names = at.tb_frame.f_globals
+        if isinstance(names, _Names) and not (found and names.is_library):
             file = PurePath(at.tb_frame.f_code.co_filename).name
             found = f"line {at.tb_lineno} of {file}"
         at = at.tb_next
@@ -509,6 +510,11 @@ class _Names(dict):  # type: ignore[type-arg]
         super().__init__(__builtins__={})
         self._run = run
         self._script = script
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is code of a library, which a script calls."""
+        return str(self._script.get("__name__")).partition(".")[0] in _LIBRARIES
 
     def __missing__(self, name: str) -> Any:
         run, script = self._run, self._script
