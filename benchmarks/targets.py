@@ -73,9 +73,20 @@ def _zipped(batch: list[Any]) -> Any:
     return tuple(zip(*batch, strict=True))
 
 
-def _stacked(batch: list[Any]) -> Any:
-    images, masks = zip(*batch, strict=True)
-    return torch.stack(images), torch.stack(masks)
+def _padded(batch: list[Any]) -> Any:
+    """Pad images with 0 and masks with 255 to the largest, as references/segmentation does."""
+    return tuple(
+        _to_largest(several, fill)
+        for several, fill in zip(zip(*batch, strict=True), (0, 255), strict=True)
+    )
+
+
+def _to_largest(several: tuple[torch.Tensor, ...], fill: int) -> torch.Tensor:
+    largest = [max(sides) for sides in zip(*(one.shape for one in several), strict=True)]
+    found = several[0].new_full((len(several), *largest), fill)
+    for one, place in zip(several, found, strict=True):
+        place[..., : one.shape[-2], : one.shape[-1]].copy_(one)
+    return found
 
 
 def _relative(batch: list[Any]) -> Any:
@@ -165,7 +176,7 @@ PIPELINES = {
         lambda v2: _segmentation(
             v2, [v2.Resize(520), v2.RandomHorizontalFlip(1.0), v2.CenterCrop((512, 512))]
         ),
-        _stacked,
+        _padded,
     ),
 }
 

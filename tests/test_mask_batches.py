@@ -15,6 +15,7 @@ from containers import edit_manifest, pack_tree
 from fastdata.converters import TableImages
 from mask_calls import KINDS, as_png, mask_of, photograph
 from PIL import Image
+from torch.profiler import ProfilerActivity, profile
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
@@ -182,6 +183,23 @@ def test_masks_are_converted_as_todtype_says(v2: Any, grey: Path) -> None:
         for row, mask in enumerate(masks):
             wanted = _expected(grey, row, transform)[1]
             assert torch.equal(mask.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
+
+
+def test_stacking_masks_of_one_kind_copies_nothing(v2: Any, grey: Path) -> None:
+    def collate(samples: list[Any]) -> Any:
+        images, masks = zip(*samples)  # noqa: B905
+        return torch.stack(images), torch.stack(masks)
+
+    steps = [v2.Resize((50, 60)), v2.ToImage(), v2.ToPureTensor()]
+    dataset = ImageDataset(grey, transforms=v2.Compose(steps), fields=("image", "mask"))
+    loader = DataLoader(dataset, ROWS, collate_fn=collate, require_native=True)
+    list(loader)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        ((_, masks),) = loader
+    taken = (one.cpu_memory_usage for one in found.events() if one.name == "aten::stack")
+    assert sum(taken) < masks[0].nbytes
+    for row, mask in enumerate(masks):
+        assert torch.equal(mask, _expected(grey, row, v2.Compose(steps))[1])
 
 
 def torch_loader(dataset: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,8 +22,10 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
 
 from fastdata import DataLoader  # noqa: E402
+from fastdata.loading.stacking import is_closed  # noqa: E402
 
 BATCH = 6
+PROGRAMS = int(os.environ.get("FASTDATA_CAMPAIGN_STACKING", "60"))
 
 
 @pytest.fixture(scope="module", params=["PILToTensor", "ToTensor"])
@@ -55,8 +60,40 @@ def _in_place(samples: list[Any]) -> Any:
     return found
 
 
+def _largest(several: Any) -> list[int]:
+    return [max(sides) for sides in zip(*(one.shape for one in several), strict=True)]
+
+
+def _filled(samples: list[Any]) -> Any:
+    several, labels = list(zip(*samples))  # noqa: B905
+    found = several[0].new(len(several), *_largest(several)).fill_(7)
+    for one, place in zip(several, found):  # noqa: B905
+        place[..., : one.shape[-2], : one.shape[-1]].copy_(one)
+    return found, torch.tensor(labels)
+
+
+def _assigned(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_zeros((len(several), *several[0].shape))
+    for number, one in enumerate(several):
+        channels, rows, columns = one.shape
+        found[number, :channels, :rows, :columns] = one
+    return {"images": found}["images"]
+
+
+def _full(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_full([len(several), *several[0].size()], 3)
+    for number in range(len(several)):
+        found[number].copy_(several[number])
+    return found
+
+
 #: Collate functions whose result is that of torch without a copy of any image.
 FREE = {
+    "filled": _filled,
+    "assigned": _assigned,
+    "full": _full,
     "stack": _stack,
     "default_collate": default_collate,
     "concatenate": _concatenate,
@@ -122,12 +159,151 @@ def _out(samples: list[Any]) -> Any:
     return found, several[0].clone(), torch.stack(several, out=torch.empty_like(found))
 
 
+def _larger(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new(len(several), 3, 103, 104).zero_()
+    for one, place in zip(several, found):  # noqa: B905
+        place[:, : one.shape[1], : one.shape[2]].copy_(one)
+    return found
+
+
+def _some_filled(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new(len(several), *several[0].shape).fill_(9)
+    for number, one in enumerate(several):
+        if number != 2:
+            found[number].copy_(one)
+    return found
+
+
+def _first_filled(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new(len(several), *several[0].shape).fill_(9)
+    for number, one in enumerate(several[:2]):
+        found[number].copy_(one)
+    return found
+
+
+def _one_channel(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    for number, one in enumerate(several):
+        found[number].copy_(one[1:2])
+    return found
+
+
+def _rows_read(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_full((len(several), *several[0].shape), 6)
+    rows = found[[0, 1]]
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+    return found, rows
+
+
+def _over_another(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    for one in several:
+        for place in found:
+            place.copy_(one)
+    return found
+
+
+def _crossed(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    for number, one in enumerate(several):
+        found[len(several) - 1 - number].copy_(one)
+    return found
+
+
+def _changed_meanwhile(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+        one.fill_(1)
+    return found
+
+
+def _read_meanwhile(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_full((len(several), *several[0].shape), 2)
+    sums = []
+    for number, one in enumerate(several):
+        sums.append(found[number : number + 2].long())
+        found[number].copy_(one)
+    return found, sums, found[found[:, 0, 0, 0] > 99]
+
+
+def _filled_again(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_full((len(several), *several[0].shape), 2)
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+    found[1].fill_(5)
+    other = several[0].new_full((len(several), *several[0].shape), 2)
+    for number, one in enumerate(several):
+        other[number].copy_(one)
+    other.zero_()
+    return found, other, torch.stack(several)
+
+
+def _row_kept(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    rows = []
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+        rows.append(found[number])
+    return found, rows[2]
+
+
+def _sample_kept(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_empty(len(several), *several[0].shape)
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+    return found, several[1][0]
+
+
+def _converted(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = torch.tensor([0.5]).new(len(several), *several[0].shape).zero_()
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+    return found, several[0].new([1, 2]), several[0].new_full((2, 2), 3)
+
+
+def _in_threads(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_zeros((len(several), *several[0].shape))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda number: found[number].copy_(several[number]), range(len(several))))
+    return found
+
+
 class _Classed(torch.Tensor):
     """As torchvision's tensors have classes of their own."""
 
 
 #: Others, whose result is torch's, too.
 OTHERS = {
+    "larger": _larger,
+    "some filled": _some_filled,
+    "first filled": _first_filled,
+    "one channel": _one_channel,
+    "rows read": _rows_read,
+    "over another": _over_another,
+    "crossed": _crossed,
+    "changed meanwhile": _changed_meanwhile,
+    "read meanwhile": _read_meanwhile,
+    "filled again": _filled_again,
+    "row kept": _row_kept,
+    "sample kept": _sample_kept,
+    "other dtype": _converted,
+    "in threads": _in_threads,
     "scaled": _scaled,
     "in place": _in_place,
     "mixed in place": _mixed_in_place,
@@ -202,13 +378,17 @@ def test_batches_are_those_of_torchs_loader(name: str, pictures: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_stacking_takes_no_memory(name: str, pictures: Any) -> None:
+def test_stacking_copies_nothing(name: str, pictures: Any) -> None:
     loader = DataLoader(pictures, BATCH, collate_fn=FREE[name], require_native=True)
     list(loader)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        batches = list(loader)
-    taken = sum(max(one.self_cpu_memory_usage, 0) for one in found.events())
-    assert taken < len(batches) * 3 * 99 * 99  # of one image of each
+    about = {"record_shapes": True, "profile_memory": True}
+    with profile(activities=[ProfilerActivity.CPU], **about) as found:
+        list(loader)
+    image, events = 3 * 99 * 99, found.events()
+    written = [one for one in events if one.name in ("aten::copy_", "aten::fill_", "aten::zero_")]
+    assert all(math.prod(shape) < image for one in written for shape in one.input_shapes)
+    taken = (one.cpu_memory_usage for one in events if one.name in ("aten::cat", "aten::stack"))
+    assert sum(taken) < image
 
 
 def test_what_a_collate_function_keeps_stays(pictures: Any) -> None:
@@ -231,6 +411,20 @@ def test_what_a_collate_function_keeps_stays(pictures: Any) -> None:
         assert torch.equal(one, expected[1])
         assert not row.any()  # a view of the stack, which was cleared
         assert total == expected.sum()
+
+
+def _changed(batch: list[Any], seed: int) -> list[Any]:
+    drawn = random.Random(seed)
+    for one in drawn.sample(batch, len(batch) // 2):
+        one[..., :2] = drawn.randrange(99)
+    return batch
+
+
+def _assert_as_torch(collate: Callable[[list[Any]], Any], pictures: Any, seed: int) -> None:
+    ours = DataLoader(pictures, BATCH, num_workers=1, collate_fn=collate, require_native=True)
+    theirs = torch.utils.data.DataLoader(pictures, BATCH, collate_fn=collate)
+    for found, expected in zip(ours, theirs, strict=True):
+        _assert_same(_changed(found, seed), _changed(expected, seed))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -262,13 +456,67 @@ def test_any_program_gives_what_torch_gives(seed: int, pictures: Any) -> None:
                 one.add_(drawn.randrange(9))
         return known if drawn.random() < 0.5 else known[len(samples) :]
 
-    def changed(batch: Any) -> Any:
-        drawn = random.Random(seed)
-        for one in drawn.sample(batch, len(batch) // 2):
-            one[..., :2] = drawn.randrange(99)
-        return batch
+    _assert_as_torch(collate, pictures, seed)
 
-    ours = DataLoader(pictures, BATCH, num_workers=1, collate_fn=collate, require_native=True)
-    theirs = torch.utils.data.DataLoader(pictures, BATCH, collate_fn=collate)
-    for found, expected in zip(ours, theirs, strict=True):
-        _assert_same(changed(found), changed(expected))
+
+def _program(seed: int) -> Any:
+    """A function of random steps, that calls nothing but torch and a few builtins.
+
+    Names of one image begin with ``a``, those of several with ``b``.
+    """
+    drawn = random.Random(seed)
+    lines = ["several = [image for image, _ in samples]", "n = len(several)"]
+    lines += [f"a{number} = several[{number} % n]" for number in range(3)]
+    ones, all_of = ["a0", "a1", "a2"], []
+    for number in range(drawn.randint(2, 12)):
+        one, value, place = drawn.choice(ones), drawn.randrange(99), drawn.randrange(99)
+        kind, row = drawn.randrange(11), drawn.randrange(4)
+        batch = drawn.choice(all_of or ["b"])
+        if kind < 3 or not all_of:
+            shape = "n, 3, 99, 99"
+            made = [
+                f"{one}.new({shape}).fill_({value})",
+                f"{one}.new_full(({shape}), {value})",
+                f"{one}.new_zeros({shape})",
+                "torch.stack(several)",
+            ]
+            lines.append(f"b{number} = {drawn.choice(made)}")
+            all_of.append(f"b{number}")
+        elif kind < 6:
+            loop = [
+                "for image, target in zip(several, {0}):",
+                "for k, image in enumerate(several):",
+            ]
+            copy = [
+                "target.copy_(image)",
+                "target[..., : image.shape[-2], : image.shape[-1]].copy_(image)",
+                "target[:] = image",
+            ]
+            which = drawn.randrange(2)
+            step = drawn.choice(copy)
+            step = step.replace("target", f"{batch}[k]") if which else step
+            lines += [loop[which].format(batch), f"    {step}"]
+        elif kind == 6:
+            lines.append(f"{batch}[{row} % n, ..., {place}:] = {one}[..., {place}:]")
+        elif kind == 7:
+            ones.append(f"a{number + 3}")
+            lines.append(f"a{number + 3} = {batch}[{row} % n]")
+        elif kind == 8:
+            lines.append(f"{one}.fill_({value})")
+        elif kind == 9:
+            lines.append(f"{batch}.{drawn.choice(['zero_()', f'fill_({value})'])}")
+        else:
+            lines.append(f"c{number} = {batch}.long()")
+            all_of.append(f"c{number}")
+    kept = drawn.sample([*ones, *all_of], drawn.randint(1, 3))
+    text = "\n    ".join([*lines, f"return [{', '.join(kept)}]"])
+    space: dict[str, Any] = {"torch": torch}
+    exec(f"def collate(samples):\n    {text}", space)
+    return space["collate"]
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_any_stacking_by_hand_gives_what_torch_gives(seed: int, pictures: Any) -> None:
+    collate = _program(seed)
+    assert is_closed(collate)
+    _assert_as_torch(collate, pictures, seed)

@@ -406,7 +406,7 @@ class Pipelines:
         if self.reader is not None and (target := self.target(batch, field)) is not None:
             return self.reader.samples(field, *target)
         further, of_field = self._further[field], batch.further[field]
-        no_views = BlobPipeline | ColumnPipeline | MaskPipeline | OutlinePipeline
+        no_views = BlobPipeline | ColumnPipeline | OutlinePipeline
         found: list[Any] = (
             further.samples(of_field)
             if isinstance(further, no_views)

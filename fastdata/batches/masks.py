@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,19 +250,28 @@ class MaskPipeline:
         shapes = {mask.shape for mask in there} or {
             (1, height, width) for width, height in batch.sizes.tolist()
         }
-        if len(shapes) > 1:
-            found = (self._or_zeros(batch, slot, kind) for slot in range(len(batch.masks)))
-            return [target.converted(torch.from_numpy(mask)) for mask in found]
-        ((channels, height, width),) = shapes
-        dtype = target.dtype or kind.name
-        size = max(width, 1), max(height, 1)
-        tensor = self._pool.batch(0, len(batch.masks), size, dtype, False, channels).tensor
+        if len(shapes) == 1:
+            return target.converted(self._joined(batch, kind, *shapes))  # type: ignore[no-any-return]
+        found = (self._or_zeros(batch, slot, kind) for slot in range(len(batch.masks)))
+        return [target.converted(torch.from_numpy(mask)) for mask in found]
+
+    def _joined(
+        self, batch: MaskBatch, kind: np.dtype[Any], shape: tuple[int, int, int]
+    ) -> torch.Tensor:
+        """Return the masks of a batch, all of one shape, in the target's dtype or in ``kind``."""
+        import torch  # as above
+
+        channels, height, width = shape
+        size, dtype = (max(width, 1), max(height, 1)), self._target.dtype or kind.name
+        found: torch.Tensor = self._pool.batch(
+            0, len(batch.masks), size, dtype, False, channels
+        ).tensor
         for slot, mask in enumerate(batch.masks):
             if mask is None:
-                tensor[slot] = 0
+                found[slot] = 0
             else:
-                tensor[slot].copy_(torch.from_numpy(mask))
-        return target.converted(tensor)  # type: ignore[no-any-return]
+                found[slot].copy_(torch.from_numpy(mask))
+        return found
 
     def _or_zeros(self, batch: MaskBatch, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         mask = batch.masks[slot]
@@ -270,16 +280,23 @@ class MaskPipeline:
         width, height = batch.sizes[slot].tolist()
         return np.zeros((1, height, width), kind)
 
-    def samples(self, batch: MaskBatch) -> list[Any]:
-        """Return the mask of each sample of a finished batch; None where it failed."""
+    def samples(self, batch: MaskBatch, lend: Callable[[Any], list[Any]] = list) -> list[Any]:
+        """Return the mask of each sample of a finished batch; None where it failed.
+
+        Args:
+            batch: The batch.
+            lend: Makes the views of a tensor: masks of one shape lie in one.
+        """
         import torch  # as above
 
-        return [
-            mask
-            if mask is None
-            else self._reader.classed(self._source.name, torch.from_numpy(mask))
-            for mask in batch.masks
+        masks: list[Any] = [
+            mask if mask is None else torch.from_numpy(mask) for mask in batch.masks
         ]
+        first, *others = batch.masks
+        if first is not None and first.size and not any(_differs(one, first) for one in others):
+            masks = lend(self._joined(batch, first.dtype, first.shape))
+        name = self._source.name
+        return [mask if mask is None else self._reader.classed(name, mask) for mask in masks]
 
     def cancel(self, batch: MaskBatch) -> None:
         """Cancel a batch."""
@@ -290,6 +307,10 @@ class MaskPipeline:
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
+
+
+def _differs(mask: npt.NDArray[Any] | None, first: npt.NDArray[Any]) -> bool:
+    return mask is None or mask.shape != first.shape or mask.dtype != first.dtype
 
 
 def moved_mask(

@@ -286,7 +286,7 @@ class NativeIterator(Iterator[Any]):
 
     def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
         """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
-        stacking = Stacking()
+        stacking = Stacking(collate)
         samples = self._samples(batch, stacking.lend)
         with seeded(self._progress.batch_key):
             with stacking:

@@ -1,14 +1,25 @@
-"""Stacking without a copy: the samples of a batch that a collate function stacks lie so already."""
+"""Stacking without a copy: the samples of a batch that a collate function stacks lie so already.
+
+Many functions stack by hand: ``batch = image.new(n, *shape).fill_(0)``, then ``copy_`` for each
+image, which leaves the fill where an image is smaller. These steps are put off until something
+reads their result. If the images fill the batch, it becomes their own memory. Only torch's calls
+in this thread are seen. So steps are put off for functions that can do nothing else (`is_closed`).
+"""
 
 from __future__ import annotations
 
+import builtins
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+_Held = TypeVar("_Held")
 
 
 class Stacking(TorchFunctionMode):
@@ -17,26 +28,34 @@ class Stacking(TorchFunctionMode):
     `torch.cat` of ``sample[None]`` does so, too. The result behaves as the copy that torch makes:
     if the samples may be seen beside it, because the collate function goes on to use them or
     keeps one, it becomes that copy.
+
+    Args:
+        collate: The function.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, collate: Callable[..., Any]) -> None:
         super().__init__()
+        # By the address of their memory.
         self._loans: dict[int, _Loan] = {}
+        self._canvases: dict[int, _Canvas] = {}
+        self._defers = is_closed(collate)
 
     def lend(self, batch: torch.Tensor) -> list[torch.Tensor]:
         """Return the samples of a batch, views of its memory, shape (N, …)."""
         if batch.dtype == torch.bfloat16 or not batch.numel():  # numpy has no bfloat16
             return list(batch.unbind())
-        # An array of its own lives exactly as long as the views made of it.
         array = batch.numpy()
-        self._loans[batch.untyped_storage().data_ptr()] = _Loan(batch, weakref.ref(array))
+        self._loans[_address(batch)] = _Loan(batch, weakref.ref(array))
         return list(torch.from_numpy(array).unbind())
 
     def settle(self) -> None:
-        """Separate stacks from samples that the collate function has kept.
+        """Do what was put off; separate stacks from samples that the collate function has kept.
 
         The caller has no reference to samples any more.
         """
+        for canvas in self._canvases.values():
+            if not self._replaced(canvas):
+                canvas.write()
         for loan in self._loans.values():
             if loan.views() is not None:
                 loan.separate()
@@ -45,25 +64,83 @@ class Stacking(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _STACKS and kwargs.get("out") is None:
+        if self._defers and not kwargs and (deferred := self._deferred(func, args)):
+            return deferred[0]
+        stacks = func in _STACKS and kwargs.get("out") is None
+        harmless = stacks or func in _HARMLESS
+        self._write_what_is_read(func, (args, kwargs), harmless)
+        if stacks:
             whole = self._whole(func, *args, **kwargs)
             return func(*args, **kwargs) if whole is None else whole
-        if func not in _HARMLESS:
-            for loan in self._used((args, kwargs)):
+        if not harmless:
+            for loan in _used(self._loans, (args, kwargs)):
                 loan.escaped |= getattr(func, "__name__", "") in _ESCAPES
                 loan.separate()
         return func(*args, **kwargs)
 
-    def _used(self, values: Any) -> Iterator[_Loan]:
-        """Yield the loans whose memory some arguments lie in."""
-        if isinstance(values, torch.Tensor):
-            with suppress(RuntimeError):  # a sparse tensor has no storage
-                loan = self._loans.get(values.untyped_storage().data_ptr())
-                if loan is not None:
-                    yield loan
-        elif isinstance(values, (list, tuple, Mapping)):
-            for value in values.values() if isinstance(values, Mapping) else values:
-                yield from self._used(value)
+    def _deferred(self, func: Any, args: tuple[Any, ...]) -> tuple[Any] | None:
+        """Return the result of a step of stacking by hand, which is put off; None for others."""
+        first = args[0] if args else None
+        if type(first) is not torch.Tensor:
+            return None
+        if func in _NEW:
+            return self._new(func, *args)
+        canvas = self._canvases.get(_address(first))
+        if canvas is None:
+            return None
+        if func in _FILLS and first is canvas.tensor and not canvas.copies:
+            canvas.value = args[1] if len(args) > 1 else 0
+            return (first,) if type(canvas.value) in (int, float) else None
+        if func in _VIEWS:
+            found = func(*args)
+            several = (found,) if isinstance(found, torch.Tensor) else found
+            return (found,) if all(map(canvas.has, several)) else None
+        if func is torch.Tensor.__setitem__ and len(args) == 3:
+            return (None,) if canvas.copy(first[args[1]], args[2], self._loans) else None
+        if func is torch.Tensor.copy_ and len(args) == 2:
+            return (first,) if canvas.copy(first, args[1], self._loans) else None
+        return None
+
+    def _new(self, func: Any, like: torch.Tensor, *about: Any) -> tuple[Any] | None:
+        """Return memory for a batch, not filled yet."""
+        if _address(like) not in self._loans:
+            return None
+        value = 0 if func is torch.Tensor.new_zeros else None
+        if func is torch.Tensor.new_full:
+            *about, value = about  # type: ignore[assignment]
+        if func is torch.Tensor.new and any(type(side) is not int for side in about):
+            return None  # it copies what it is given
+        array = like.new_empty(*about).numpy()
+        tensor = torch.from_numpy(array)
+        self._canvases[_address(tensor)] = _Canvas(tensor, weakref.ref(array), value)
+        return (tensor,)
+
+    def _write_what_is_read(self, func: Any, values: Any, harmless: bool) -> None:
+        """Do what was put off, if a call needs its result or changes what it takes."""
+        if not self._canvases or func in _METADATA:
+            return
+        needed = next(_used(self._canvases, values), None)
+        if needed is None and (harmless or next(_used(self._loans, values), None) is None):
+            return
+        for canvas in self._canvases.values():
+            canvas.write()
+        self._canvases.clear()
+
+    def _replaced(self, canvas: _Canvas) -> bool:
+        """Put the samples' memory in the place of a tensor that they fill; say whether they do."""
+        if not canvas.is_full():
+            return False
+        whole = self._whole(torch.stack, [source for _, source in canvas.copies])
+        if whole is None:
+            return False
+        canvas.copies.clear()
+        tensor, loan = canvas.tensor, self._loans[_address(whole)]
+        loan.given, tensor.data = tensor, whole
+        array = canvas.memory()
+        if array is not None:  # the function has kept a view of it
+            kept = torch.from_numpy(array)
+            tensor.data, loan.given = kept.copy_(whole), None
+        return True
 
     def _whole(
         self, func: Any, tensors: Any = (), dim: int = 0, **others: Any
@@ -74,7 +151,7 @@ class Stacking(TorchFunctionMode):
         )
         if not plain or not tensors or dim != 0 or others.get("axis"):
             return None
-        loan = next(self._used(tensors[0]), None)
+        loan = next(_used(self._loans, tensors[0]), None)
         if loan is None or loan.escaped or loan.given is not None:
             return None
         if func is not torch.stack:
@@ -83,23 +160,22 @@ class Stacking(TorchFunctionMode):
             tensors = [one[0] for one in tensors]
         first = tensors[0]
         shape, stride, dtype = first.shape, first.stride(), first.dtype
-        like = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        found = torch.stack([like] * len(tensors))
-        if found.stride()[1:] != stride:
+        step, *inner = _stacked(shape, stride, len(tensors))
+        if tuple(inner) != stride:
             return None
-        step, begin = found.stride(0) * found.element_size(), first.data_ptr()
+        begin, size = first.data_ptr(), first.element_size()
         for number, one in enumerate(tensors):
             same = (one.shape, one.stride(), one.dtype) == (shape, stride, dtype)
-            if not same or one.data_ptr() != begin + number * step:
+            if not same or one.data_ptr() != begin + number * step * size:
                 return None
-        return loan.give(found.shape, found.stride(), begin)
+        return loan.give((len(tensors), *shape), (step, *stride), begin)
 
 
 class _Loan:
     """Memory of a batch, whose samples a collate function has.
 
     Attributes:
-        views: Weak reference to what all samples refer to.
+        views: Weak reference to an array that all samples refer to, and nothing else.
         given: A stack of samples that lies in this memory.
         escaped: Whether something else than torch may write to the samples.
     """
@@ -113,9 +189,8 @@ class _Loan:
         self, shape: tuple[int, ...], stride: tuple[int, ...], begin: int
     ) -> torch.Tensor | None:
         """Return the part of the memory from an address."""
-        batch = self._batch
-        offset = (begin - batch.untyped_storage().data_ptr()) // batch.element_size()
-        self.given = torch.as_strided(batch, shape, stride, offset)
+        offset = (begin - _address(self._batch)) // self._batch.element_size()
+        self.given = torch.as_strided(self._batch, shape, stride, offset)
         return self.given
 
     def separate(self) -> None:
@@ -125,17 +200,144 @@ class _Loan:
             self.given = None
 
 
-_STACKS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+class _Canvas:
+    """Tensor that a collate function has made to copy samples to.
 
-#: Functions that neither write to a tensor nor return another view of it.
-_HARMLESS = frozenset(
+    Attributes:
+        tensor: The tensor.
+        memory: Weak reference to an array that it and its views refer to, and nothing else.
+        value: The fill that was put off; None if there is none.
+        copies: (target, source) of each copy that was put off.
+    """
+
+    def __init__(self, tensor: torch.Tensor, memory: weakref.ref[Any], value: Any) -> None:
+        self.tensor, self.memory, self.value = tensor, memory, value
+        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def has(self, view: torch.Tensor) -> bool:
+        """Return whether a tensor is a view of it."""
+        return _address(view) == _address(self.tensor)
+
+    def copy(self, target: torch.Tensor, source: Any, loans: Mapping[int, _Loan]) -> bool:
+        """Put off copying a sample to a view; return False if it is something else."""
+        if not self.has(target) or type(source) is not torch.Tensor:
+            return False
+        if source.dtype != target.dtype or _address(source) not in loans:
+            return False
+        self.copies.append((target, source))
+        return True
+
+    def is_full(self) -> bool:
+        """Return whether one sample after the other is all that it has."""
+        tensor = self.tensor
+        if tensor.ndim == 0 or len(self.copies) != len(tensor):
+            return False
+        step, shape, stride = tensor[0].nbytes, tensor.shape[1:], tensor.stride()[1:]
+        return all(
+            target.data_ptr() == tensor.data_ptr() + number * step
+            and (target.shape, target.stride(), source.stride()) == (shape, stride, stride)
+            for number, (target, source) in enumerate(self.copies)
+        )
+
+    def write(self) -> None:
+        """Do what was put off."""
+        if self.value is not None:
+            self.tensor.fill_(self.value)
+        for target, source in self.copies:
+            target.copy_(source)
+        self.copies.clear()
+
+
+@lru_cache(64)
+def _stacked(shape: tuple[int, ...], stride: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the strides of what torch makes of some tensors of one shape and strides."""
+    like = torch.empty_strided(shape, stride, device="meta")
+    return torch.stack([like] * count).stride()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    with suppress(RuntimeError):  # a sparse tensor has no storage
+        return tensor.untyped_storage().data_ptr()
+    return 0
+
+
+def _used(held: Mapping[int, _Held], values: Any) -> Iterator[_Held]:
+    """Yield what holds memory that some arguments lie in."""
+    if isinstance(values, torch.Tensor):
+        found = held.get(_address(values))
+        if found is not None:
+            yield found
+    elif isinstance(values, (list, tuple, Mapping)):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _used(held, value)
+
+
+def is_closed(function: Any) -> bool:
+    """Return whether a function can call no more than torch, some builtins, and such functions.
+
+    Every name in its code is known: a function of Python that is closed, torch, a builtin that
+    calls nothing else, or an attribute of tensors and containers.
+    """
+    return _is_closed(function, set())
+
+
+def _is_closed(value: Any, seen: set[int]) -> bool:
+    if not isinstance(value, FunctionType):
+        return value is torch or value is None or type(value) in (int, float, str, bool)
+    if id(value) in seen:
+        return True
+    seen.add(id(value))
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    own = vars(builtins) | value.__globals__
+    return all(_is_closed(one, seen) for one in cells) and all(
+        name in _BUILTINS
+        if own.get(name, value) is vars(builtins).get(name)
+        else (_is_closed(own[name], seen) if name in own else name in _ATTRIBUTES)
+        for name in _names(value.__code__)
+    )
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in some code."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+_BUILTINS = frozenset(
     {
-        torch.nn.functional.interpolate,
+        *("all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list"),
+        *("max", "min", "range", "reversed", "sum", "tuple", "zip"),
+    }
+)
+
+_ATTRIBUTES = frozenset(
+    {
+        *("Tensor", "append", "as_tensor", "cat", "copy_", "device", "dtype", "extend", "fill_"),
+        *("float32", "get", "int64", "items", "keys", "long", "ndim", "new", "new_empty"),
+        *("new_full", "new_zeros", "shape", "size", "stack", "tensor", "values", "zero_"),
+    }
+)
+
+_STACKS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+_NEW = (torch.Tensor.new, torch.Tensor.new_empty, torch.Tensor.new_full, torch.Tensor.new_zeros)
+_FILLS = (torch.Tensor.fill_, torch.Tensor.zero_)
+_VIEWS = (torch.Tensor.__getitem__, torch.Tensor.unbind, torch.unbind)
+
+#: Functions that read no values.
+_METADATA = frozenset(
+    {
         *(getattr(torch.Tensor, name) for name in ("size", "stride", "dim", "numel", "__len__")),
-        *(getattr(torch.Tensor, name) for name in ("to", "float", "contiguous", "clone", "cuda")),
         *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim")),
     }
 )
+
+#: Functions that neither write to a tensor nor return another view of it.
+_HARMLESS = _METADATA | {
+    torch.nn.functional.interpolate,
+    *(getattr(torch.Tensor, name) for name in ("to", "float", "contiguous", "clone", "cuda")),
+}
 
 #: Functions that let others than torch write to a tensor.
 _ESCAPES = frozenset(
