@@ -27,7 +27,8 @@ from fastdata.converters.trees import (
 )
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.patterns import archive_files, expand
+from fastdata.remote.files import archive_files
+from fastdata.remote.patterns import expand
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
 from fastdata.storage.fields import Field

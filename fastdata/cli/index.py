@@ -47,9 +47,8 @@ def command(
 
     \b
     Examples:
-      $ fastdata convert imagenet --split val --to shards --out tars
-      $ fastdata index tars --out val-index
-      $ fastdata index 'tars/shard-{000000..000000}.tar' --out first-index --seek-points
+      $ fastdata index imagenet/train --out train-index
+      $ fastdata index imagenet/train --out train-index --seek-points --force
     """
     given = {} if fields is None else {"fields": fields}
     opened = partial(

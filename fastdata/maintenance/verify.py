@@ -105,10 +105,14 @@ def verify(
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
-    if is_url(path):
+    source = None if is_url(path) else PackedSource(Path(path))
+    if source is None or is_url(source.manifest.root or ""):
         with Fetching(os.fspath(path), storage_options) as fetching:
             return _verify_remote(fetching, fast, workers, progress)
-    source = PackedSource(Path(path))
+    if storage_options:
+        raise UsageError(
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+        )
     findings = _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)

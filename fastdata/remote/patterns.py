@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from fastdata.errors import UsageError
-from fastdata.remote.files import RemotePath, list_paths, remote_path
-from fastdata.remote.urls import is_url, redact
-from fastdata.storage.local import LocalFile
+from fastdata.remote.urls import redact
 
 #: An innermost pair of braces that lists or counts.
 _BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|-?\d+\.\.-?\d+(?:\.\.-?\d+)?)\}")
 #: Most names of one pattern.
 _MOST = 10_000_000
-_THREADS = 16
 
 
 def is_pattern(place: str | os.PathLike[str]) -> bool:
@@ -71,43 +63,3 @@ def _words(inside: str) -> Iterator[str]:
     start, stop, by = int(first), int(last), abs(int(*step) if step else 1) or 1
     for number in range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by):
         yield f"{number:0{width}}"
-
-
-def archive_files(
-    place: str | os.PathLike[str],
-    extension: str,
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[LocalFile] | list[RemotePath]:
-    """Return the files of a folder, of a pattern, or the one file that a path or URL names.
-
-    Args:
-        place: A pattern; a file; or a folder, whose files with ``extension`` are sorted by name.
-        extension: Such as ``.tar``.
-        storage_options: Options of the driver of URLs.
-
-    Raises:
-        OSError: A path of this machine cannot be read, or a file is missing.
-        RemoteError: The URL cannot be reached.
-    """
-    names = expand(place)
-    if is_url(names[0]):
-        if not is_pattern(place):
-            return list_paths(names[0], extension, storage_options)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(partial(remote_path, storage_options=storage_options), names))
-    if is_pattern(place) or not os.path.isdir(names[0]):
-        return [LocalFile(_file(name)) for name in names]
-    with os.scandir(os.path.abspath(names[0])) as entries:
-        found = sorted(entry.name for entry in entries if entry.name.endswith(extension))
-    return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in found]
-
-
-def _file(name: str) -> Path:
-    """Return the absolute path of a file.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
-    if not os.path.isfile(name):
-        raise FileNotFoundError(errno.ENOENT, "no such folder or file", name)
-    return Path(os.path.abspath(name))

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError, FastdataError, SourceError, warn
-from fastdata.remote.patterns import archive_files, expand, is_pattern
+from fastdata.remote.files import archive_files
+from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
 from fastdata.storage.manifest import has_manifest

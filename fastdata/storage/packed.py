@@ -19,6 +19,7 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
+from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -37,6 +38,7 @@ from fastdata.storage.source import (
 )
 from fastdata.text import human_count
 
+_IN_PLACE_HINT = "Put the file back as it was; or index the data again, with --force."
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
 
 
@@ -76,6 +78,8 @@ class IndexedSource(Source):
         self.index = index
         self._files, self._root = files, root
         self._guard = guard
+        if manifest.container in IN_PLACE:
+            self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_IN_PLACE_HINT)
         self._warned = False
         self._stored = {one.field.name: one for one in manifest.fields}
         self.fields = tuple(one.field for one in manifest.fields)
@@ -343,7 +347,7 @@ class IndexedSource(Source):
         """Return the error for a damaged row, or piece of a column."""
         key = printable(record.key)
         where = key if number is None else f"sample {number} ({key})"
-        return CorruptionError(f"{self.location}: {where}: {problem}", _HINT)
+        return CorruptionError(f"{self.location}: {where}: {problem}", self.hints.changed)
 
 
 class PackedSource(IndexedSource):
