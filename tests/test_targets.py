@@ -249,6 +249,15 @@ def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
         DataLoader(dataset, 2, require_native=True)
 
 
+def test_transforms_need_the_image(v2: Any, packed: Path) -> None:
+    with pytest.raises(UsageError, match="has no image"):
+        ImageDataset(packed, transforms=v2.ToImage(), fields=("boxes", "labels"))
+    dataset = ImageDataset(packed, transforms=v2.ToImage(), fields=_FIELDS)
+    with pytest.raises(UsageError, match="has no image"):
+        dataset.fields = ("boxes",)
+    assert dataset.fields == _FIELDS
+
+
 def test_transforms_exclude_transform(packed: Path) -> None:
     with pytest.raises(UsageError, match="transforms="):
         ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))

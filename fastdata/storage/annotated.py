@@ -78,8 +78,8 @@ class AnnotatedSource(FilesSource):
         try:
             return _as_column(values, about)
         except Exception:
-            for row, value in zip(numbers, values, strict=True):  # the error names its row
-                self._called(lambda _, value=value: _as_column([value], about), row)
+            for row in numbers:  # the error names its row
+                self._called(lambda one: _as_column([self._row(one)[field]], about), row)
             raise
 
     def _row(self, row: int) -> Mapping[str, Any]:
