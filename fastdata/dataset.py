@@ -249,6 +249,12 @@ class ImageDataset(NativeSamples):
             given = [name for name in ("image", "label") if name in known]
         require_known(given, known, self.path, joint=self.transforms is not None)
         require_images(self.path, known, self.further_transforms, given)
+        if self.transforms is not None and "image" not in given:
+            raise UsageError(
+                f"{self.path}: transforms= takes the image and its targets, and fields={given!r} "
+                "has no image",
+                'Name "image" there, or leave transforms= out.',
+            )
         if self.target_transform is not None and "label" not in known:
             raise UsageError(
                 f"{self.path}: target_transform is for labels, and the dataset has none",

@@ -173,6 +173,33 @@ def test_masks_that_cannot_be_painted_are_an_error(
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("bbox", [], "boxes have 0 numbers"),
+        ("segmentation", [1, 1, 9, 9, 5, 30], "annotations cannot be used"),
+    ],
+)
+def test_annotations_of_another_form_cost_their_sample(
+    tv: Any, make: Callable[..., Any], key: str, value: Any, words: str
+) -> None:
+    from torchvision.transforms import v2
+
+    steps = v2.Compose([_steps(tv, "resize"), v2.SanitizeBoundingBoxes(labels_getter=None)])
+    dataset = make("CocoDetection", steps, ("boxes", "labels", "masks"))
+    rows = [row for row in range(ROWS) if dataset._dataset._load_target(dataset.ids[row])]
+    bad, *others = rows
+    for one in dataset._dataset._load_target(dataset.ids[bad]):
+        one[key] = value
+    loader = DataLoader(Subset(dataset, rows), 1, collate_fn=_together, require_native=True)
+    batches = iter(loader)
+    with pytest.raises(SampleError, match=f"sample {bad}: .*{words}"):
+        next(batches)
+    for row, batch in zip(others, batches, strict=True):
+        (sample,) = zip(*batch, strict=True)
+        assert_same(sample, dataset[row])
+
+
+@pytest.mark.parametrize(
     ("name", "options"), [("Kitti", {"train": False}), ("WIDERFace", {"split": "test"})]
 )
 def test_test_sets_have_no_target(

@@ -427,7 +427,8 @@ def _without(column: Column, rows: Iterable[int]) -> Column:
             return column
         column = pa.array(column.tolist())
     gone = set(rows)
-    return column.take(pa.array([None if at in gone else at for at in range(len(column))]))
+    kept = [None if at in gone else at for at in range(len(column))]
+    return column.take(pa.array(kept, pa.int64()))
 
 
 def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fastdata.errors import UsageError
+
 _Held = TypeVar("_Held")
 
 
@@ -45,14 +47,20 @@ class Stacking(TorchFunctionMode):
         if batch.dtype == torch.bfloat16 or not batch.numel():  # numpy has no bfloat16
             return list(batch.unbind())
         array = batch.numpy()
-        self._loans[_address(batch)] = _Loan(batch, weakref.ref(array))
-        return list(torch.from_numpy(array).unbind())
+        samples = list(torch.from_numpy(array).unbind())
+        self._loans[_address(batch)] = _Loan(batch, weakref.ref(array), samples[0])
+        return samples
 
     def settle(self) -> None:
         """Do what was put off; separate stacks from samples that the collate function has kept.
 
         The caller has no reference to samples any more.
+
+        Raises:
+            UsageError: Samples were changed where that was not seen, after they were stacked.
         """
+        for loan in self._loans.values():
+            loan.end()
         for canvas in self._canvases.values():
             if not self._replaced(canvas):
                 canvas.write()
@@ -89,8 +97,8 @@ class Stacking(TorchFunctionMode):
         if canvas is None:
             return None
         if func in _FILLS and first is canvas.tensor and not canvas.copies:
-            canvas.value = args[1] if len(args) > 1 else 0
-            return (first,) if type(canvas.value) in (int, float) else None
+            zero = func is torch.Tensor.zero_ and len(args) == 1
+            return (first,) if canvas.fill(*((0,) if zero else args[1:])) else None
         if func in _VIEWS:
             found = func(*args)
             several = (found,) if isinstance(found, torch.Tensor) else found
@@ -105,14 +113,18 @@ class Stacking(TorchFunctionMode):
         """Return memory for a batch, not filled yet."""
         if _address(like) not in self._loans:
             return None
-        value = 0 if func is torch.Tensor.new_zeros else None
+        value = (0,) if func is torch.Tensor.new_zeros else ()
         if func is torch.Tensor.new_full:
-            *about, value = about  # type: ignore[assignment]
-        if func is torch.Tensor.new and any(type(side) is not int for side in about):
+            about, value = about[:1], about[1:]
+        sides = about and all(type(side) is int and side > 0 for side in about)
+        if func is torch.Tensor.new and not sides:
             return None  # it copies what it is given
         array = like.new_empty(*about).numpy()
         tensor = torch.from_numpy(array)
-        self._canvases[_address(tensor)] = _Canvas(tensor, weakref.ref(array), value)
+        canvas = _Canvas(tensor, weakref.ref(array))
+        if func in _FILLED and not canvas.fill(*value):
+            return None
+        self._canvases[_address(tensor)] = canvas
         return (tensor,)
 
     def _write_what_is_read(self, func: Any, values: Any, harmless: bool) -> None:
@@ -175,15 +187,18 @@ class _Loan:
     """Memory of a batch, whose samples a collate function has.
 
     Attributes:
-        views: Weak reference to an array that all samples refer to, and nothing else.
+        views: Weak reference to an array that all samples refer to, and nothing else after `end`.
         given: A stack of samples that lies in this memory.
         escaped: Whether something else than torch may write to the samples.
     """
 
-    def __init__(self, batch: torch.Tensor, views: weakref.ref[Any]) -> None:
+    def __init__(self, batch: torch.Tensor, views: weakref.ref[Any], sample: torch.Tensor) -> None:
         self.views, self.escaped = views, False
         self.given: torch.Tensor | None = None
         self._batch = batch
+        # All samples have one counter of changes.
+        self._sample: torch.Tensor | None = None if sample.is_inference() else sample
+        self._version = 0
 
     def give(
         self, shape: tuple[int, ...], stride: tuple[int, ...], begin: int
@@ -191,7 +206,17 @@ class _Loan:
         """Return the part of the memory from an address."""
         offset = (begin - _address(self._batch)) // self._batch.element_size()
         self.given = torch.as_strided(self._batch, shape, stride, offset)
+        self._version = 0 if self._sample is None else self._sample._version
         return self.given
+
+    def end(self) -> None:
+        """Drop what it has of the samples; raise `UsageError` if the stack has changed with one."""
+        sample, self._sample = self._sample, None
+        if self.given is not None and sample is not None and sample._version != self._version:
+            raise UsageError(
+                "collate_fn has changed samples in a thread or in compiled code, after torch.stack",
+                "Change them before, or change copies: sample.clone().",
+            )
 
     def separate(self) -> None:
         """Give the stack memory of its own, as torch's copy has."""
@@ -210,19 +235,29 @@ class _Canvas:
         copies: (target, source) of each copy that was put off.
     """
 
-    def __init__(self, tensor: torch.Tensor, memory: weakref.ref[Any], value: Any) -> None:
-        self.tensor, self.memory, self.value = tensor, memory, value
+    def __init__(self, tensor: torch.Tensor, memory: weakref.ref[Any]) -> None:
+        self.tensor, self.memory = tensor, memory
+        self.value: float | None = None
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def has(self, view: torch.Tensor) -> bool:
         """Return whether a tensor is a view of it."""
         return _address(view) == _address(self.tensor)
 
+    def fill(self, *given: Any) -> bool:
+        """Put off filling it with a number; return False if that is something else."""
+        if [type(one) for one in given] not in ([int], [float]):
+            return False
+        self.tensor.flatten()[:1].fill_(*given)  # torch's error, if the dtype cannot have it
+        (self.value,) = given
+        return True
+
     def copy(self, target: torch.Tensor, source: Any, loans: Mapping[int, _Loan]) -> bool:
         """Put off copying a sample to a view; return False if it is something else."""
         if not self.has(target) or type(source) is not torch.Tensor:
             return False
-        if source.dtype != target.dtype or _address(source) not in loans:
+        same = (source.dtype, source.shape) == (target.dtype, target.shape)
+        if not same or _address(source) not in loans:
             return False
         self.copies.append((target, source))
         return True
@@ -230,7 +265,7 @@ class _Canvas:
     def is_full(self) -> bool:
         """Return whether one sample after the other is all that it has."""
         tensor = self.tensor
-        if tensor.ndim == 0 or len(self.copies) != len(tensor):
+        if not self.copies or tensor.ndim == 0 or len(self.copies) != len(tensor):
             return False
         step, shape, stride = tensor[0].nbytes, tensor.shape[1:], tensor.stride()[1:]
         return all(
@@ -288,8 +323,9 @@ def _is_closed(value: Any, seen: set[int]) -> bool:
         return True
     seen.add(id(value))
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     own = vars(builtins) | value.__globals__
-    return all(_is_closed(one, seen) for one in cells) and all(
+    return all(_is_closed(one, seen) for one in [*cells, *defaults]) and all(
         name in _BUILTINS
         if own.get(name, value) is vars(builtins).get(name)
         else (_is_closed(own[name], seen) if name in own else name in _ATTRIBUTES)
@@ -322,6 +358,7 @@ _ATTRIBUTES = frozenset(
 
 _STACKS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 _NEW = (torch.Tensor.new, torch.Tensor.new_empty, torch.Tensor.new_full, torch.Tensor.new_zeros)
+_FILLED = (torch.Tensor.new_full, torch.Tensor.new_zeros)
 _FILLS = (torch.Tensor.fill_, torch.Tensor.zero_)
 _VIEWS = (torch.Tensor.__getitem__, torch.Tensor.unbind, torch.unbind)
 

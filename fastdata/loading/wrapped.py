@@ -501,6 +501,8 @@ def _values(
         value = target.get(name, ABSENT)
         if name == kind.boxes:
             found[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
+            if value is not ABSENT and value.shape[-1] != 4:
+                raise SampleError(f"its boxes have {value.shape[-1]} numbers, not 4", "Correct it.")
             value = None if value is ABSENT else value.as_subclass(torch.Tensor).float().numpy()
         elif name in kind.values:
             if value is not ABSENT and (value.dtype != torch.int64 or value.ndim != 1):

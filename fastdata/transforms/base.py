@@ -100,6 +100,8 @@ class Filling(Transform):
     def unfit(self, reading: Reading) -> Declined | None:
         if reading.has_masks and self.mask_fill is None and self.colours:
             return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
+        if reading.converts_masks and self.fills[1] > 255:
+            return Declined("its fill may fit into masks only once they are converted")
         return super().unfit(reading)
 
 
