@@ -585,6 +585,47 @@ def _program(seed: int) -> Any:
     return space["collate"]
 
 
+numpy = None
+
+
+def _unset_cell() -> Callable[..., Any]:
+    def collate(samples: list[Any]) -> Any:
+        return later(samples)
+
+    if len("") > 0:
+        later = len
+    return collate
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda batch: batch[0][0].numpy(),  # also where a global has the name of the attribute
+        lambda batch, stack=os.stat: stack(batch),
+        lambda batch, *, own=np: own.stack(batch),
+        lambda batch: os.getcwd(),
+        lambda batch: open(batch),  # noqa: SIM115
+        _unset_cell(),
+    ],
+)
+def test_functions_that_may_call_others_are_not_closed(collate: Callable[..., Any]) -> None:
+    assert numpy is None
+    assert not is_closed(collate)
+
+
+def test_an_error_of_copying_by_hand_is_raised_by_its_line(pictures: Any) -> None:
+    def collate(samples: list[Any]) -> Any:
+        found = samples[0][0].new_zeros((len(samples), 3, 98, 98))
+        found[0].copy_(samples[0][0])
+        return found
+
+    assert is_closed(collate)
+    loader = DataLoader(pictures, BATCH, num_workers=1, collate_fn=collate, require_native=True)
+    with pytest.raises(RuntimeError, match="must match") as caught:
+        next(iter(loader))
+    assert "collate" in [one.name for one in caught.traceback]
+
+
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_any_stacking_by_hand_gives_what_torch_gives(seed: int, pictures: Any) -> None:
     collate = _program(seed)

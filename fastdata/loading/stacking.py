@@ -8,18 +8,20 @@ in this thread are seen. So steps are put off for functions that can do nothing 
 
 from __future__ import annotations
 
-import builtins
+import dis
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from types import CodeType, FunctionType
+from itertools import chain
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from fastdata.errors import UsageError
+from fastdata.transforms.tracing import codes_in
 
 _Held = TypeVar("_Held")
 
@@ -203,7 +205,7 @@ class _Loan:
     def give(
         self, shape: tuple[int, ...], stride: tuple[int, ...], begin: int
     ) -> torch.Tensor | None:
-        """Return the part of the memory from an address."""
+        """Return the part of the memory from an address, with a shape and strides."""
         offset = (begin - _address(self._batch)) // self._batch.element_size()
         self.given = torch.as_strided(self._batch, shape, stride, offset)
         self._version = 0 if self._sample is None else self._sample._version
@@ -253,7 +255,7 @@ class _Canvas:
         return True
 
     def copy(self, target: torch.Tensor, source: Any, loans: Mapping[int, _Loan]) -> bool:
-        """Put off copying a sample to a view; return False if it is something else."""
+        """Put off copying a sample to a view of its shape; return False if it is something else."""
         if not self.has(target) or type(source) is not torch.Tensor:
             return False
         same = (source.dtype, source.shape) == (target.dtype, target.shape)
@@ -310,8 +312,8 @@ def _used(held: Mapping[int, _Held], values: Any) -> Iterator[_Held]:
 def is_closed(function: Any) -> bool:
     """Return whether a function can call no more than torch, some builtins, and such functions.
 
-    Every name in its code is known: a function of Python that is closed, torch, a builtin that
-    calls nothing else, or an attribute of tensors and containers.
+    All that its code can reach is known: a function of Python that is closed, torch, a constant, a
+    builtin that calls nothing else, or an attribute of tensors and containers.
     """
     return _is_closed(function, set())
 
@@ -322,23 +324,25 @@ def _is_closed(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:
         return True
     seen.add(id(value))
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    own = vars(builtins) | value.__globals__
-    return all(_is_closed(one, seen) for one in [*cells, *defaults]) and all(
-        name in _BUILTINS
-        if own.get(name, value) is vars(builtins).get(name)
-        else (_is_closed(own[name], seen) if name in own else name in _ATTRIBUTES)
-        for name in _names(value.__code__)
-    )
+    names, attributes = _names(value.__code__)
+    own, cells = value.__globals__, value.__closure__ or ()
+    if not attributes <= _ATTRIBUTES or not names - own.keys() <= _BUILTINS:
+        return False
+    if CellType() in cells:  # an empty one
+        return False
+    held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    held += [cell.cell_contents for cell in cells]
+    return all(_is_closed(one, seen) for one in (*held, *map(own.get, names & own.keys())))
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in some code."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+@lru_cache(64)
+def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of globals that some code reads; and all others, such as attributes."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for one in chain.from_iterable(map(dis.get_instructions, codes_in(code))):
+        if one.opcode in dis.hasname:
+            names[one.opname == "LOAD_GLOBAL"].add(one.argval)
+    return frozenset(names[True]), frozenset(names[False])
 
 
 _BUILTINS = frozenset(
@@ -379,13 +383,7 @@ _HARMLESS = _METADATA | {
 #: Functions that let others than torch write to a tensor.
 _ESCAPES = frozenset(
     {
-        "numpy",
-        "data_ptr",
-        "storage",
-        "untyped_storage",
-        "_typed_storage",
-        "__array__",
-        "__dlpack__",
-        "__cuda_array_interface__",
+        *("__array__", "__cuda_array_interface__", "__dlpack__", "_typed_storage", "data_ptr"),
+        *("numpy", "storage", "untyped_storage"),
     }
 )

@@ -135,7 +135,7 @@ _KINDS = {
         _coco_target,
         methods=("_load_image", "_load_target"),
         optional=True,
-        outlines=lambda objects: _coco_outlines(objects),
+        outlines=_coco_outlines,
     ),
     "VOCDetection": _Kind(
         "torchvision.datasets.voc",
@@ -257,28 +257,31 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
     keys = _cells(dataset._wrapper).get("target_keys", ())
     if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
         return made
-    return _described(dataset, inner, kind, keys)
+    if _is_standard(dataset.transforms):
+        why = "transform= takes its images alone, so that boxes do not follow them"
+        return NotKnown(why, "Give it transforms=, which takes (image, target).")
+    made_of = _with_dict(inner, kind, keys) if kind.parts is None else _with_parts(inner, kind)
+    return _as_images(dataset, inner, kind, *made_of, keys)
 
 
 def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
-    """Return how fastdata reads a dataset of masks that is not wrapped; see above."""
+    """Return `recognise_annotated` of a dataset of masks that is not wrapped."""
     base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
-    kind = _KINDS[base.__name__] if base is not None else None
-    if base is None or kind is None or dataset.transforms is None:
+    if base is None or dataset.transforms is None:
         return None
-    found = {} if kind.parts is None else kind.parts(dataset)
-    one_mask = len(found) == 1 and not set(map(type, next(iter(found.values())))) <= {int}
-    if not one_mask and kind.parts is not None:
+    kind = _KINDS[base.__name__]
+    parts = None if kind.parts is None else kind.parts(dataset)
+    if parts is not None and (len(parts) != 1 or _are_labels(*parts.values())):
         return None
     own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods) or changed(base)
     if own:
         return overridden(own)
-    if not one_mask:
+    if parts is None:
         return _with_made_mask(dataset, dataset, kind, None)
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
         return NotKnown(why, "Give it transforms=, which takes both.")
-    annotated, joint = _with_parts(dataset, kind, ())
+    annotated, joint = _with_parts(dataset, kind)
     joint = joint.changed(joint.targets, as_pil=True, flat=True, filter="nearest")
     return _as_images(dataset, dataset, kind, annotated, joint)
 
@@ -361,15 +364,6 @@ def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
     return ""
 
 
-def _described(dataset: Any, inner: Any, kind: _Kind, keys: Collection[str]) -> Images | NotKnown:
-    """Return how the core reads a wrapped dataset whose target has some keys."""
-    if _is_standard(dataset.transforms):
-        why = "transform= takes its images alone, so that boxes do not follow them"
-        return NotKnown(why, "Give it transforms=, which takes (image, target).")
-    annotated, joint = (_with_dict if kind.parts is None else _with_parts)(inner, kind, keys)
-    return _as_images(dataset, inner, kind, annotated, joint, keys)
-
-
 def _as_images(
     dataset: Any,
     inner: Any,
@@ -413,14 +407,19 @@ _NOTHING = (
 )
 
 
-def _with_parts(inner: Any, kind: _Kind, keys: Collection[str]) -> tuple[Annotated, Joint]:
+def _are_labels(values: Sequence[Any]) -> bool:
+    """Return whether a part is a number of each image, rather than the file of a mask."""
+    return {*map(type, values)} <= {int}
+
+
+def _with_parts(inner: Any, kind: _Kind) -> tuple[Annotated, Joint]:
     """Return a dataset whose target is one part, or a tuple of several; and a sample's form."""
     assert kind.parts is not None
     found = {name: list(values) for name, values in kind.parts(inner).items()}
     if not found:
         fields, joint = _NOTHING
         return Annotated(kind.images(inner), fields, lambda row: {_TARGET: None}), joint
-    files = {name: values for name, values in found.items() if not set(map(type, values)) <= {int}}
+    files = {name: values for name, values in found.items() if not _are_labels(values)}
     fields = [
         Field(name, "mask") if name in files else Field(name, "column", pa.int64())
         for name in found
