@@ -274,3 +274,13 @@ def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> N
     with pytest.warns(SlowPathWarning, match="labels_getter=None is for boxes alone"):
         loader()
     assert loader(labels_getter=None).explain().startswith("native")
+
+
+def test_a_joint_transform_needs_the_image(packed: Path, v2: Any) -> None:
+    steps = v2.Compose([v2.Resize((32, 32)), v2.ToImage()])
+    with pytest.raises(UsageError, match="has no image"):
+        ImageDataset(packed, transforms=steps, fields=("boxes", "labels"))
+    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
+    with pytest.raises(UsageError, match="has no image"):
+        dataset.fields = ("boxes",)
+    assert dataset.fields == _FIELDS
