@@ -298,3 +298,34 @@ def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank
     resumed = loader()
     resumed.load_state_dict(half.state_dict())
     assert first + rows(resumed) == epochs[0]
+
+
+def test_images_of_several_sizes_are_told_of_a_collate_fn(packed: Path, v2: Any) -> None:
+    from fastdata import collate_padded
+
+    steps = v2.Compose([v2.Resize(32), v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
+    with pytest.warns(SlowPathWarning, match=r"give a collate_fn, such as .*collate_padded\(32\)"):
+        DataLoader(dataset, 4)
+    assert DataLoader(dataset, 4, collate_fn=collate_padded(32)).explain().startswith("native")
+
+
+def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> None:
+    def loader(**options: Any) -> Any:
+        steps = [v2.Resize((32, 32)), v2.SanitizeBoundingBoxes(**options), v2.ToImage()]
+        dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=("image", "boxes"))
+        return DataLoader(dataset, 4)
+
+    with pytest.warns(SlowPathWarning, match="labels_getter=None is for boxes alone"):
+        loader()
+    assert loader(labels_getter=None).explain().startswith("native")
+
+
+def test_a_joint_transform_needs_the_image(packed: Path, v2: Any) -> None:
+    steps = v2.Compose([v2.Resize((32, 32)), v2.ToImage()])
+    with pytest.raises(UsageError, match="has no image"):
+        ImageDataset(packed, transforms=steps, fields=("boxes", "labels"))
+    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
+    with pytest.raises(UsageError, match="has no image"):
+        dataset.fields = ("boxes",)
+    assert dataset.fields == _FIELDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -401,4 +402,21 @@ def test_what_is_no_longer_torchvisions_is_left_to_torch(
 def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[..., Any]) -> None:
     dataset = make("VOCDetection", _steps(tv, "resize"))._dataset
     with pytest.warns(SlowPathWarning, match="wrap_dataset_for_transforms_v2"):
+        DataLoader(dataset, 4, collate_fn=_together)
+
+
+def test_a_subclass_is_told_which_class_to_wrap(
+    tv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CocoDetection(tv.datasets.CocoDetection):  # type: ignore[misc,name-defined]
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    root = make_coco(tmp_path)
+    dataset = CocoDetection(root / "images", root / "instances.json")
+    # torchvision imports its wrapper when it is first called.
+    monkeypatch.delitem(sys.modules, "torchvision.tv_tensors._dataset_wrapper")
+    with pytest.warns(
+        SlowPathWarning, match="Take torchvision's CocoDetection itself, and wrap it"
+    ):
         DataLoader(dataset, 4, collate_fn=_together)

@@ -90,7 +90,7 @@ def require_known(
         joint: Whether there is a joint transform.
 
     Raises:
-        UsageError: It has not, or they are no names.
+        UsageError: It has not, they are no names, or a joint transform has no image.
     """
     of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
     besides = [*BESIDES, *(of_joint if joint else [])]
@@ -101,6 +101,11 @@ def require_known(
             needs = f" {name!r} needs transforms=." if name in of_joint else ""
             what = f"{where}: has no field {name!r} (fields={names!r})"
             raise UsageError(what, f"It has {listed}.{needs}")
+    if joint and "image" not in names:
+        raise UsageError(
+            f"{where}: transforms= takes (image, target), and fields={names!r} has no image",
+            'Name "image" in fields=, or leave transforms= out.',
+        )
 
 
 def value_of(source: Source, name: str, row: int) -> Any:

@@ -6,6 +6,7 @@ it apart to columns. So keys, dtypes and formats are torchvision's.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -215,11 +216,17 @@ def annotated_classes() -> tuple[type[Any], ...]:
 
 def wrapping_hint(dataset: Any) -> str:
     """Return the line that wraps a dataset of `annotated_classes`; "" for others."""
+    base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
+    if base is not None:
+        with suppress(ImportError):  # torchvision before 0.16
+            importlib.import_module(_WRAPPER)  # torchvision imports it when it first wraps
     kind = _kind_of(dataset)
-    if kind is None:
+    if base is None or kind is None:
         return ""
+    own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods)
+    what = f"Take torchvision's {base.__name__} itself, and wrap it" if own else "Wrap it"
     return (
-        "Wrap it: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
+        f"{what}: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
         "transforms= of torchvision.transforms.v2, which take (image, target). The target then "
         "has boxes as BoundingBoxes, and masks as Mask."
     )
