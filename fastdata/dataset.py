@@ -105,7 +105,8 @@ class ImageDataset(NativeSamples):
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
             them, and exclude transforms of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
-            does not; off the native path, too. Unreadable EXIF data turn nothing.
+            does not. Crops and targets then lie in the turned image. Unreadable EXIF data turn
+            nothing; masks are never turned.
         cache: For a URL or torchvision's: what to keep on this machine from epoch to epoch. A
             path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
             folder for pieces of files; without it nothing is kept. For torchvision's, it is a file
@@ -219,9 +220,15 @@ class ImageDataset(NativeSamples):
         self._decoder = None
         self._targets: list[int] | None = None
         self._source = self._open_source()
+        self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
         self._fields = self._chosen_fields()
+
+    @property
+    def exif_transpose(self) -> bool:
+        """Whether images are turned as their EXIF orientation says."""
+        return self.style.exif_transpose
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -396,8 +403,8 @@ class ImageDataset(NativeSamples):
         """Return how the core reads its images, or why it does not, as loaders want it."""
         if reason := own_method(self, ImageDataset, *_METHODS):
             return overridden(reason)
-        if self.style != RGB:
-            return other_style(self.style)
+        if self.style.color != "rgb":
+            return other_style(self.style.color)
         transforms = self.transforms or self.transform, self.target_transform
         folder = self.folder
         if folder is None:
@@ -422,7 +429,9 @@ class ImageDataset(NativeSamples):
             size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
             file = None if cache.path is None else Path(cache.path)
             seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
-            return FilesSource(listed, self.path, seek_points)
+            source = FilesSource(listed, self.path, seek_points)
+            source.upright = self.style.exif_transpose
+            return source
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()

@@ -23,6 +23,7 @@ from fastdata.storage.source import (
     Encodings,
     Gathered,
     Hints,
+    Orientations,
     Rows,
     Sides,
     Source,
@@ -52,7 +53,7 @@ class FileList(NamedTuple):
 class FilesSource(Source):
     """Source of one file a row.
 
-    Sizes and kinds that the first epoch discovers are kept for the next ones (9 bytes a row), and
+    Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points, if there is a cache for them.
 
     Args:
@@ -76,6 +77,7 @@ class FilesSource(Source):
         count = len(listing.samples)
         self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
         self._encodings = np.full(count, -1, np.int8)
+        self._orientations = np.full(count, -1, np.int8)
         self._pillow: set[int] = set()
 
     def __len__(self) -> int:
@@ -126,7 +128,10 @@ class FilesSource(Source):
         if self._pillow:
             pillow[:] = [row in self._pillow for row in numbers]
         sizes = self._sizes[rows]
-        extents = _native.Extents(paths, seek_points=tables, stamps=stamps, sizes=sizes)
+        orientations = self._orientations[rows] if self.upright else None
+        extents = _native.Extents(
+            paths, seek_points=tables, stamps=stamps, sizes=sizes, orientations=orientations
+        )
         images = BlobColumn(
             extents,
             widths=sizes[:, 0],
@@ -143,24 +148,33 @@ class FilesSource(Source):
         """See `Source.encoded`."""
         self.field(field, BLOBS)
         try:
-            return Blob(read_file(self.key(row), MOST_BYTES) if data is None else data)
+            data = read_file(self.key(row), MOST_BYTES) if data is None else data
+            return Blob(data, orientation=-1 if self.upright else 0)
         except FileNotFoundError:
             raise self.problem(row, "the file is missing", "file_missing") from None
         except OSError as error:
             raise self.problem(row, f"it cannot be read: {error.strerror or error}") from None
 
     def resized(
-        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+        self,
+        rows: Rows,
+        widths: Sides,
+        heights: Sides,
+        encodings: Encodings | None = None,
+        orientations: Orientations | None = None,
     ) -> None:
         """See `Source.resized`. A file may have been replaced."""
         self._sizes[rows, 0] = widths
         self._sizes[rows, 1] = heights
         self._encodings[rows] = -1 if encodings is None else encodings
+        self._orientations[rows] = -1 if orientations is None else orientations
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`. Drop the seek points of a replaced file."""
         if code in NOT_NATIVE:
             self._pillow.add(row)
+        elif code == "other_size":
+            self._orientations[row] = -1
         elif code == "bad_seek_points" and self._cache is not None:
             self._cache.drop(self.key(row))
 
