@@ -17,6 +17,7 @@ from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
     LEAVE_OUT,
     NativeSamples,
+    require_arguments,
     require_images,
     require_known,
     row_number,
@@ -32,16 +33,19 @@ from fastdata.decode.folders import (
     why_not_pillow,
 )
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
-from fastdata.decode.pillow import AS_STORED, COLORS, RGB, Style
+from fastdata.decode.hub import require_hub, style_of
+from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
+from fastdata.once import once
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource
-from fastdata.storage.fields import IMAGES
+from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
@@ -49,6 +53,7 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
+from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.originals import pillow_changed
@@ -142,8 +147,8 @@ class ImageDataset(NativeSamples):
         dct_scaling: bool = False,
         max_pixels: int | None = DEFAULT_MAX_PIXELS,
         max_scans: int | None = DEFAULT_MAX_SCANS,
-        color: str = "rgb",
-        exif_transpose: bool = False,
+        color: str | None = None,
+        exif_transpose: bool | None = None,
         cache: str | os.PathLike[str] | Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
@@ -153,19 +158,23 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        for name, one in named.items():
-            if one is not None and not callable(one):
-                raise UsageError(
-                    f"{name}={one!r} cannot be called",
-                    "Put several transforms into fastdata.transforms.Compose.",
-                )
+        switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
+        switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
+        limits = {"max_pixels": max_pixels, "max_scans": max_scans}
+        require_arguments(named, switches, limits)
         if transforms is not None and any(one is not None for one in (transform, target_transform)):
             raise UsageError(
                 "transforms= takes images and targets, and another transform is given, too",
                 "Make that a part of transforms=.",
             )
-        self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
-        if self.folder is not None:
+        self.hub, self.folder = (path if is_hub(path) else None), None
+        self._formats, self._kinds = formats, {}
+        if self.hub is not None:
+            require_hub(self.hub)
+            self._formats, self._kinds = split_formats(formats)
+            path = self._hub.rows.location
+        elif not isinstance(path, (str, os.PathLike)):
+            self.folder = path
             require_folder(self.folder)
             path = self.folder.root
             if transforms is None:
@@ -177,20 +186,10 @@ class ImageDataset(NativeSamples):
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
-        self._given_fields, self._formats = fields, formats
-        switches = {"staged": staged, "check": check, "exif_transpose": exif_transpose}
-        switches |= {"dct_scaling": dct_scaling}
-        for name, switch in switches.items():
-            if switch not in (True, False):
-                raise UsageError(f"{name}={switch!r}", "Give True or False.")
+        self._given_fields = fields
         self.check, self.dct_scaling = check, dct_scaling
-        for name, limit in (("max_pixels", max_pixels), ("max_scans", max_scans)):
-            if limit is not None and (type(limit) is not int or limit < 1):
-                raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
         self.limits = Limits(max_pixels, max_scans)
-        if color not in COLORS:
-            raise UsageError(f"color={color!r}", f"Give one of {', '.join(map(repr, COLORS))}.")
-        self.style = Style(color, bool(exif_transpose))
+        self.style = style_of(color, exif_transpose, self._hub)
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
@@ -203,10 +202,11 @@ class ImageDataset(NativeSamples):
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
-        if self._url is None and self.folder is None and self.cache is not None:
+        learns = self.folder is not None or self.hub is not None
+        if self._url is None and not learns and self.cache is not None:
             raise UsageError(
-                f"{self.path}: cache= is for URLs and torchvision's folders; this dataset is on "
-                "this machine, with its seek points in its index",
+                f"{self.path}: cache= is for URLs, and for datasets of other libraries; this "
+                "dataset is on this machine, with its seek points in its index",
                 "Leave it out; fastdata stage copies a dataset to a faster disk.",
             )
 
@@ -244,7 +244,7 @@ class ImageDataset(NativeSamples):
             given = [name for name in ("image", "label") if name in known]
         require_known(given, known, self.path, joint=self.transforms is not None)
         require_images(self.path, known, self.further_transforms, given)
-        if self.target_transform is not None and "label" not in known:
+        if self.target_transform is not None and LABEL not in self._source.fields:
             raise UsageError(
                 f"{self.path}: target_transform is for labels, and the dataset has none",
                 LEAVE_OUT,
@@ -254,6 +254,8 @@ class ImageDataset(NativeSamples):
     def _open_source(self) -> Source:
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
+        if self.hub is not None:
+            return TableSource(self._hub.rows)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
@@ -285,7 +287,7 @@ class ImageDataset(NativeSamples):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_source", "_decoder", "_targets")
+        left_out = ("_source", "_decoder", "_targets", "_hub")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -388,7 +390,7 @@ class ImageDataset(NativeSamples):
                 if name != "image" and self.is_image(name)
             }
             return Images(
-                repr(self), self, self, lambda learns: self.source, *transforms, self._compiled(),
+                repr(self), self, self, self._opened, *transforms, self._compiled(),
                 fields=self.fields, further=further,
             )  # fmt: skip
         if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
@@ -399,15 +401,29 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            cache = self.cache or Cache()
-            size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
-            file = None if cache.path is None else Path(cache.path)
-            seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
-            return FilesSource(listed, self.path, seek_points)
+            return FilesSource(listed, self.path, self._seek_points(learns))
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
         return Images(what, self, self, opener, *transforms, recipe, files, fields=self.fields)
+
+    def _opened(self, learns: bool) -> Source:
+        """Return the source for a loader, which may keep what it learns of the images."""
+        if self.hub is None or not learns:
+            return self.source
+        return TableSource(self._hub.rows, self._seek_points(learns), self.source)
+
+    def _seek_points(self, learns: bool) -> SeekCache | None:
+        """Return the cache of seek points for images without an index."""
+        cache = self.cache or Cache()
+        size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
+        file = None if cache.path is None else Path(cache.path)
+        return SeekCache(str(self.path), size, file) if learns and size else None
+
+    @once
+    def _hub(self) -> Hub:
+        """The dataset of the library ``datasets`` that is read."""
+        return open_hub(self.hub, self._kinds)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""
@@ -485,8 +501,8 @@ class ImageDataset(NativeSamples):
     def _indexed(self) -> IndexedSource:
         if not isinstance(self._source, IndexedSource):
             raise UsageError(
-                f"{self.path}: a folder of torchvision's has no index and no manifest",
-                "Make them with fastdata convert --to folder, which leaves the files in place.",
+                f"{self.path}: a dataset of another library has no index and no manifest",
+                "Make them of its files with fastdata convert.",
             )
         return self._source
 
@@ -541,7 +557,7 @@ class ImageDataset(NativeSamples):
         Raises:
             UsageError: The dataset has none.
         """
-        if not any(field.name == "label" for field in self._source.fields):
+        if LABEL not in self._source.fields:
             raise UsageError(
                 f"{self.path}: its samples have no labels",
                 "Take column(name) for another column.",

@@ -25,7 +25,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
-from fastdata.storage.fields import BLOBS, MASKS, Field, outlines_among
+from fastdata.storage.fields import BLOBS, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
@@ -49,6 +49,31 @@ def require_names(fields: Any, hint: str) -> None:
     named = isinstance(fields, Sequence) and all(isinstance(name, str) for name in fields)
     if not named or isinstance(fields, str) or not fields or len(set(fields)) < len(fields):
         raise UsageError(f"fields={fields!r}", hint)
+
+
+def require_arguments(
+    transforms: Mapping[str, Any], switches: Mapping[str, Any], limits: Mapping[str, Any]
+) -> None:
+    """Check arguments of a dataset, by name.
+
+    Args:
+        transforms: Functions, or None.
+        switches: True or False.
+        limits: Whole numbers from 1, or None.
+
+    Raises:
+        UsageError: One is something else.
+    """
+    for name, one in transforms.items():
+        if one is not None and not callable(one):
+            hint = "Put several transforms into fastdata.transforms.Compose."
+            raise UsageError(f"{name}={one!r} cannot be called", hint)
+    for name, switch in switches.items():
+        if switch not in (True, False):
+            raise UsageError(f"{name}={switch!r}", "Give True or False.")
+    for name, limit in limits.items():
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
 
 
 def require_images(
@@ -115,7 +140,7 @@ def value_of(source: Source, name: str, row: int) -> Any:
     if field.kind in BLOBS:
         return source.encoded(row, name)
     values = source.column(name, np.array([row]))
-    return int(values[0]) if name == "label" else values_of(values, field)[0]
+    return int(values[0]) if field == LABEL else values_of(values, field)[0]
 
 
 class NativeSamples(ABC):
@@ -290,10 +315,10 @@ class SampleDecoder:
 
     def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         index = int(batch.planned.indices[slot])
-        if name == "label":
-            return self._images.target(index, batch.columns["label"][slot].item())
         if name in further:
             return further[name][slot]
+        if name == "label":
+            return self._images.target(index, batch.columns["label"][slot].item())
         if name == "index":
             return self._images.row_in_part(index)
         if name == "key":
