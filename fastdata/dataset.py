@@ -53,7 +53,7 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.storage.tables import TableSource
+from fastdata.storage.tables import TableRows, TableSource
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.originals import pillow_changed
@@ -172,7 +172,7 @@ class ImageDataset(NativeSamples):
         if self.hub is not None:
             require_hub(self.hub)
             self._formats, self._kinds = split_formats(formats)
-            path = self._hub.rows.location
+            path = self.rows.location
         elif not isinstance(path, (str, os.PathLike)):
             self.folder = path
             require_folder(self.folder)
@@ -255,7 +255,7 @@ class ImageDataset(NativeSamples):
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
         if self.hub is not None:
-            return TableSource(self._hub.rows)
+            return TableSource(self.rows)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
@@ -379,7 +379,7 @@ class ImageDataset(NativeSamples):
         """Return how the core reads its images, or why it does not, as loaders want it."""
         if reason := own_method(self, ImageDataset, *_METHODS):
             return overridden(reason)
-        if self.style != RGB:
+        if self.style.color != RGB.color:  # EXIF-STUB
             return other_style(self.style)
         transforms = self.transforms or self.transform, self.target_transform
         folder = self.folder
@@ -401,7 +401,7 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            return FilesSource(listed, self.path, self._seek_points(learns))
+            return FilesSource(listed, self.path, self.seek_points(learns))
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
@@ -411,14 +411,19 @@ class ImageDataset(NativeSamples):
         """Return the source for a loader, which may keep what it learns of the images."""
         if self.hub is None or not learns:
             return self.source
-        return TableSource(self._hub.rows, self._seek_points(learns), self.source)
+        return TableSource(self.rows, self.seek_points(learns), self.source)
 
-    def _seek_points(self, learns: bool) -> SeekCache | None:
+    def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
         cache = self.cache or Cache()
         size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
         file = None if cache.path is None else Path(cache.path)
         return SeekCache(str(self.path), size, file) if learns and size else None
+
+    @property
+    def rows(self) -> TableRows:
+        """Rows of the table that a ``datasets.Dataset`` is."""
+        return self._hub.rows
 
     @once
     def _hub(self) -> Hub:

@@ -306,7 +306,9 @@ class SampleDecoder:
         """Return one sample of a decoded batch, after the rest of the transforms."""
         reader = self._settings["image"].reader
         if reader is None:
-            return tuple(self._value(name, batch, further, slot) for name in self._fields)
+            values = [self._value(name, batch, further, slot) for name in self._fields]
+            sample: tuple[Any, ...] = self._images.sample(values)
+            return sample
         names = ["image", *reader.joint.targets]
         values = {name: self._value(name, batch, further, slot) for name in names}
         recipe: Any = self._settings["image"].recipe

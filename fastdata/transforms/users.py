@@ -330,6 +330,12 @@ def _draws(call: Call) -> bool:
     return any(isinstance(value, Number) for value in call.values)
 
 
+def items_of(name: str, nodes: Sequence[Node]) -> list[Any]:
+    """Return the items of a function that draws nothing; see `_items`."""
+    _check_draws(nodes)
+    return _items(name, nodes, Path(None, [], []))
+
+
 def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
     """Return nodes as items of a pipeline: transforms, and `Steps` between them."""
     items: list[Any] = []
