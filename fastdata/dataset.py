@@ -32,8 +32,8 @@ from fastdata.decode.folders import (
     require_folder,
     why_not_pillow,
 )
-from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
 from fastdata.decode.hub import require_hub, style_of
+from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
@@ -53,7 +53,8 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.storage.tables import TableRows, TableSource
+from fastdata.storage.table_rows import TableRows
+from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.originals import pillow_changed
@@ -167,11 +168,12 @@ class ImageDataset(NativeSamples):
                 "transforms= takes images and targets, and another transform is given, too",
                 "Make that a part of transforms=.",
             )
-        self.hub, self.folder = (path if is_hub(path) else None), None
-        self._formats, self._kinds = formats, {}
+        self.hub: Any = path if is_hub(path) else None
+        self.folder: Any = None
+        self._kinds: dict[str, str] = {}
         if self.hub is not None:
             require_hub(self.hub)
-            self._formats, self._kinds = split_formats(formats)
+            formats, self._kinds = split_formats(formats)
             path = self.rows.location
         elif not isinstance(path, (str, os.PathLike)):
             self.folder = path
@@ -186,7 +188,7 @@ class ImageDataset(NativeSamples):
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
-        self._given_fields = fields
+        self._given_fields, self._formats = fields, formats
         self.check, self.dct_scaling = check, dct_scaling
         self.limits = Limits(max_pixels, max_scans)
         self.style = style_of(color, exif_transpose, self._hub)

@@ -306,8 +306,8 @@ class SampleDecoder:
         """Return one sample of a decoded batch, after the rest of the transforms."""
         reader = self._settings["image"].reader
         if reader is None:
-            values = [self._value(name, batch, further, slot) for name in self._fields]
-            sample: tuple[Any, ...] = self._images.sample(values)
+            own = [self._value(name, batch, further, slot) for name in self._fields]
+            sample: tuple[Any, ...] = self._images.sample(own)
             return sample
         names = ["image", *reader.joint.targets]
         values = {name: self._value(name, batch, further, slot) for name in names}

@@ -328,7 +328,9 @@ class TargetReader:
         columns = {
             name: source.column(name, np.array([row]))
             for name in {*map(self.column, self.joint.targets), *self.outline_columns}
-            if name in self._fields and self._fields[name].kind == "column" and self._fields[name] != LABEL
+            if name in self._fields
+            and self._fields[name].kind == "column"
+            and self._fields[name] != LABEL
         }
         native = self.native(columns, *([side] for side in size))
         moved = Moved(*native.after(np.zeros(1, np.uint64)))

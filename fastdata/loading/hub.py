@@ -6,11 +6,11 @@ images to RGB, applies a transform to each, and hands other columns on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from fastdata.batches.images import Images, NotKnown, overridden
-from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
@@ -26,8 +26,13 @@ from fastdata.transforms.symbols import name_of
 from fastdata.transforms.tracing_batches import Columns, trace_batch
 
 
-def recognise_hub(dataset: Any) -> Images | NotKnown:
-    """Return how fastdata reads a ``datasets.Dataset``, or why it does not."""
+def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKnown:
+    """Return how fastdata reads a ``datasets.Dataset``, or why it does not.
+
+    Args:
+        dataset: The dataset.
+        opened: Returns the `fastdata.ImageDataset` of one without a transform.
+    """
     if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
         return overridden(reason)
     images = images_of(dataset)
@@ -49,16 +54,18 @@ def recognise_hub(dataset: Any) -> Images | NotKnown:
     if raw := [key for key, name in found.keys.items() if name in images and key != found.key]:
         why = f"{name_of(function)} hands on images as they are stored, as {raw[0]!r}"
         return NotKnown(why, f"Leave them out: del batch[{raw[0]!r}].")
-    return _described(dataset, plain, found)
+    return _described(dataset, plain, found, opened)
 
 
-def _described(dataset: Any, plain: Any, found: Columns) -> Images | NotKnown:
+def _described(
+    dataset: Any, plain: Any, found: Columns, opened: Callable[[Any], Any]
+) -> Images | NotKnown:
     """Return how the core reads a dataset whose transform is known."""
     try:
-        whole = ImageDataset(plain.select_columns([*dict.fromkeys(found.keys.values())]))
+        whole = opened(plain.select_columns([*dict.fromkeys(found.keys.values())]))
     except UsageError as error:
         return NotKnown(error.what, error.hint or IN_PLACE)
-    own = whole.described()
+    own: Images | NotKnown = whole.described()
     if isinstance(own, NotKnown):
         return own
     rows = as_python(whole.rows)

@@ -61,7 +61,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
         found = ImageDataset(dataset).described()
         return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
     if is_hub(dataset):
-        return recognise_hub(dataset)
+        return recognise_hub(dataset, ImageDataset)
     wrapped = recognise_annotated(dataset)
     if wrapped is not None:
         return wrapped

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
-from fastdata.storage.columns import Column
+from fastdata.storage.columns import Column, as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.seek_cache import SeekCache
@@ -124,14 +123,6 @@ class AnnotatedSource(FilesSource):
         if files is None or data is not None:
             return super().encoded(row, field, data)
         return self._file(row, str(files[row]), field)
-
-
-def as_objects(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Return Python objects as an array of them."""
-    objects = np.empty(len(values), object)
-    for slot, value in enumerate(values):
-        objects[slot] = value
-    return objects
 
 
 def _as_column(values: Sequence[Any], field: Field) -> Column:

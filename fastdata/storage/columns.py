@@ -248,11 +248,19 @@ def as_column(array: pa.Array) -> Column:
     return array if items is None else items
 
 
+def as_objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return Python objects as an array of them."""
+    objects = np.empty(len(values), object)
+    for slot, value in enumerate(values):
+        objects[slot] = value
+    return objects
+
+
 def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None = None) -> Column:
     """Return columns one after the other; with ``order``, the values at these places."""
     if all(isinstance(column, np.ndarray) for column in columns):
-        joined = np.concatenate(columns)
-        return joined if order is None else joined[order]
+        numbers = np.concatenate(columns)
+        return numbers if order is None else numbers[order]
     return joined([as_arrow(column) for column in columns], order)
 
 

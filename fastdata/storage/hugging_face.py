@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy, stored_type
-from fastdata.storage.columns import joined
 from fastdata.storage.fields import IMAGE, LABEL, Field
-from fastdata.storage.tables import Decode, Part, TableRows, chunks_of, nullable
+from fastdata.storage.table_rows import Decode, Part, TableRows, chunks_of, nullable
 
 #: Words in the name of a column of images whose pixels are numbers of classes or objects.
 _MASKS = frozenset(
@@ -88,7 +87,7 @@ def open_hub(dataset: Any, kinds: Mapping[str, str]) -> Hub:
     numbers = None
     if dataset._indices is not None:
         column = chunks_of(dataset._indices.table, ("indices",))
-        numbers = as_numpy(joined(column)).view(np.int64)
+        numbers = as_numpy(pa.concat_arrays(column)).view(np.int64)
     names = _KEYS if _KEYS in table.column_names else None
     own = os.path.join(location, _digest(dataset, paths))
     about = names, files, own, location
@@ -167,7 +166,7 @@ class _Parts:
             if place != image and (name != LABEL.name or label is None):
                 self._add(f"{name}_" if name == IMAGE.name else name, place, feature)
         for name in kinds:
-            if not any(part.field.name == name for part in self.parts) :
+            if not any(part.field.name == name for part in self.parts):
                 listed = ", ".join(".".join(one) for one in self._images())
                 raise UsageError(
                     f"{where}: formats= has {kinds[name]!r} for {name!r}",
@@ -185,7 +184,7 @@ class _Parts:
                 f"{self._where}: none of its columns is datasets.Image: "
                 f"{', '.join(map('.'.join, self._flat))}",
                 "For bytes, paths, or structs of both: "
-                'dataset = dataset.cast_column(NAME, datasets.Image()).',
+                "dataset = dataset.cast_column(NAME, datasets.Image()).",
             )
         if (IMAGE.name,) in places:
             return (IMAGE.name,)

@@ -7,11 +7,9 @@ names. Nothing is copied: the core decodes from the table's own memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,59 +18,13 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import FastdataError, printable
 from fastdata.once import once
-from fastdata.storage.annotated import as_objects
-from fastdata.storage.arrow import has_nulls, stored_type
-from fastdata.storage.columns import KEPT_BYTES, Column, as_column, joined, values_in
+from fastdata.storage.arrow import stored_type
+from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, joined, values_in
 from fastdata.storage.fields import BLOBS, LABEL, Field
 from fastdata.storage.listed import LearningSource
 from fastdata.storage.seek_cache import SeekCache
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Hints, Rows, Source
-
-#: Makes a Python object of a value.
-Decode: TypeAlias = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Part of a table that is a field.
-
-    Attributes:
-        field: The field.
-        place: Name of a column, and of the fields in its structs.
-        decode: Makes the Python object of a value of a column; None: it is as it is stored.
-        type: Type that values of a column are cast to; None: as they are stored.
-    """
-
-    field: Field
-    place: tuple[str, ...]
-    decode: Decode | None = None
-    type: pa.DataType | None = None
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """Rows of a table.
-
-    Attributes:
-        table: The table.
-        parts: Its fields.
-        numbers: Rows of the table, int64, (N,), that the rows are; None: all, in their order.
-        classes: Names of classes.
-        names: Column of the rows' names; None: they are numbered.
-        files: (number of rows, path) of each file that the table is mapped from, in order; a path
-            is "" for memory.
-        name: Name of its seek points in a cache, of this content alone.
-        location: See `Source`.
-    """
-
-    table: pa.Table
-    parts: Sequence[Part]
-    numbers: Rows | None = None
-    classes: Sequence[str] = ()
-    names: str | None = None
-    files: Sequence[tuple[int, str]] = ()
-    name: str = ""
-    location: Path | str = field(default="")
+from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
 
 
 class TableSource(LearningSource):
@@ -239,30 +191,6 @@ _EMBED = (
 )
 
 
-def chunks_of(table: pa.Table, place: Sequence[str]) -> list[pa.Array]:
-    """Return the chunks of a column, or of a field of its structs; extensions as stored."""
-    first, *inner = place
-    column, found = table.column(first), []
-    for chunk in column.chunks or [pa.nulls(0, column.type)]:
-        for name in inner:
-            chunk = _child(chunk, name)
-        while isinstance(chunk, pa.ExtensionArray):
-            chunk = chunk.storage
-        found.append(chunk)
-    return found
-
-
-def _child(array: pa.StructArray, name: str) -> pa.Array:
-    """Return a field of structs, which is null where they are."""
-    number = array.type.get_field_index(name)
-    return array.flatten()[number] if array.null_count else array.field(number)
-
-
-def nullable(chunks: Iterable[pa.Array]) -> bool:
-    """Return whether a null is anywhere in some chunks."""
-    return any(map(has_nulls, chunks))
-
-
 class TableColumn:
     """Values of a column, in chunks; small ones are joined on first use.
 
@@ -307,10 +235,10 @@ class _Blobs:
     """
 
     def __init__(self, chunks: Sequence[pa.Array]) -> None:
-        contents = [_binary(_child(chunk, "bytes")) for chunk in chunks]
+        contents = [_binary(child_of(chunk, "bytes")) for chunk in chunks]
         self._column = _native.BinaryColumn(list(map(_native_chunk, contents)))
         self._lacks = any(chunk.null_count for chunk in contents)
-        self._paths = TableColumn([_child(chunk, "path") for chunk in chunks])
+        self._paths = TableColumn([child_of(chunk, "path") for chunk in chunks])
 
     def path(self, place: int) -> str | None:
         """Return the path in a row, which may be that of an archive's member."""

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
+
+from PIL.Image import Image as PILImage
 
 from fastdata.transforms import symbols, tracing, users
 from fastdata.transforms.originals import pillow_changed
@@ -34,13 +36,11 @@ class Columns:
     Attributes:
         keys: Columns of the batch by the keys of the result, in its order.
         key: Key of the images that it makes.
-        image: Column of those that it makes them of.
         steps: What it does to an image of mode RGB.
     """
 
     keys: Mapping[str, str]
     key: str
-    image: str
     steps: tuple[Any, ...]
 
 
@@ -102,7 +102,7 @@ class _Stored(_Cell):
         return Symbol(symbols.Image(self.run, Node(None, (self.name, self.row))))
 
     def is_a(self, kinds: tuple[Any, ...]) -> bool:
-        return any(issubclass(symbols.PILImage, kind) for kind in kinds)
+        return any(issubclass(PILImage, kind) for kind in kinds)
 
 
 class BatchRun(tracing.Run):
@@ -117,9 +117,10 @@ class BatchRun(tracing.Run):
         return super().call(real, args, kwargs)
 
     def inline(self, function: types.FunctionType, *about: Any) -> Any:
-        if reason := _carries(function.__code__, self.depth > 0):
-            code = function.__code__
-            raise Unknown(reason, f"line {code.co_firstlineno} of {PurePath(code.co_filename).name}")
+        code = function.__code__
+        if reason := _carries(code, self.depth > 0):
+            file = PurePath(code.co_filename).name
+            raise Unknown(reason, f"line {code.co_firstlineno} of {file}")
         return super().inline(function, *about)
 
 
@@ -135,13 +136,13 @@ def trace_batch(function: Any, images: Collection[str], others: Collection[str])
         images: Columns of images, of any mode.
         others: Other columns.
     """
-    found = []
+    found: list[_Found] = []
     for kind in (BatchRun, _ThreeRows):
 
         def start(run: Any) -> Any:
-            columns = {name: _Column(run, name, _Stored) for name in images}
-            columns |= {name: _Column(run, name, _Cell) for name in others}
-            batch = {name: Symbol(column) for name, column in columns.items()}
+            held = {name: _Column(run, name, _Stored) for name in images}
+            held |= {name: _Column(run, name, _Cell) for name in others}
+            batch = {name: Symbol(column) for name, column in held.items()}
             return run.call(function, (batch,), {})
 
         courses = tracing.courses(kind, start)
@@ -149,29 +150,36 @@ def trace_batch(function: Any, images: Collection[str], others: Collection[str])
             return courses
         if len(courses) > 1 or courses[0].draws:
             return "its result depends on chance"
-        found.append(_columns(courses[0], kind.count))
+        columns = _columns(courses[0], kind.count)
+        if isinstance(columns, str):
+            return columns
+        found.append(columns)
     first, second = found
-    if isinstance(first, str) or isinstance(second, str):
-        return next(one for one in found if isinstance(one, str))
-    if first[:3] != second[:3] or [*first[0]] != [*second[0]] or not _same_steps(first[3], second[3]):
+    same = [*first.keys.items()] == [*second.keys.items()] and first.key == second.key
+    if not same or not _same_steps(first.nodes, second.nodes):
         return "its result depends on the number of rows"
-    keys, key, image, nodes = first
     try:
-        return Columns(keys, key, image, tuple(users.items_of(symbols.name_of(function), nodes)))
+        steps = users.items_of(symbols.name_of(function), first.nodes)
+        return Columns(first.keys, first.key, tuple(steps))
     except Unknown as error:
         return str(error)
 
 
-_Found = tuple[dict[str, str], str, str, list[Node]]
+class _Found(NamedTuple):
+    """`Columns` of one course, with the images' nodes in the place of steps."""
+
+    keys: dict[str, str]
+    key: str
+    nodes: list[Node]
 
 
 def _columns(course: tracing.Path, count: int) -> _Found | str:
-    """Return the columns of a result, the images' key and column, and their nodes; or why not."""
+    """Return what a course makes of a batch of so many rows; or why that is not known."""
     result = course.result
     if not isinstance(result, dict) or not all(isinstance(key, str) for key in result):
         return "it returns no dict of columns"
     keys: dict[str, str] = {}
-    made: list[tuple[str, str, list[Node]]] = []
+    made: list[tuple[str, list[Node]]] = []
     for key, column in result.items():
         if isinstance(column, _Whole):
             keys[key] = column.name
@@ -182,19 +190,19 @@ def _columns(course: tracing.Path, count: int) -> _Found | str:
         if values == [_Value(getattr(values[0], "name", ""), row) for row in range(count)]:
             keys[key] = values[0].name
             continue
-        chains = [one.chain() if isinstance(one, Node) else () for one in values]
+        chains = [one.chain() if isinstance(one, Node) else [] for one in values]
         if not all(chains) or any(one.mode == "L" for one in values):
             return f"{key!r} of its result is not made of images alone"
-        (name, _), *_ = (chain[0].step for chain in chains)
+        name, _ = chains[0][0].step
         if [chain[0].step for chain in chains] != [(name, row) for row in range(count)]:
             return f"{key!r} of its result is not made of each row's own image"
         if not all(_same_steps(chains[0][1:], chain[1:]) for chain in chains):
             return f"it does not do the same to each image of {name!r}"
         keys[key] = name
-        made.append((key, name, list(chains[0][1:])))
+        made.append((key, chains[0][1:]))
     if len(made) != 1:
         return f"it makes {len(made) or 'no'} columns of images, not one"
-    return keys, *made[0]
+    return _Found(keys, *made[0])
 
 
 def _same_steps(these: Any, those: Any) -> bool:
