@@ -20,6 +20,7 @@ from fastdata.batches.samples import (
     require_arguments,
     require_images,
     require_known,
+    require_style,
     row_number,
     value_of,
 )
@@ -50,13 +51,13 @@ from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import Row
-from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
+from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
-from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
+from fastdata.text import human_count
+from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe
 from fastdata.transforms.originals import pillow_changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
 
@@ -267,26 +268,8 @@ class ImageDataset(NativeSamples):
             return PackedSource(folder, guard)
 
     def _check_style(self) -> None:
-        """Check that images can have the style that was asked for.
-
-        Raises:
-            UsageError: The transform would undo it, or the folder's own loader knows no style.
-        """
-        color, ours = self.style.color, None
-        if color != "rgb":
-            transforms = (self.transform, self.transforms, *self.further_transforms.values())
-            ours = next(filter(None, map(first_of_ours, transforms)), None)
-        if ours is not None:
-            raise UsageError(
-                f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
-                "which makes RGB of all images",
-                'Take color="rgb", or torchvision\'s transforms.',
-            )
-        if self.style != RGB and self.folder is not None and why_not_pillow(self.folder):
-            raise UsageError(
-                f"color= and exif_transpose= where {class_name(self.folder)} has its own loader",
-                "Leave loader= out, or do in it what they do.",
-            )
+        transforms = (self.transform, self.transforms, *self.further_transforms.values())
+        require_style(self.style, transforms, self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_source", "_decoder", "_targets", "_hub")
@@ -417,20 +400,19 @@ class ImageDataset(NativeSamples):
 
     def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
-        cache = self.cache or Cache()
-        size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
-        file = None if cache.path is None else Path(cache.path)
-        return SeekCache(str(self.path), size, file) if learns and size else None
+        root = self.path if self.folder is None else self.folder.root
+        return seek_cache(self.cache, str(root)) if learns else None
 
     @property
     def rows(self) -> TableRows:
         """Rows of the table that a ``datasets.Dataset`` is."""
+        assert self._hub is not None
         return self._hub.rows
 
     @once
-    def _hub(self) -> Hub:
-        """The dataset of the library ``datasets`` that is read."""
-        return open_hub(self.hub, self._kinds)
+    def _hub(self) -> Hub | None:
+        """The dataset of the library ``datasets`` that is read; None for others."""
+        return None if self.hub is None else open_hub(self.hub, self._kinds)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""

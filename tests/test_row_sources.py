@@ -520,3 +520,48 @@ class TestConcatenatedFields(FieldConformance):
         parts = [opened_fields(with_fields(name)) for name in ("shards", "lmdb", "folder")]
         rows = [number % field_data.ROWS for number in numbers]
         return Subset(ConcatDataset(parts), numbers), rows
+
+
+def hub(datasets: Any, kind: str, tmp_path: Path) -> Any:
+    """The files in a ``datasets.Dataset``, and their rows."""
+    names = ["class0", "class1", "class2"]
+    features = datasets.Features(
+        {"photo": datasets.Image(), "label": datasets.ClassLabel(names=names)}
+    )
+    images: list[Any] = [
+        {
+            "bytes": None if kind == "files" or at % 5 == 0 else row.path.read_bytes(),
+            "path": row.key,
+        }
+        for at, row in enumerate(listed_rows())
+    ]
+    columns = {"photo": images, "label": [row.label for row in listed_rows()]}
+    found = datasets.Dataset.from_dict(columns, features)
+    if kind == "memory":
+        return found
+    shards = 3 if kind == "mapped" else 1
+    found.save_to_disk(tmp_path / "saved", num_shards=shards)
+    return datasets.load_from_disk(tmp_path / "saved")
+
+
+def hub_rows(numbers: Any) -> list[Written]:
+    rows = listed_rows()
+    return [Written(f"{at}:{rows[at].key}", rows[at].label, rows[at].path) for at in numbers]
+
+
+@pytest.mark.parametrize("kind", ["memory", "mapped", "files"])
+class TestHub(Conformance):
+    @pytest.fixture
+    def opened(self, kind: str, hugging_face: Any, tmp_path: Path) -> Any:
+        data = ImageDataset(hub(hugging_face, kind, tmp_path))
+        return data.source, hub_rows(range(len(data)))
+
+
+class TestShuffledHub(Conformance):
+    @pytest.fixture
+    def opened(self, hugging_face: Any, tmp_path: Path) -> Any:
+        data = hub(hugging_face, "mapped", tmp_path)
+        order = np.random.default_rng(6).permutation(len(data))[:40]
+        images = recognise(ImageDataset(data.select(order)))
+        assert isinstance(images, Images)
+        return images.open(True), hub_rows(order.tolist())
