@@ -57,7 +57,7 @@ from fastdata.storage.source import Blob, Source
 from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe
+from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.originals import pillow_changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
 

@@ -523,38 +523,47 @@ class TestConcatenatedFields(FieldConformance):
 
 
 def hub(datasets: Any, kind: str, tmp_path: Path) -> Any:
-    """The files in a ``datasets.Dataset``, and their rows."""
+    """The files in a ``datasets.Dataset``; some of them beside it, but for the kind "bytes"."""
     names = ["class0", "class1", "class2"]
     features = datasets.Features(
         {"photo": datasets.Image(), "label": datasets.ClassLabel(names=names)}
     )
-    images: list[Any] = [
-        {
-            "bytes": None if kind == "files" or at % 5 == 0 else row.path.read_bytes(),
-            "path": row.key,
-        }
-        for at, row in enumerate(listed_rows())
-    ]
-    columns = {"photo": images, "label": [row.label for row in listed_rows()]}
-    found = datasets.Dataset.from_dict(columns, features)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for at, row in enumerate(hub_rows(range(len(files())))):
+            inside = kind == "bytes" or (kind != "files" and at % 5)
+            image = {"bytes": row.path.read_bytes(), "path": row.path.name}
+            yield {"photo": image if inside else str(row.path), "label": row.label}
+
     if kind == "memory":
+        return datasets.Dataset.from_list(list(rows()), features)
+    found = datasets.Dataset.from_generator(rows, features, cache_dir=str(tmp_path / "cache"))
+    assert found.cache_files
+    if kind != "bytes":
         return found
-    shards = 3 if kind == "mapped" else 1
-    found.save_to_disk(tmp_path / "saved", num_shards=shards)
+    found.save_to_disk(tmp_path / "saved", num_shards=3)
     return datasets.load_from_disk(tmp_path / "saved")
 
 
 def hub_rows(numbers: Any) -> list[Written]:
     rows = listed_rows()
-    return [Written(f"{at}:{rows[at].key}", rows[at].label, rows[at].path) for at in numbers]
+    return [Written(f"{at}:", rows[at].label, rows[at].path) for at in numbers]
 
 
-@pytest.mark.parametrize("kind", ["memory", "mapped", "files"])
+def keyed(source: Source, rows: list[Written]) -> list[Written]:
+    """The rows with their keys, which begin with their number in the table."""
+    keys = list(map(source.key, range(len(rows))))
+    assert all(key.startswith(row.key) for key, row in zip(keys, rows, strict=True))
+    assert all(key.endswith(row.path.name) for key, row in zip(keys, rows, strict=True))
+    return [row._replace(key=key) for key, row in zip(keys, rows, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "mapped", "files", "bytes"])
 class TestHub(Conformance):
     @pytest.fixture
     def opened(self, kind: str, hugging_face: Any, tmp_path: Path) -> Any:
         data = ImageDataset(hub(hugging_face, kind, tmp_path))
-        return data.source, hub_rows(range(len(data)))
+        return data.source, keyed(data.source, hub_rows(range(len(data))))
 
 
 class TestShuffledHub(Conformance):
@@ -564,4 +573,5 @@ class TestShuffledHub(Conformance):
         order = np.random.default_rng(6).permutation(len(data))[:40]
         images = recognise(ImageDataset(data.select(order)))
         assert isinstance(images, Images)
-        return images.open(True), hub_rows(order.tolist())
+        source = images.open(True)
+        return source, keyed(source, hub_rows(order.tolist()))
