@@ -44,7 +44,7 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
-from fastdata.storage.field_source import FieldSource
+from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
@@ -344,7 +344,10 @@ class ImageDataset(NativeSamples):
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":
-            image = self.open_image(row)
+            try:
+                image = self.open_image(row)
+            except MissingError:
+                return None
             return image if self.transform is None else self.transform(image)
         found = value_of(self._source, name, row)
         if name == "label":

@@ -20,6 +20,7 @@ from fastdata.errors import FastdataError, printable
 from fastdata.once import once
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, joined, values_in
+from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
 from fastdata.storage.listed import LearningSource
 from fastdata.storage.seek_cache import SeekCache
@@ -132,14 +133,15 @@ class TableSource(LearningSource):
         except ValueError as error:
             raise self.problem(row, str(error).removeprefix(": "), "corrupt_index") from None
         if not data and field == "image":
-            raise self.problem(row, "it has no image")
+            error = self.problem(row, "it has no image")
+            raise MissingError(error.what, error.hint)
         return Blob(data)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`.
 
         Raises:
-            CorruptionError: A value cannot be decoded.
+            SampleError: A value cannot be decoded.
         """
         about = self.field(field, ("column",))
         part = self._parts[field]
