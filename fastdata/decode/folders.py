@@ -36,6 +36,17 @@ def own_method(dataset: Any, base: type, *names: str) -> str:
     return changed(base, *names) if is_copied(base.__module__) else ""
 
 
+_HINT = (
+    "Give a packed dataset's path or URL, a datasets.Dataset, or "
+    "torchvision.datasets.ImageFolder(root)."
+)
+#: Hints for datasets of the library ``datasets``, by the beginning of their classes' names.
+_HINTS = {
+    "datasets.dataset_dict.DatasetDict": "Give one of its splits: dataset['train'].",
+    "datasets.": "Load it without streaming=True; or index its files with fastdata index.",
+}
+
+
 def require_folder(folder: Any) -> None:
     """Check that an object is a ``DatasetFolder`` with torchvision's own methods.
 
@@ -44,9 +55,10 @@ def require_folder(folder: Any) -> None:
     """
     base = folder_class()
     if base is None or not isinstance(folder, base):
+        several = (hint for name, hint in _HINTS.items() if class_name(folder).startswith(name))
         raise UsageError(
-            f"{class_name(folder)} is neither a path nor a folder of torchvision's",
-            "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
+            f"{class_name(folder)} is neither a path nor a dataset that is read in place",
+            next(several, _HINT),
         )
     if reason := own_method(folder, base, *SAMPLE_METHODS):
         raise UsageError(

@@ -165,12 +165,12 @@ class _Parts:
             name = ".".join(place)
             if place != image and (name != LABEL.name or label is None):
                 self._add(f"{name}_" if name == IMAGE.name else name, place, feature)
+        images = [part.field.name for part in self.parts if part.field.kind in _KINDS]
         for name in kinds:
-            if not any(part.field.name == name for part in self.parts):
-                listed = ", ".join(".".join(one) for one in self._images())
+            if name not in images:
                 raise UsageError(
                     f"{where}: formats= has {kinds[name]!r} for {name!r}",
-                    f'"image" and "mask" are for its columns of images: {listed}.',
+                    f'"image" and "mask" are for its columns of images: {", ".join(images)}.',
                 )
 
     def _images(self) -> list[tuple[str, ...]]:

@@ -296,7 +296,7 @@ def _aligned(name: str, several: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _zip(*several: Any) -> Any:
+def _zip(*several: Any, strict: bool = True) -> Any:
     return zip(*_aligned("zip", several), strict=True)
 
 
