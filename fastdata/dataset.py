@@ -1,4 +1,4 @@
-"""`ImageDataset`: a packed dataset, or a folder of images, as torch's ``DataLoader`` wants it."""
+"""`ImageDataset`: packed images, or those of other libraries, as torch's ``DataLoader`` wants."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class ImageDataset(NativeSamples):
     Args:
         path: The packed dataset's folder, or its URL; or a dataset of torchvision's: an
             ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
-            its transforms unless others are given here.
+            its transforms unless others are given here; or a ``datasets.Dataset``, which is read
+            in place, too (docs/guides/hugging-face.md).
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
@@ -93,7 +94,8 @@ class ImageDataset(NativeSamples):
             image was cut, resized, flipped and warped. None for the image and, if there is one,
             the label. Other fields are not read.
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
-            of those that it was packed with; "" for none (docs/formats/fields.md).
+            of those that it was packed with; "" for none (docs/formats/fields.md). For a
+            ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
         staged: Whether to look for a staged copy.
         check: Whether to compare bytes that are decoded natively with their checksums;
             ``dataset[i]`` and `read` always do.
@@ -105,16 +107,16 @@ class ImageDataset(NativeSamples):
             what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
         max_scans: Most scans of a JPEG that is decoded: each scan of a progressive one goes over
             all its pixels. None for no limit.
-        color: Colour of images: "rgb", by Pillow's ``convert("RGB")``; "gray" (its
+        color: Colour of images: "rgb", the default, by Pillow's ``convert("RGB")``; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
             them, and exclude transforms of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
             does not; off the native path, too. Unreadable EXIF data turn nothing.
-        cache: For a URL or torchvision's: what to keep on this machine from epoch to epoch. A
+        cache: For a URL or another library's: what to keep on this machine from epoch to epoch. A
             path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
-            folder for pieces of files; without it nothing is kept. For torchvision's, it is a file
-            for seek points; without it they stay in memory.
+            folder for pieces of files; without it nothing is kept. For other libraries', it is a
+            file for seek points; without it they stay in memory.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -123,6 +125,7 @@ class ImageDataset(NativeSamples):
         classes: Class names; a label is a place among them.
         further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
+        hub: The ``datasets.Dataset``, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
         limits: Limits of an image's cost.
         style: Colour and orientation of images.

@@ -24,7 +24,7 @@ from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageErr
 from fastdata.storage.fields import IMAGE, LABEL
 from fastdata.storage.table_rows import Part, TableRows
 from fastdata.storage.tables import TableSource
-from fastdata.transforms import CenterCrop, RandomResizedCrop, Resize
+from fastdata.transforms import CenterCrop, Compose, RandomResizedCrop, Resize
 
 # `datasets` leaves files of metadata open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -215,6 +215,19 @@ def test_functions_of_a_batch_that_are_proven(make: Any, workers: int, rows: Any
         same_batches(loader, torch.utils.data.DataLoader(dataset, 4), image)
 
 
+def test_fastdatas_own_transforms_make_tensors(rows: Any) -> None:
+    dataset = rows.with_transform(zips(Compose([Resize(24), CenterCrop(20)])))
+    loader: Any = DataLoader(dataset, 4, num_workers=1, require_native=True)
+    for one, other in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
+        assert one["x"].dtype == other["x"].dtype == torch.uint8 and one["t"] == other["t"]
+        assert (one["x"].int() - other["x"].int()).abs().max() <= 1
+    dataset = rows.with_transform(
+        lambda b: {"x": [Resize(9)(one.convert("RGB")) for one in b["image"]]}
+    )
+    with pytest.warns(SlowPathWarning, match="torch path"):
+        DataLoader(dataset, 4)
+
+
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     images = torch.stack([one["pixels"] for one in samples])
     return {"pixel_values": images, "labels": torch.tensor([one["label"] for one in samples])}
@@ -352,7 +365,7 @@ def unproven(t: Any) -> dict[str, Any]:
         "2 columns of images": two,
         "not one value for each row": other_rows,
         "'n' of its result": numbered,
-        "calls counted": calls_another,
+        "in a loop": calls_another,
         "uses ord": tokens,
     }
 

@@ -112,7 +112,8 @@ class BatchRun(tracing.Run):
 
     def call(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = (one for one in args if isinstance(one, Symbol))
-        if any(isinstance(held_by(one), _Stored) for one in given):
+        stored = any(isinstance(held_by(one), _Stored) for one in given)
+        if stored and not isinstance(real, types.FunctionType):
             raise Unknown(f"calls {symbols.name_of(real)} before the image is converted to RGB")
         return super().call(real, args, kwargs)
 
