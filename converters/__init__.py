@@ -5,6 +5,7 @@ from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
+from fastdata.converters.indexing import index
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import Packed, pack
@@ -32,5 +33,6 @@ __all__ = [
     "VocImages",
     "WebDataset",
     "YoloImages",
+    "index",
     "pack",
 ]

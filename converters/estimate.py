@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fastdata.converters.records import Record
 
 from fastdata.storage.fields import Field
+from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.formats.values import as_file
 
 #: Containers that hold columns as text, a value a member or record.
@@ -100,6 +101,6 @@ def stored_with_index(container: str, fields: Sequence[Field], images: int, stor
         stored: Their bytes in the container, by an `Estimate`.
     """
     indices = 1 + sum(field.type is None for field in fields)
-    if container == "folder":
+    if container in IN_PLACE:
         return images * indices * _INDEX_ROW
     return stored + images * (_OVERHEAD + (indices - 1) * _INDEX_ROW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Unit
 from fastdata.converters.parts import Bad, Part, read_rows, read_values
+from fastdata.converters.records import Source, archives_of
 from fastdata.converters.tasks import Job
 
 from fastdata.errors import BadSamplesError, CorruptionError
@@ -34,11 +35,28 @@ class Kind(NamedTuple):
     size: int
 
 
-def join_parts(out: Path, job: Job, units: Sequence[Unit], samples: int) -> dict[str, Kind]:
-    """Write the index; return its images by encoding, the most frequent first."""
+def archive_entries(source: Source, job: Job) -> list[FileEntry]:
+    """Return the manifest's entries of a source's archives, which are not read again."""
+    assert job.root is not None
+    start = len(job.root.rstrip("/")) + 1
+    return [FileEntry(file.location[start:], file.size, "") for file in archives_of(source) or ()]
+
+
+def join_parts(
+    out: Path, job: Job, units: Sequence[Unit], samples: int, files: Sequence[FileEntry]
+) -> dict[str, Kind]:
+    """Write the index; return its images by encoding, the most frequent first.
+
+    Args:
+        out: The dataset's folder.
+        job: The parameters of packing.
+        units: All units.
+        samples: Number of their samples.
+        files: The files of the container.
+    """
     kinds: dict[str, Kind] = {}
     with whole_file(out / INDEX_NAME) as temporary:
-        write_index(temporary, _counted(_index_batches(out, job, units), kinds), samples)
+        write_index(temporary, _counted(_index_batches(out, job, units, files), kinds), samples)
     return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images))
 
 
@@ -67,7 +85,8 @@ def write_fields(
         if field.type is None:
             one = StoredField(field, index.name)
             with whole_file(index) as temporary:
-                write_index(temporary, _index_batches(out, job, units, field.name), samples)
+                batches = _index_batches(out, job, units, files, field.name)
+                write_index(temporary, batches, samples)
         else:
             size = sum(part.field_bytes[field.name] for part in parts)
             path = out / f"_field-{field.name}.arrow"
@@ -99,12 +118,22 @@ def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Itera
 
 
 def _index_batches(
-    out: Path, job: Job, units: Sequence[Unit], field: str | None = None
+    out: Path,
+    job: Job,
+    units: Sequence[Unit],
+    files: Sequence[FileEntry],
+    field: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the index rows of all units, of images or of a further field's blobs.
 
-    For LMDB, with offsets of the finished file.
+    For LMDB, with offsets of the finished file; for archives, with their numbers.
     """
+    if job.container == "archives":
+        numbers = {entry.name: number for number, entry in enumerate(files)}
+        for unit in units:
+            for batch in read_rows(job.part(unit), field):
+                yield _numbered(batch, numbers)
+        return
     if job.container != "lmdb":
         for unit in units:
             yield from read_rows(job.part(unit), field)
@@ -123,6 +152,19 @@ def _index_batches(
             yield batch.set_column(at, SCHEMA.field(at), offsets)
     if next(extents, None) is not None:
         raise CorruptionError(f"{data}: holds more than was packed", "Start over: --force.")
+
+
+def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:
+    """Return index rows with the numbers of archives instead of their paths."""
+    paths = batch.column("path").dictionary_encode()
+    known = [numbers[name] for name in paths.dictionary.to_pylist()]
+    # Null: the sample has no such blob.
+    found = np.array([*known, 0], np.int32)[as_numpy(paths.indices.fill_null(len(known)))]
+    columns = {"file": array(found, pa.int32()), "path": pa.nulls(batch.num_rows, pa.string())}
+    for name, column in columns.items():
+        at = SCHEMA.get_field_index(name)
+        batch = batch.set_column(at, SCHEMA.field(at), column)
+    return batch
 
 
 def list_bad(out: Path, bad: Sequence[Bad]) -> None:

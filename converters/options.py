@@ -9,7 +9,7 @@ from typing import Any
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields
+from fastdata.converters.records import Source, archives_of, further_fields
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
 from fastdata.converters.trees import is_utf8
 from fastdata.converters.uploading import default_local
@@ -77,17 +77,18 @@ def check_options(
         raise UsageError(
             f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
         )
-    if container == "folder":
-        if source.root is None:
+    if container in formats.IN_PLACE:
+        root = root_of(source, container)
+        if root is None:
+            raise _not_in_place(source, container)
+        if redact(root) != root:
             raise UsageError(
-                "--to folder indexes images that are files; these are in archives",
-                "Use --to lmdb, parquet or shards.",
+                f"{redact(root)}: the index would contain the credentials in this URL",
+                "Give them by --storage-option.",
             )
-        if is_url(source.root):
-            _require_url_out(source.root, out)
         if encoding.kind != "original":
             raise UsageError(
-                "--to folder leaves images unchanged, so it takes no --encoding",
+                f"--to {container} leaves images unchanged, so it takes no --encoding",
                 "Use --to lmdb, parquet or shards.",
             )
     if encoding.max_side is not None:
@@ -123,19 +124,37 @@ def _require_no_pixels(source: Source) -> None:
         )
 
 
-def _require_url_out(root: str, out: str | os.PathLike[str]) -> None:
-    """Reject an index whose paths readers could not open, or that contains credentials."""
-    if not is_url(out):
-        raise UsageError(
-            f"--to folder indexes images where they are, {redact(root)}: a folder cannot name "
-            "files behind a URL",
-            "Give a URL as --out, too; or use --to lmdb, parquet or shards.",
+def root_of(source: Source, container: str) -> str | None:
+    """Return the folder or URL that the paths of an index in place are relative to.
+
+    None if the container writes files of its own, or cannot index the source.
+    """
+    if container == "folder":
+        return source.root
+    files = archives_of(source)
+    if container != "archives" or files is None:
+        return None
+    folders: list[str] = [file.location.rpartition("/")[0] for file in files]
+    if not is_url(folders[0]):
+        return os.path.commonpath(folders)
+    protocol, _, first = folders[0].partition("://")
+    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
+    return f"{protocol}://{os.path.commonpath(paths)}"
+
+
+def _not_in_place(source: Source, container: str) -> UsageError:
+    """Return the error for a source that a container in place cannot index."""
+    found = "archives" if archives_of(source) is not None else "folder"
+    if root_of(source, found) is None:
+        return UsageError(
+            f"--to {container} indexes bytes where they are, and a library has to decode these",
+            "Use --to lmdb, parquet or shards.",
         )
-    if redact(root) != root:
-        raise UsageError(
-            f"{redact(root)}: the index would contain the credentials in this URL",
-            "Give them by --storage-option.",
-        )
+    where = {"folder": "in single files", "archives": "in archives"}
+    return UsageError(
+        f"--to {container} indexes images {where[container]}; these are {where[found]}",
+        f"Use --to {found}; or --to lmdb, parquet or shards.",
+    )
 
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:

@@ -27,6 +27,7 @@ from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.estimate import stored_with_index, with_fields
 from fastdata.converters.finishing import (
     Kind,
+    archive_entries,
     bad_samples,
     entry_of,
     join_parts,
@@ -41,6 +42,7 @@ from fastdata.converters.options import (
     choose_executor,
     choose_order,
     local_folder,
+    root_of,
 )
 from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
@@ -169,7 +171,8 @@ def pack(
         source: The source to pack.
         out: The dataset's folder, created if missing; or a URL for fsspec, to which each
             finished file is uploaded, the manifest last.
-        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
+        container: ``lmdb``, ``parquet`` or ``shards``; ``folder`` or ``archives`` to index images
+            where they are, in single files or in archives such as tars.
         encoding: Encoding of stored images.
         plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
         shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
@@ -235,7 +238,7 @@ def _make_job(
         classes=tuple(source.classes),
         encoding=encoding,
         plain_images=plain_images or encoding.kind == "raw",
-        root=source.root if container == "folder" else None,
+        root=root_of(source, container),
         stride=stride,
         storage_options=dict(storage_options or {}),
         fields=tuple(further_fields(source)),
@@ -337,7 +340,8 @@ class _Packing:
                 size, tick = self._map_size(listing, stored), self._tick(executor)
                 pack_lmdb(self.out, job, executor, todo, committed, size, ahead, tick)
             else:
-                task = partial(index_files if job.container == "folder" else pack_file, job)
+                in_place = job.container in formats.IN_PLACE
+                task = partial(index_files if in_place else pack_file, job)
                 tick = self._tick(executor)
                 # Files that wait for their upload occupy this disk.
                 ahead = _FILES_AHEAD if self.uploading is None else 0
@@ -555,8 +559,10 @@ class _Packing:
             files = [entry_of(self.out / lmdb.DATA_NAME)]
             if self.uploading is not None:
                 self.uploading.add(files[0], keep=True)
+        if self.job.container == "archives":
+            files = archive_entries(self.source, self.job)
         self.progress.finishing("index")
-        self._kinds = join_parts(self.out, self.job, units, samples)
+        self._kinds = join_parts(self.out, self.job, units, samples, files)
         fields = write_fields(self.out, self.job, units, found, files)
         manifest = Manifest(
             container=self.job.container,
@@ -575,7 +581,7 @@ class _Packing:
         )
         if self.uploading is not None:
             for entry in files:
-                if entry.name.startswith("_"):
+                if entry.name.startswith("_") and entry.crc32c:
                     self.uploading.add(entry, keep=True)
         others = [BAD_SAMPLES_NAME] if bad else []
         for_others = formats.hugging_face(self.job.container, self.job.fields)

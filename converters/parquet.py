@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
 from fastdata.converters.rows import column_path, column_values, open_parquet, stored_columns
 from fastdata.converters.trees import (
-    LocalFile,
     LocalTree,
     RemoteTree,
     SourceFile,
@@ -35,6 +34,7 @@ from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS, column_sizes
 from fastdata.storage.jsontext import parse_json
+from fastdata.storage.local import LocalFile
 from fastdata.storage.look import instead, look
 from fastdata.storage.shapes import with_formats, with_masks
 from fastdata.storage.source import MOST_BYTES

@@ -101,7 +101,9 @@ def blob_of(
 class Source(Protocol):
     """Collection of images that can be packed.
 
-    It may have an attribute ``fields``: a sequence of `Field`, without image and label.
+    It may have an attribute ``fields``: a sequence of `Field`, without image and label; and
+    ``archives``: the files (`fastdata.converters.trees.SourceFile`) that all its records, and
+    their further blobs, are extents of.
 
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
@@ -121,7 +123,7 @@ class Source(Protocol):
     def root(self) -> str | None:
         """Folder or URL with all images as single files; None if they are in archives.
 
-        The ``folder`` container needs one.
+        The ``folder`` container needs one; ``archives`` needs ``archives``.
         """
 
     def records(self) -> Iterator[Record]:
@@ -158,6 +160,12 @@ class Sharded:
 def further_fields(source: Source) -> Sequence[Field]:
     """Return a source's fields besides image and label."""
     found: Sequence[Field] = getattr(source, "fields", ())
+    return found
+
+
+def archives_of(source: Source) -> Sequence[Any] | None:
+    """Return the files that a source's records are extents of; None if they are not."""
+    found: Sequence[Any] | None = getattr(source, "archives", None)
     return found
 
 

@@ -60,7 +60,7 @@ class Job:
         classes: Class names, by label.
         encoding: Encoding of stored images.
         plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
-        root: The base of relative paths, for the ``folder`` container.
+        root: The base of relative paths, for containers that leave files in place.
         stride: Pixels between seek points; None for none.
         estimate: Estimates the bytes of samples in the container.
         storage_options: Options of the drivers of a source behind URLs.
@@ -273,7 +273,7 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
         label=record.label,
         file=-1,
         path=None if job.root is None else record.path[len(job.root) :].lstrip("/"),
-        offset=0,
+        offset=0 if job.root is None else record.offset,
         length=len(blob),
         width=info.width,
         height=info.height,

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-import pyarrow as pa
 from fastdata.converters.records import Record
 
 from fastdata.errors import SourceError, printable
@@ -22,7 +21,7 @@ from fastdata.remote.files import RemotePath, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
 from fastdata.storage.encodings import is_image_name
-from fastdata.storage.files import check_regular
+from fastdata.storage.local import LocalFile
 
 #: Prefixes of names that are not data.
 _NO_DATA = ("_", ".")
@@ -48,6 +47,10 @@ class SourceFile(Protocol):
         """Its name without extension."""
 
     @property
+    def size(self) -> int:
+        """Its size in bytes."""
+
+    @property
     def mtime_ns(self) -> int:
         """Its state, as in `fastdata.converters.records.Record`."""
 
@@ -57,36 +60,6 @@ class SourceFile(Protocol):
         Raises:
             OSError: The file is missing, or cannot be read.
         """
-
-
-class LocalFile(NamedTuple):
-    """File of this machine; a `SourceFile`."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def location(self) -> str:
-        """Its path."""
-        return str(self.path)
-
-    @property
-    def stem(self) -> str:
-        """Its name without extension."""
-        return self.path.stem
-
-    @property
-    def mtime_ns(self) -> int:
-        """Its modification time, in nanoseconds."""
-        return self.path.stat().st_mtime_ns
-
-    def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Open it for reading."""
-        check_regular(self.path)
-        # pyarrow uses pread: after a fork, parent and child would share one file position.
-        return pa.OSFile(str(self.path), mode)
 
 
 def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:

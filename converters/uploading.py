@@ -260,7 +260,7 @@ class Uploading:
         for entry in (manifest.index, *others):
             self.add(entry, keep=True)
         self.wait()
-        wanted = {entry.name for entry in (manifest.index, *manifest.files, *others)}
+        wanted = {entry.name for entry in (manifest.index, *manifest.own_files, *others)}
         found = set(list_files(self._url, self._options))
         if missing := sorted(wanted - found):
             raise DataError(

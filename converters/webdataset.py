@@ -20,17 +20,15 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
 from fastdata.converters.trees import (
-    LocalFile,
     SourceFile,
-    is_folder,
     is_utf8,
     require_utf8,
-    scan,
     storable,
 )
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.files import list_paths
+from fastdata.remote.files import archive_files
+from fastdata.remote.patterns import expand
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
 from fastdata.storage.fields import Field
@@ -80,7 +78,8 @@ class WebDataset(Sharded):
     a temporary file ($TMPDIR) keeps its records instead.
 
     Args:
-        root: A folder of ``*.tar``, or one tar file; or the URL of either.
+        root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
+            URL of any.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             if every shard numbers its samples from the same number.
         labels: Whether to look for labels.
@@ -113,23 +112,25 @@ class WebDataset(Sharded):
         self._shard_keys, self._labels = shard_keys, labels
         self._kept: Any = None  # a file of pickled records, instead of a second walk
         self.inputs: list[Path | str]
-        self._files: Sequence[SourceFile]
+        self.archives: Sequence[SourceFile]
+        where = redact(os.fspath(root))
+        if not is_url(root):
+            where = str(require_utf8(Path(root).resolve()))
+        try:
+            self.archives = archive_files(root, ".tar", storage_options)
+        except OSError as error:
+            name = error.filename or where
+            raise SourceError(
+                f"{name}: {error.strerror}", "Name the shards, or their folder, with --root."
+            ) from None
         if is_url(root):
-            where = redact(os.fspath(root))
-            self._files, self.inputs = (
-                list_paths(os.fspath(root), ".tar", storage_options),
-                [os.fspath(root)],
-            )
+            self.inputs = [*expand(root)]
             # Unnamed: it vanishes with this object, or with the process.
             self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
             weakref.finalize(self, self._kept.close)
         else:
-            # Absolute path: the machines of a cluster work in different folders.
-            path = Path(root).absolute()
-            where = str(require_utf8(path.resolve()))
-            self.inputs = [*_local_shards(path)]
-            self._files = [LocalFile(Path(shard)) for shard in self.inputs]
-        if not self._files:
+            self.inputs = [Path(file.location) for file in self.archives]
+        if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
             if is_url(root):
                 raise SourceError(f"{where}: holds no *.tar", hint)
@@ -149,7 +150,7 @@ class WebDataset(Sharded):
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
         shards = [
-            TarListing(file, self._shard_keys, self._labels, self.fields) for file in self._files
+            TarListing(file, self._shard_keys, self._labels, self.fields) for file in self.archives
         ]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
@@ -158,7 +159,7 @@ class WebDataset(Sharded):
         names: dict[int | None, str | None] = {}
         found: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
-        for number, file in enumerate(self._files):
+        for number, file in enumerate(self.archives):
             kept: list[tuple[int, _Sample]] = []
             listing = TarListing(file, self._shard_keys, self._labels)
             for sample in listing.samples(None if self._kept else (), arrays=True):
@@ -211,14 +212,6 @@ def field_of(extension: str, arrays: Collection[pa.DataType | None] = ()) -> Fie
     if last in _NUMBERS:
         return Field(extension, "column", pa.int64())
     return Field(extension, "image" if f".{last}" in _IMAGE_EXTENSIONS else "blob")
-
-
-def _local_shards(root: Path) -> list[Path]:
-    if is_folder(root):
-        return [Path(entry.path) for entry in scan(root) if entry.name.endswith(".tar")]
-    if not root.is_file():
-        raise SourceError(f"{root}: no such folder or file", "Name the shards with --root.")
-    return [root]
 
 
 #: Reads a member of an opened shard.

@@ -15,11 +15,9 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
-    LEAVE_OUT,
     NativeSamples,
+    chosen_fields,
     require_arguments,
-    require_images,
-    require_known,
     require_style,
     row_number,
     value_of,
@@ -42,6 +40,7 @@ from fastdata.once import once
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
+from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -78,7 +77,8 @@ class ImageDataset(NativeSamples):
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
 
     Args:
-        path: The packed dataset's folder, or its URL; or a dataset of torchvision's: an
+        path: The dataset's folder, or its URL; or tars of WebDataset, ``shards/{000..999}.tar``, or
+            their URL, which are indexed on first use; or a dataset of torchvision's: an
             ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
             its transforms unless others are given here; or a ``datasets.Dataset``, which is read
             in place, too (docs/guides/hugging-face.md).
@@ -187,7 +187,8 @@ class ImageDataset(NativeSamples):
                 transform = self.folder.transform if transform is None else transform
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        self._url = os.fspath(path) if is_url(path) else None
+        self._place = os.fspath(path)
+        self._url = self._place if is_url(path) else None
         self.path: Path | str = Path(path) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
@@ -199,17 +200,18 @@ class ImageDataset(NativeSamples):
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
-        self._check_options()
         self._open()
+        self._check_options()
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
-        if self._url is None and (self._storage_options is not None or self._remote is not None):
+        if self.is_remote:
+            return
+        if self._storage_options is not None or self._remote is not None:
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
-        learns = self.folder is not None or self.hub is not None
-        if self._url is None and not learns and self.cache is not None:
+        if self.folder is None and self.hub is None and self.cache is not None:
             raise UsageError(
                 f"{self.path}: cache= is for URLs, and for datasets of other libraries; this "
                 "dataset is on this machine, with its seek points in its index",
@@ -244,31 +246,29 @@ class ImageDataset(NativeSamples):
 
     def _chosen_fields(self) -> tuple[str, ...]:
         """Return the fields of a sample, as the user chose them."""
-        known = {field.name: field for field in self._source.fields}
-        given = self._given_fields
-        if given is None:
-            given = [name for name in ("image", "label") if name in known]
-        require_known(given, known, self.path, joint=self.transforms is not None)
-        require_images(self.path, known, self.further_transforms, given)
-        if self.target_transform is not None and LABEL not in self._source.fields:
-            raise UsageError(
-                f"{self.path}: target_transform is for labels, and the dataset has none",
-                LEAVE_OUT,
-            )
-        return tuple(given)
+        about = self.path, self._source.fields, self._given_fields, self.further_transforms
+        labels = self.target_transform is not None
+        return chosen_fields(*about, joint=self.transforms is not None, labels=labels)
 
     def _open_source(self) -> Source:
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
         if self.hub is not None:
             return TableSource(self.rows)
+        if is_indexed_here(self._place):
+            return self._open_folder(indexed(self._place, self._storage_options))
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
-        folder = copy or Path(self.path)
+        return self._open_folder(copy or Path(self.path))
+
+    def _open_folder(self, folder: Path) -> Source:
         guard = partial(telling_of_copy, folder)
         with guard():
-            return PackedSource(folder, guard)
+            source = PackedSource(folder, guard)
+        if not is_url(source.manifest.root or ""):
+            return source
+        return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())
@@ -517,8 +517,8 @@ class ImageDataset(NativeSamples):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a URL names it; also if a staged copy is read."""
-        return self._url is not None
+        """Whether its images lie behind a URL; also if a staged copy is read."""
+        return self._url is not None or isinstance(self._source, RemoteSource)
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -20,8 +20,8 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
+from fastdata.transforms.forms import MASK_FILTER
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
-from fastdata.transforms.joint import MASK_FILTER
 from fastdata.transforms.reading import Step
 from fastdata.transforms.tree import Bytes, native_program
 

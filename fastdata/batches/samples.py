@@ -27,7 +27,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
-from fastdata.storage.fields import BLOBS, LABEL, MASKS, Field, outlines_among
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
 from fastdata.text import class_name
 from fastdata.transforms.compile import first_of_ours
@@ -157,6 +157,40 @@ def require_known(
             needs = f" {name!r} needs transforms=." if name in of_joint else ""
             what = f"{where}: has no field {name!r} (fields={names!r})"
             raise UsageError(what, f"It has {listed}.{needs}")
+
+
+def chosen_fields(
+    path: Any,
+    fields: Sequence[Field],
+    given: Sequence[str] | None,
+    transforms: Iterable[str],
+    *,
+    joint: bool,
+    labels: bool,
+) -> tuple[str, ...]:
+    """Return the fields of a sample.
+
+    Args:
+        path: Of the dataset.
+        fields: Its fields.
+        given: Names of those that the user chose; None for the image and, if there is one, the
+            label.
+        transforms: Names of those that have a transform.
+        joint: Whether there is a joint transform.
+        labels: Whether there is one of labels.
+
+    Raises:
+        UsageError: There is no such field, or a transform has none.
+    """
+    known = {field.name: field for field in fields}
+    if given is None:
+        given = [name for name in (IMAGE.name, LABEL.name) if name in known]
+    require_known(given, known, path, joint=joint)
+    require_images(path, known, transforms, given)
+    if labels and LABEL not in fields:
+        what = f"{path}: target_transform is for labels, and the dataset has none"
+        raise UsageError(what, LEAVE_OUT)
+    return tuple(given)
 
 
 def value_of(source: Source, name: str, row: int) -> Any:

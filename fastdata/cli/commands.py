@@ -77,11 +77,11 @@ class _Commands(click.Group):
 
 
 #: Commands that resume where they were interrupted.
-_RESUMABLE = ("convert", "sample", "stage")
+_RESUMABLE = ("convert", "index", "sample", "stage")
 #: The module of each command, by name: no module may import the benchmarks.
 _COMMANDS = {
     name: f"fastdata.cli.{name.replace('-', '_')}"
-    for name in ("convert", "verify", "info", "seek-points", "stage", "sample", "doctor")
+    for name in ("convert", "index", "verify", "info", "seek-points", "stage", "sample", "doctor")
 } | {"bench": "fastdata.benchmarks.command"}
 
 

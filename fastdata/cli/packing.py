@@ -11,6 +11,7 @@ from typing import Any
 from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
+from fastdata.converters.indexing import container_of
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
@@ -20,6 +21,7 @@ from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.files import human_bytes
+from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.source import count_samples
 from fastdata.text import human_count
 
@@ -35,7 +37,10 @@ def pack_all(
     sources: Mapping[str, Callable[[], Source]],
     options: dict[str, Any],
 ) -> None:
-    """Pack each split; after bad images in one, go on with the next."""
+    """Pack each split; after bad images in one, go on with the next.
+
+    Without a container in ``options``, images are indexed where they are.
+    """
     out, local = options.pop("out"), options.pop("local")
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
@@ -75,20 +80,22 @@ def _pack_one(
     out: Path | str,
     open_source: Callable[[], Source],
     *,
-    container: str,
-    encoding: str,
-    max_side: int | None,
-    quality: int | None,
+    container: str | None,
+    encoding: str = "original",
+    max_side: int | None = None,
+    quality: int | None = None,
     as_json: bool,
     **options: Any,
 ) -> None:
     encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
-    with ProgressReport(f"packing {named(out)}") as progress:
+    doing = "indexing" if container is None else "packing"
+    with ProgressReport(f"{doing} {named(out)}") as progress:
+        source = open_source()
         packed = pack(
-            open_source(),
+            source,
             out,
-            container=container,
+            container=container or container_of(source),
             encoding=encoded,
             progress=progress,
             **options,
@@ -189,6 +196,7 @@ def _summary(packed: Packed, seconds: float) -> str:
     if manifest.skipped:
         what += f", {human_count(manifest.skipped, 'bad one')} skipped"
     done = manifest.samples - packed.resumed
+    did = "indexed" if manifest.container in IN_PLACE else "packed"
     if not done:
-        return f"{what}; already packed"
-    return f"{what}; packed {done:,} in {seconds:.1f} s, {done / seconds:,.0f} images/s"
+        return f"{what}; already {did}"
+    return f"{what}; {did} {done:,} in {seconds:.1f} s, {done / seconds:,.0f} images/s"

@@ -48,14 +48,16 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
-_SHARED = (
+#: Options of what is packed.
+_CONTENTS = (
     click.option(
         "--to",
         "container",
         type=click.Choice(CONTAINERS),
         default="lmdb",
         show_default=True,
-        help="The container. folder only writes an index of images, which stay where they are.",
+        help="The container. folder and archives only write an index: images stay where they are, "
+        "in files of their own or in archives.",
     ),
     click.option(
         "--out",
@@ -101,6 +103,14 @@ _SHARED = (
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of the permutation. [default: 0]"),
     click.option(
+        "--plain-images",
+        is_flag=True,
+        help="Store images as a plain column of bytes, which petastorm reads (parquet).",
+    ),
+)
+#: Options of running, for `running`.
+_RUNNING = (
+    click.option(
         "--workers",
         type=int,
         metavar="N",
@@ -119,11 +129,6 @@ _SHARED = (
         metavar="HOST:PORT",
         help="Address of the Ray cluster. [default: $RAY_ADDRESS, this machine's, or a new one]",
     ),
-    click.option(
-        "--plain-images",
-        is_flag=True,
-        help="Store images as a plain column of bytes, which petastorm reads (parquet).",
-    ),
     click.option("--skip-bad", is_flag=True, help="Finish without images that cannot be packed."),
     click.option("--force", is_flag=True, help="Start over; replace an existing dataset."),
     click.option(
@@ -139,8 +144,17 @@ _SHARED = (
 
 
 def shared(function: Function) -> Function:
-    """Add the options to a command."""
-    for option in reversed(_SHARED):
+    """Add all options of packing to a command."""
+    return _with(_CONTENTS, running(function))
+
+
+def running(function: Function) -> Function:
+    """Add the options of running: where, with how many processes, what to do about bad images."""
+    return _with(_RUNNING, function)
+
+
+def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:
+    for option in reversed(options):
         function = option(function)
     return function
 
@@ -191,9 +205,7 @@ _MEANINGS = (
 
 def meanings(function: Function) -> Function:
     """Add the options that say what fields mean to a command."""
-    for option in reversed(_MEANINGS):
-        function = option(function)
-    return function
+    return _with(_MEANINGS, function)
 
 
 def root_option(

@@ -12,7 +12,6 @@ from fastdata.cli.locations import (
     json_option,
     named,
     print_json,
-    require_url,
     say,
     storage_options,
 )
@@ -49,7 +48,6 @@ def command(
       $ fastdata verify --fast imagenet-train-lmdb
       $ fastdata verify gs://bucket/imagenet-train-shards
     """
-    require_url(storage_options, dataset)
     name = named(dataset)
     with ProgressReport(f"verifying {name}") as progress:
         result = verify(

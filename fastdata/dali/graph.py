@@ -10,15 +10,17 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
-from fastdata.transforms.compile import Program
 from fastdata.transforms.geometry import Cuts
+
+if TYPE_CHECKING:
+    from fastdata.transforms.compile import Program
 
 # Side, in pixels, of the image that fills a new pipeline. A full one takes and gives one batch at
 # a time.

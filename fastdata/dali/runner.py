@@ -14,13 +14,15 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.dali.graph import Graph
 from fastdata.transforms.geometry import Cuts
+
+if TYPE_CHECKING:
+    from fastdata.dali.graph import Graph
 
 
 @dataclass(eq=False)

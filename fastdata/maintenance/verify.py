@@ -105,10 +105,14 @@ def verify(
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
-    if is_url(path):
+    source = None if is_url(path) else PackedSource(Path(path))
+    if source is None or is_url(source.manifest.root or ""):
         with Fetching(os.fspath(path), storage_options) as fetching:
             return _verify_remote(fetching, fast, workers, progress)
-    source = PackedSource(Path(path))
+    if storage_options:
+        raise UsageError(
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+        )
     findings = _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)
@@ -185,10 +189,10 @@ class _Findings:
 
 
 def _check_sizes(source: PackedSource) -> Iterator[Finding]:
-    for entry in source.manifest.files:
-        problem = _file_problem(source.location / entry.name, entry.size)
+    for path, entry in zip(source.places, source.manifest.files, strict=True):
+        problem = _file_problem(Path(path), entry.size)
         if problem:
-            yield Finding(str(source.location / entry.name), problem)
+            yield Finding(path, problem)
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
@@ -349,7 +353,7 @@ def _piece_tasks(
 
 
 class _Checksums:
-    """Checksums of a dataset's files, combined from those of their ranges.
+    """Checksums of the files in a dataset's folder, combined from those of their ranges.
 
     Leaves out files that are missing or have another size, which `_check_sizes` finds.
     """
@@ -360,7 +364,8 @@ class _Checksums:
         self._entries = {
             number: entry
             for number, entry in ((number, entries[number]) for number in numbers)
-            if not _file_problem(source.location / entry.name, entry.size)
+            # Archives have no checksum: each sample has its own.
+            if entry.crc32c and not _file_problem(source.location / entry.name, entry.size)
         }
         self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
+from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import name_of, redact
+from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.storage.local import LocalFile
 
 _MOST = 8 << 20  # bytes of a request
 _LEAST = 64 << 10
@@ -20,6 +26,8 @@ _GROWTH = 4  # factor of the read-ahead at each sequential request
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
 _THREADS = 8
+#: Requests for the sizes of a pattern's files at a time.
+_OPENING = 16
 
 
 class RemotePath:
@@ -177,3 +185,43 @@ def list_paths(
         for name, entry in sorted(list_entries(url, storage_options).items())
         if "/" not in name and name.endswith(extension)
     ]
+
+
+def archive_files(
+    place: str | os.PathLike[str],
+    extension: str,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[LocalFile] | list[RemotePath]:
+    """Return the files of a folder, of a pattern, or the one file that a path or URL names.
+
+    Args:
+        place: A pattern; a file; or a folder, whose files with ``extension`` are sorted by name.
+        extension: Such as ``.tar``.
+        storage_options: Options of the driver of URLs.
+
+    Raises:
+        OSError: A path of this machine cannot be read, or a file is missing.
+        RemoteError: The URL cannot be reached.
+    """
+    names = expand(place)
+    if is_url(names[0]):
+        if not is_pattern(place):
+            return list_paths(names[0], extension, storage_options)
+        with ThreadPoolExecutor(_OPENING) as pool:
+            return list(pool.map(partial(remote_path, storage_options=storage_options), names))
+    if is_pattern(place) or not os.path.isdir(names[0]):
+        return [LocalFile(_file(name)) for name in names]
+    with os.scandir(os.path.abspath(names[0])) as entries:
+        found = sorted(entry.name for entry in entries if entry.name.endswith(extension))
+    return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in found]
+
+
+def _file(name: str) -> Path:
+    """Return the absolute path of a file.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    if not os.path.isfile(name):
+        raise FileNotFoundError(errno.ENOENT, "no such folder or file", name)
+    return Path(os.path.abspath(name))

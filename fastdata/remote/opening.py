@@ -24,7 +24,7 @@ from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, digest_name, file_lock
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import IndexedSource
+from fastdata.storage.packed import IndexedSource, index_size, require_size
 from fastdata.storage.records import Row
 from fastdata.storage.source import Rows
 from fastdata.storage.trust import is_own_file, make_cache_folder
@@ -42,7 +42,7 @@ class RemoteSource(IndexedSource):
     with the right checksum.
 
     Args:
-        url: The dataset.
+        url: The dataset; or a folder of this machine, whose index names files behind URLs.
         cache: The folder that keeps pieces of the files; None to keep nothing.
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
         options: How to read the dataset.
@@ -74,8 +74,8 @@ class RemoteSource(IndexedSource):
         manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
         self.id = hashlib.sha256(text).hexdigest()
         index = self._open_index(manifest.index, manifest.samples)
-        files = [join_url(url, entry.name) for entry in manifest.files]
         root = None if manifest.root is None else images_url(url, manifest.root)
+        files = manifest.places(url, root, join_url)
         super().__init__(redact(url), manifest, index, files, root, local=False)
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
@@ -88,6 +88,10 @@ class RemoteSource(IndexedSource):
         return Index(self._fetch_index(entry), rows)
 
     def _fetch_index(self, entry: FileEntry) -> Path:
+        if not is_url(self.url):
+            path = Path(self.url, entry.name)
+            require_size(path, entry.size, index_size(path))
+            return path
         base = self.cache or Path(os.path.realpath(cache_folder())) / "remote"
         folder = base / digest_name(name_of(self.url), self.id)
         path = folder / Path(entry.name).name
@@ -211,7 +215,8 @@ class RemoteSource(IndexedSource):
         from fastdata.remote.cache import PieceCache
         from fastdata.remote.reader import RangeReader
 
-        reader = RangeReader(self.url, self.options, self._storage_options)
+        url = self.url if is_url(self.url) else str(self._root or self._files[0])
+        reader = RangeReader(url, self.options, self._storage_options)
         cache = None
         if self.cache is not None:
             total = sum(entry.size for entry in self.manifest.files)

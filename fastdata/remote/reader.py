@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
@@ -14,7 +15,8 @@ from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import Patience, Retries, wait_before
-from fastdata.remote.urls import redact
+from fastdata.remote.urls import is_url, redact
+from fastdata.storage.files import ExtentReader
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -53,6 +55,7 @@ class RangeReader:
         #: Event loop of all requests.
         self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
         self._async = bool(getattr(self._fs, "async_impl", False))
+        self._local = ExtentReader()
         self._slots = asyncio.Semaphore(options.concurrency)
 
     async def read(self, url: str, start: int, stop: int) -> bytes:
@@ -149,8 +152,11 @@ class RangeReader:
         return awaited(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     async def _get(self, url: str, start: int, stop: int) -> bytes:
-        path = self._fs._strip_protocol(url)
         data: bytes
+        if not is_url(url):  # a column of an index on this machine of files behind URLs
+            data = await asyncio.to_thread(self._local.read, Path(url), start, stop - start)
+            return data
+        path = self._fs._strip_protocol(url)
         if self._async:
             with asking(url, start, stop):
                 data = await self._fs._cat_file(path, start=start, end=stop)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import CorruptionError, SpaceError
 from fastdata.remote.filesystem import download, file_info
-from fastdata.remote.manifests import read_manifest
-from fastdata.remote.urls import join_url, redact
-from fastdata.staging.places import Place, RemotePlace
+from fastdata.remote.manifests import images_url, read_manifest
+from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.staging.places import Place, place_of
 from fastdata.storage.files import free_space, human_bytes
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, with_root
+from fastdata.storage.manifest import MANIFEST_NAME, Manifest, with_root
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
 
@@ -46,7 +46,7 @@ class Fetching:
     """Remote dataset whose manifest and index are fetched first, then files as they are asked for.
 
     Args:
-        url: The dataset's URL.
+        url: The dataset's URL; or a folder of this machine, whose index names files behind URLs.
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
 
     Attributes:
@@ -66,7 +66,7 @@ class Fetching:
         self.name = redact(url.rstrip("/"))
         self._url = url.rstrip("/")
         self._options = storage_options
-        self._place = RemotePlace(self._url, storage_options)
+        self._place = place_of(self._url, storage_options)
 
     def __enter__(self) -> Fetching:
         self._temporary = TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True)
@@ -87,39 +87,49 @@ class Fetching:
         (self._folder / MANIFEST_NAME).write_bytes(self._text)
         self._require_space(manifest.index.size)
         try:
-            self._place.local_index(manifest.index, self._folder)
+            index = self._place.local_index(manifest.index, self._folder)
+            if index.parent != self._folder:
+                (self._folder / index.name).symlink_to(index.absolute())
         except FileNotFoundError:
             raise CorruptionError(
                 f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
                 "Pack or upload the dataset again.",
             ) from None
         self.blobs = PackedSource(self._folder)
+        root = None if manifest.root is None else images_url(self._url, manifest.root)
+        self._places = manifest.places(self._url, root, join_url)
 
     def fetch_fields(self, *, columns: bool = True) -> None:
         """Fetch the indexes of further fields, and columns unless told otherwise."""
         manifest = self.blobs.manifest
         kept = {one.file for one in manifest.fields} if not columns else ()
-        for entry in manifest.files[manifest.blob_files :]:
+        for number in range(manifest.blob_files, len(manifest.files)):
+            entry = manifest.files[number]
             if entry.name in kept:
                 continue
             self._require_space(entry.size)
             # Checks report a missing file, and reading it fails.
             with suppress(FileNotFoundError):
-                self._fetch_file(entry, self._folder / entry.name)
+                self._fetch_file(number, self._folder / entry.name)
 
     def size_problems(self) -> Iterator[tuple[str, str]]:
         """Yield (name, problem) for each file that is missing or has the wrong size."""
         manifest = self.blobs.manifest
-        sizes = self._place.sizes(entry.name for entry in manifest.files)
-        for entry in manifest.files:
-            found = sizes.get(entry.name)
-            if found != entry.size:
-                yield entry.name, _size_problem(found, entry.size, "manifest")
+        archives = [entry for entry in manifest.files if not entry.crc32c]
+        groups = [(self._place, manifest.own_files)]
+        if archives and manifest.root is not None:
+            groups.insert(0, (self._place.root(manifest.root), archives))
+        for place, entries in groups:
+            sizes = place.sizes(entry.name for entry in entries)
+            for entry in entries:
+                found = sizes.get(entry.name)
+                if found != entry.size:
+                    yield entry.name, _size_problem(found, entry.size, "manifest")
 
     def loose_problems(self, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
         manifest = self.blobs.manifest
-        if manifest.root is None:
+        if manifest.container != "folder" or manifest.root is None:
             return
         root = self._place.root(manifest.root)
         everything = self.blobs.own_files(fields, 0, manifest.samples)
@@ -155,7 +165,7 @@ class Fetching:
 
     def _parts(self) -> Iterator[tuple[list[int], int, int]]:
         manifest, index = self.blobs.manifest, self.blobs.index
-        if manifest.root is not None:
+        if manifest.container == "folder":
             for start in range(0, manifest.samples, _LOOSE_ROWS):
                 yield [], start, min(start + _LOOSE_ROWS, manifest.samples)
             return
@@ -173,25 +183,28 @@ class Fetching:
         for entry in (manifest.index, *manifest.files[manifest.blob_files :]):
             if (self._folder / entry.name).exists():
                 os.link(self._folder / entry.name, folder / entry.name)
+        targets = manifest.places(folder, folder / _IMAGES_NAME)
         for number in files:
-            entry = manifest.files[number]
-            self._require_space(entry.size)
+            self._require_space(manifest.files[number].size)
             # The check of the part reports the missing file.
             with suppress(FileNotFoundError):
-                self._fetch_file(entry, folder / entry.name)
-        if manifest.root is not None:
+                self._fetch_file(number, Path(targets[number]))
+        if manifest.container == "folder" and manifest.root is not None:
             self._fetch_loose(self._place.root(manifest.root), folder / _IMAGES_NAME, start, stop)
         return View(folder, files, start, stop)
 
-    def _fetch_file(self, entry: FileEntry, path: Path) -> None:
+    def _fetch_file(self, number: int, path: Path) -> None:
         """Fetch a file, even a damaged one: the check of the part reports it."""
-        url = join_url(self._url, entry.name)
+        entry, url = self.blobs.manifest.files[number], self._places[number]
+        if not is_url(url):
+            path.symlink_to(os.path.abspath(url))
+            return
         if file_info(url, self._options).size != entry.size:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         options: dict[str, Any] = {"size": entry.size, "storage_options": self._options}
         try:
-            download(url, path, crc32c=entry.crc32c, **options)
+            download(url, path, crc32c=entry.crc32c or None, **options)
         except CorruptionError:
             download(url, path, **options)
 

@@ -21,8 +21,9 @@ from fastdata.storage.manifest import FileEntry
 class Place:
     """Local folder to copy from; `RemotePlace` is its counterpart behind a URL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, storage_options: Mapping[str, Any] | None = None) -> None:
         self._folder = folder
+        self._options = storage_options
 
     def __str__(self) -> str:
         return str(self._folder)
@@ -45,12 +46,13 @@ class Place:
         return read_file(self._folder / name)
 
     def root(self, root: str) -> Place:
-        """Return the folder of loose images that a manifest names.
+        """Return the folder of images or archives that a manifest names.
 
         Raises:
             DatasetError: The manifest is in a bucket, but the images are on some machine.
         """
-        return Place(self._folder / root)
+        where = root if is_url(root) else self._folder / root
+        return place_of(where, self._options)
 
     def local_index(self, entry: FileEntry, copy: Path) -> Path:
         """Return the index as a local file; ``copy`` is the folder of the copy."""
@@ -128,4 +130,4 @@ def place_of(
     """Return the place of a path or URL."""
     if is_url(location):
         return RemotePlace(os.fspath(location), storage_options)
-    return Place(Path(location))
+    return Place(Path(location), storage_options)

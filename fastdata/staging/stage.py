@@ -132,6 +132,11 @@ def stage(
         )
     place = default_place() if to is None else Path(os.path.realpath(to))
     manifest, original = _open(dataset, storage_options)
+    if manifest.container == "archives":
+        raise UsageError(
+            f"{original.name}: its images lie in archives elsewhere, which are not copied",
+            f"Pack them there: fastdata convert dataset --root {original.name} --to shards --out …",
+        )
     if original.path in (place, *place.parents):
         raise UsageError(
             f"--to {place}: lies inside the dataset",

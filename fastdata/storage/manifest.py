@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fastdata.storage.arrow import is_storable, stored_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file
-from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.formats import CONTAINERS, IN_PLACE
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
@@ -36,14 +37,18 @@ _CHECKSUM = "checksum"
 _MOST = 1 << 60
 
 
+def _joined(folder: Path | str, name: str) -> str:
+    return f"{folder}/{name}"  # a Path takes 2 µs
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One file of a dataset.
 
     Attributes:
-        name: Its path relative to the dataset's folder, with ``/``.
+        name: Its path relative to the dataset's folder, with ``/``; an archive's, to the root.
         size: Its size in bytes.
-        crc32c: CRC-32C of the whole file, 8 hexadecimal digits.
+        crc32c: CRC-32C of the whole file, 8 hexadecimal digits; empty for an archive.
     """
 
     name: str
@@ -56,7 +61,7 @@ class Manifest:
     """Description of a dataset.
 
     Attributes:
-        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``.
+        container: ``lmdb``, ``parquet``, ``shards``, ``folder`` or ``archives``.
         samples: Number of samples.
         skipped: Number of bad images that were left out.
         classes: Class names; a label is an index into them.
@@ -64,8 +69,9 @@ class Manifest:
         index: The index file.
         files: The files of its container and of its further fields, in the order that indexes
             count them.
-        root: Folder that the index's paths are relative to (``folder`` only); where it is
-            relative itself, then to the dataset's folder.
+        root: Folder or URL that the index's paths (``folder``) or the archives' names
+            (``archives``) are relative to; where it is relative itself, then to the dataset's
+            folder. None for other containers.
         options: What the dataset was packed with: encoding, sizes, quality.
         order: ``shuffled``, or ``source``: the samples' order is the source's.
         seed: Of the permutation, where they are shuffled.
@@ -99,13 +105,31 @@ class Manifest:
     @property
     def blob_files(self) -> int:
         """Number of the first files that are the container's, not those of further fields."""
-        return sum(not entry.name.startswith("_") for entry in self.files)
+        own = {name for one in self.fields for name in (one.index, one.file)}
+        return sum(entry.name not in own for entry in self.files)
+
+    @property
+    def own_files(self) -> list[FileEntry]:
+        """The files in the dataset's folder: all but archives."""
+        return [entry for entry in self.files if entry.crc32c]
 
     @property
     def loose_files(self) -> int:
         """Most single files that its images and further blobs may be; 0 if containers have them."""
         blobs = sum(one.kind in BLOBS for one in self.field_list)
-        return 0 if self.root is None else self.samples * blobs
+        return self.samples * blobs if self.container == "folder" else 0
+
+    def places(
+        self, folder: Path | str, root: Path | str | None, join: Callable[[Any, str], str] = _joined
+    ) -> list[str]:
+        """Return the paths or URLs of its files.
+
+        Args:
+            folder: The dataset's.
+            root: The archives' (`root`, resolved).
+            join: Joins a folder and a name.
+        """
+        return [join(folder if entry.crc32c else root, entry.name) for entry in self.files]
 
     def number_of(self, name: str) -> int:
         """Return the place of a file among `files`."""
@@ -186,7 +210,8 @@ class Manifest:
             found["index"] = _file_entry(found["index"])
             if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
-            found["files"] = [_file_entry(entry) for entry in found["files"]]
+            archives = found["container"] == "archives"
+            found["files"] = [_file_entry(entry, archives) for entry in found["files"]]
             found["fields"] = _stored_fields(found["fields"], found["files"])
             manifest = cls(**_known(cls, found))
             _check_types(manifest)
@@ -226,7 +251,7 @@ def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     return {field.name: found[field.name] for field in fields(kind) if field.name in found}
 
 
-def _file_entry(found: dict[str, Any]) -> FileEntry:
+def _file_entry(found: dict[str, Any], archives: bool = False) -> FileEntry:
     entry = FileEntry(found["name"], found["size"], found["crc32c"])
     name = entry.name
     if not isinstance(name, str):
@@ -235,6 +260,8 @@ def _file_entry(found: dict[str, Any]) -> FileEntry:
         raise ValueError(f"file name {name!r} leaves the dataset's folder")
     if type(entry.size) is not int or not 0 <= entry.size <= _MOST:
         raise ValueError(f"size of {name} is {entry.size!r}")
+    if entry.crc32c == "" and archives:
+        return entry
     if not re.fullmatch("[0-9a-f]{8}", entry.crc32c):
         raise ValueError(f"crc32c of {name} is {entry.crc32c!r}")
     return entry
@@ -275,10 +302,14 @@ def _check_types(manifest: Manifest) -> None:
     root = manifest.root
     if not (root is None or isinstance(root, str)) or (root and "\0" in root):
         raise ValueError(f"root is {root!r}")
-    if (manifest.container == "folder") != (root is not None):
+    if (manifest.container in IN_PLACE) != (root is not None):
         raise ValueError(f"container is {manifest.container!r}, but root is {root!r}")
     if manifest.container == "folder" and manifest.blob_files:
         raise ValueError("container is 'folder', but there are files")
+    archives = [not entry.crc32c for entry in manifest.files]
+    expected = [manifest.container == "archives"] * manifest.blob_files
+    if archives != expected + [False] * (len(archives) - len(expected)):
+        raise ValueError("files without a checksum are not archives")
     if not all(isinstance(name, str) for name in manifest.classes):
         raise ValueError("a class name is not a string")
     if manifest.classes and LABEL not in manifest.field_list:

@@ -19,6 +19,7 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
+from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -37,6 +38,7 @@ from fastdata.storage.source import (
 )
 from fastdata.text import human_count
 
+_IN_PLACE_HINT = "Put the file back as it was; or index the data again, with --force."
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
 
 
@@ -65,7 +67,7 @@ class IndexedSource(Source):
         location: Path | str,
         manifest: Manifest,
         index: Index,
-        files: Sequence[Path | str],
+        files: Sequence[str],
         root: Path | str | None,
         *,
         local: bool = True,
@@ -76,6 +78,8 @@ class IndexedSource(Source):
         self.index = index
         self._files, self._root = files, root
         self._guard = guard
+        if manifest.container in IN_PLACE:
+            self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_IN_PLACE_HINT)
         self._warned = False
         self._stored = {one.field.name: one for one in manifest.fields}
         self.fields = tuple(one.field for one in manifest.fields)
@@ -88,6 +92,11 @@ class IndexedSource(Source):
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def places(self) -> Sequence[str]:
+        """Paths or URLs of the manifest's files."""
+        return self._files
 
     @property
     def classes(self) -> Sequence[str]:
@@ -338,7 +347,7 @@ class IndexedSource(Source):
         """Return the error for a damaged row, or piece of a column."""
         key = printable(record.key)
         where = key if number is None else f"sample {number} ({key})"
-        return CorruptionError(f"{self.location}: {where}: {problem}", _HINT)
+        return CorruptionError(f"{self.location}: {where}: {problem}", self.hints.changed)
 
 
 class PackedSource(IndexedSource):
@@ -362,9 +371,9 @@ class PackedSource(IndexedSource):
     ) -> None:
         manifest = Manifest.load(path)
         index = path / manifest.index.name
-        _require_size(index, manifest.index.size, index_size(index))
-        files = [f"{path}/{entry.name}" for entry in manifest.files]  # a Path takes 2 µs
+        require_size(index, manifest.index.size, index_size(index))
         root = None if manifest.root is None else path / manifest.root
+        files = manifest.places(path, root)
         opened = Index(index, manifest.samples)
         super().__init__(path, manifest, opened, files, root, guard=guard)
         self._reader = ExtentReader()
@@ -374,7 +383,7 @@ class PackedSource(IndexedSource):
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
         path = self.location / entry.name
-        _require_size(path, entry.size, index_size(path))
+        require_size(path, entry.size, index_size(path))
         return Index(path, rows)
 
     def file(self, record: Row, number: int | None) -> Path:
@@ -388,7 +397,7 @@ class PackedSource(IndexedSource):
         try:
             size = self._reader.size(path)
             if record.path is None:
-                _require_size(path, self.manifest.files[record.file].size, size)
+                require_size(path, self.manifest.files[record.file].size, size)
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)
@@ -421,7 +430,8 @@ def index_size(path: Path) -> int:
         raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
 
 
-def _require_size(path: Path, expected: int, found: int) -> None:
+def require_size(path: Path, expected: int, found: int) -> None:
+    """Raise CorruptionError for a file of another size than the manifest's."""
     if found != expected:
         raise CorruptionError(
             f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "

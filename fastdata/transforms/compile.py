@@ -257,7 +257,7 @@ class _Libraries(Libraries):
         if (step := samples.of_leaves(transform)) is not None:
             return step
         found = users.translate(transform, kind, dtype, self._traced)
-        pair = samples.of_pairs(transform, found) if isinstance(found, Declined) else None
+        pair = users.of_pairs(transform, found) if isinstance(found, Declined) else None
         return found if pair is None else pair
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:

@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 #: Views by their numbers, in lists, tuples, dicts and `Stack`.
 Form: TypeAlias = "int | list[Form] | tuple[Form, ...] | dict[Any, Form] | Stack"
 
+#: Filter of masks: torch's nearest.
+MASK_FILTER = "nearest_floor"
+
 #: Interpolations of warps, by their numbers in the core.
 WARPS = ("nearest", "bilinear", "bicubic")
 

@@ -14,13 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.transforms.forms import leaves, mapped
+from fastdata.transforms.forms import MASK_FILTER, leaves, mapped
 
 #: Kinds of targets that follow the image's geometry.
 MOVED = ("boxes", "points", "mask", "outlines")
-
-#: Filter of masks: torch's nearest.
-MASK_FILTER = "nearest_floor"
 
 #: Value of an optional target in a sample that lacks it.
 ABSENT = object()

@@ -26,6 +26,7 @@ import functools
 import importlib.util
 import sys
 import threading
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
@@ -533,3 +534,13 @@ def _import(
     for child in children:
         setattr(module, child.rpartition(".")[2], _copied(child))
     return module
+
+
+def own_function(module: str, name: str) -> Any:
+    """Return what a module of torchvision's has under a name, while that is its own; else None."""
+    found: Any = getattr(sys.modules.get(module), name, None)
+    defined = str(getattr(found, "__module__", ""))
+    if not defined.startswith(("torchvision.", "torch.")) or found.__name__ != name:
+        return None
+    code = isinstance(found, types.FunctionType)
+    return found if not code or found.__globals__ is vars(sys.modules[defined]) else None

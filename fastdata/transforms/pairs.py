@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from fastdata.transforms.symbols import Node, Unknown
-from fastdata.transforms.tracing import Path
+from fastdata.transforms.symbols import Node, Path, Unknown
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastdata.errors import UsageError
 from fastdata.transforms.crops import (
-    CenterCrop,
     Pad,
     PadToSize,
-    RandomCrop,
     RandomHorizontalFlip,
     RandomVerticalFlip,
 )
 from fastdata.transforms.joint import MOVED
 from fastdata.transforms.originals import is_copied, overridden, transform_class
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, not_known
-from fastdata.transforms.pairs import Part, Whole
 from fastdata.transforms.reading import Reading, Step
-from fastdata.transforms.resizes import RandomResize, Resize
-from fastdata.transforms.symbols import Unknown, name_of
-from fastdata.transforms.tracing import Path, is_users
+from fastdata.transforms.symbols import Path, Unknown
 from fastdata.transforms.tracing_leaves import (
     Missing,
     Move,
@@ -36,9 +30,7 @@ from fastdata.transforms.tracing_leaves import (
     torch_class,
     trace_leaf,
 )
-from fastdata.transforms.tracing_pairs import trace_pair
 from fastdata.transforms.tracing_samples import Leafwise, entry, trace_sample
-from fastdata.transforms.users import merged
 
 
 def of_leaves(transform: Any) -> Step | None:
@@ -46,16 +38,6 @@ def of_leaves(transform: Any) -> Step | None:
     if isinstance(transform, Leafwise):
         return _OfLeaves(transform.transform)
     return _OfLeaves(transform) if _is_leafwise(transform) else None
-
-
-def of_pairs(transform: Any, why: Declined) -> Step | None:
-    """Return the step of a user's code that moves an image and its mask; None for others.
-
-    Args:
-        transform: The code.
-        why: Why it is not known otherwise.
-    """
-    return _OfPairs(transform, why) if is_users(transform) else None
 
 
 def courses(transform: Any, count: int) -> list[Path]:
@@ -152,84 +134,6 @@ class _OfLeaves(Step):
         if any(one is not state.cls and issubclass(one, state.cls) for one in types):
             raise Unknown("its _transformed_types tell images from others of their class")
         return issubclass(state.cls, types)
-
-
-@dataclass(frozen=True)
-class _OfPairs(Step):
-    """A user's code that takes a PIL image and its mask, or the tensors of both.
-
-    Attributes:
-        transform: The code.
-        why: Why it is not known of other samples.
-    """
-
-    takes_pil_masks = True
-
-    transform: Any
-    why: Declined
-
-    @property
-    def title(self) -> str:
-        return name_of(self.transform)
-
-    def read(self, reading: Reading) -> Declined | None:
-        joint = reading.joint
-        name = "" if joint is None or len(joint.form) != 2 else joint.form[1]
-        target = joint.targets.get(name) if joint is not None and isinstance(name, str) else None
-        if joint is None or target is None or target.kind != "mask":
-            return self.why
-        if not (target.as_pil or target.pure or joint.pure):
-            return self.why
-        forms = {"pil": "pil", "tensor": "tensor"}
-        if reading.kind not in forms:
-            return self.why
-        mask = Part("mask", "pil" if target.as_pil else "tensor", target.dtype, target.flat)
-        image = Part("image", forms[reading.kind], reading.dtype)
-        found = trace_pair(self.transform, image, mask)
-        if isinstance(found, str):
-            return not_known(found)
-        paths, after = found
-        if after.form == "array":
-            return not_known("it makes an array of the mask")
-        # Its steps do to the mask what they do to the image.
-        reading.joint = joint.changed([name], as_pil=False, pure=False)
-        try:
-            for step in merged(paths, _step_of_pair):
-                if (declined := reading.take(step)) is not None:
-                    return declined
-        except Unknown as error:
-            return not_known(str(error))
-        except UsageError as error:
-            return Declined(f"its arguments are not known: {error.what}")
-        pil = after.form == "pil"
-        about = {"as_pil": pil, "pure": not pil, "dtype": after.dtype if not pil else ""}
-        reading.joint = reading.joint.changed([name], **about, flat=pil or after.flat)
-        return None
-
-
-def _step_of_pair(done: Any) -> Any:
-    """Return the step of what is done to an image and its mask."""
-    if not isinstance(done, tuple):
-        return done
-    move, other = done
-    values = move.values
-    if move.name == "hflip":
-        return RandomHorizontalFlip(1.0)
-    if move.name == "vflip":
-        return RandomVerticalFlip(1.0)
-    if move.name == "resize":
-        if len(values) == 2:
-            return Resize(values, move.own)
-        if isinstance(values[0], Whole):
-            return RandomResize(values[0].low, values[0].high + 1, move.own)
-        return Resize(values[0], move.own)
-    if move.name == "random_crop":
-        return RandomCrop(values[1:])
-    if move.name == "centre_crop":
-        return CenterCrop(values)
-    if move.name == "pad_to":
-        return PadToSize(values[::-1], move.own, mask_fill=other.own)
-    return Pad(values[:4], move.own, values[4], mask_fill=other.own)
 
 
 def not_known_of(name: str) -> Declined:

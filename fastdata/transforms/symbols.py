@@ -76,6 +76,22 @@ MISSING = object()
 ON_PIL = object()
 
 
+@dataclass
+class Path:
+    """One course that code can take.
+
+    Attributes:
+        result: Its result: a `Node`, a `Later`, a constant, a `Stack`, or lists, tuples and
+            dicts of them.
+        decisions: The weights of each choice, and which was taken.
+        draws: The interval that each draw is uniform in, on this course.
+    """
+
+    result: Any
+    decisions: list[tuple[tuple[float, ...], int]]
+    draws: list[tuple[float, float]]
+
+
 class Symbol:
     """Value in code that is traced: its `Held` handles every operation."""
 

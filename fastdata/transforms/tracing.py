@@ -48,27 +48,21 @@ from fastdata.transforms import symbols, tracing_calls
 from fastdata.transforms.forms import leaves, mapped
 from fastdata.transforms.originals import changed, composed, hooked, name_in, pillow_changed
 from fastdata.transforms.reading import Step
-from fastdata.transforms.symbols import Call, Image, Later, Node, Number, Symbol, Unknown, held_by
+from fastdata.transforms.symbols import (
+    Call,
+    Image,
+    Later,
+    Node,
+    Number,
+    Path,
+    Symbol,
+    Unknown,
+    held_by,
+)
 
 _PATHS = 64  # of one function, at most
 _DEPTH = 20  # of calls in calls
 _LENGTH = 10_000  # of a range
-
-
-@dataclass
-class Path:
-    """One course that code can take.
-
-    Attributes:
-        result: Its result: a `Node`, a `Later`, a constant, a `Stack`, or lists, tuples and
-            dicts of them.
-        decisions: The weights of each choice, and which was taken.
-        draws: The interval that each draw is uniform in, on this course.
-    """
-
-    result: Any
-    decisions: list[tuple[tuple[float, ...], int]]
-    draws: list[tuple[float, float]]
 
 
 def trace(function: Any, given: Any = 0) -> list[Path] | str:

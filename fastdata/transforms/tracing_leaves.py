@@ -15,19 +15,19 @@ from typing import Any
 
 from fastdata.transforms import symbols, tracing
 from fastdata.transforms.forms import leaves
-from fastdata.transforms.originals import transform_class
+from fastdata.transforms.originals import own_function, transform_class
 from fastdata.transforms.outcomes import Conversion
 from fastdata.transforms.symbols import (
     MISSING,
     Held,
     Kind,
+    Path,
     Symbol,
     Unknown,
     held_by,
     name_of,
     plain,
 )
-from fastdata.transforms.tracing import Path
 
 #: The modules whose functions and classes are known here.
 _V2 = "torchvision.transforms.v2"
@@ -302,16 +302,6 @@ def trace_leaf(transform: Any, given: Sequence[State], which: int) -> list[Path]
 
 
 # --- functions ---------------------------------------------------------------------------------
-
-
-def own_function(module: str, name: str) -> Any:
-    """Return what a module of torchvision's has under a name, while that is its own."""
-    found: Any = getattr(sys.modules.get(module), name, MISSING)
-    defined = str(getattr(found, "__module__", ""))
-    if not defined.startswith(("torchvision.", "torch.")) or found.__name__ != name:
-        return MISSING
-    code = isinstance(found, types.FunctionType)
-    return found if not code or found.__globals__ is vars(sys.modules[defined]) else MISSING
 
 
 def _known(value: Any) -> Callable[..., Any] | None:

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 
 from fastdata.transforms import symbols, tracing
-from fastdata.transforms.originals import changed, name_in
+from fastdata.transforms.originals import changed, name_in, own_function
 from fastdata.transforms.outcomes import Conversion, default_floats
 from fastdata.transforms.pairs import Lack, Move, Part, Place, Whole, merged
-from fastdata.transforms.symbols import Held, Kind, Symbol, Unknown, held_by, name_of, plain
-from fastdata.transforms.tracing import Path
-from fastdata.transforms.tracing_leaves import own_function
+from fastdata.transforms.symbols import Held, Kind, Path, Symbol, Unknown, held_by, name_of, plain
 
 _FUNCTIONAL = "torchvision.transforms.functional"
 

@@ -17,12 +17,12 @@ from fastdata.transforms.symbols import (
     Held,
     Node,
     Object,
+    Path,
     Symbol,
     Unknown,
     held_by,
     name_of,
 )
-from fastdata.transforms.tracing import Path
 
 
 def entry(transform: Any) -> tuple[type[Any] | None, str]:

@@ -17,8 +17,7 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms.forms import WARPS
-from fastdata.transforms.joint import MASK_FILTER
+from fastdata.transforms.forms import MASK_FILTER, WARPS
 
 # The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
 _FIRST_DRAW = 1 << 16

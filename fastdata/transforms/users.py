@@ -11,15 +11,26 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from fastdata.errors import UsageError
 from fastdata.transforms import tracing
 from fastdata.transforms.colours import Grayscale
-from fastdata.transforms.crops import RandomHorizontalFlip, RandomVerticalFlip
+from fastdata.transforms.crops import (
+    CenterCrop,
+    Pad,
+    PadToSize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+)
 from fastdata.transforms.forms import Form, leaves, mapped
 from fastdata.transforms.nodes import Apply, Arranged, Choice, Operation, Random
 from fastdata.transforms.outcomes import Conversion, Declined, Found, not_known
-from fastdata.transforms.reading import Chain, Several, Step
-from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Unknown, name_of
-from fastdata.transforms.tracing import Path
+from fastdata.transforms.pairs import Part, Whole
+from fastdata.transforms.reading import Chain, Reading, Several, Step
+from fastdata.transforms.resizes import RandomResize, Resize
+from fastdata.transforms.symbols import ON_PIL, Call, Later, Node, Number, Path, Unknown, name_of
+from fastdata.transforms.tracing import is_users
+from fastdata.transforms.tracing_pairs import trace_pair
 
 #: Returns the courses of a user's function.
 Traced: TypeAlias = Callable[[Any], list[Path]]
@@ -366,3 +377,91 @@ def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
         else:
             items += several
     return items
+
+
+def of_pairs(transform: Any, why: Declined) -> Step | None:
+    """Return the step of a user's code that moves an image and its mask; None for others.
+
+    Args:
+        transform: The code.
+        why: Why it is not known otherwise.
+    """
+    return _OfPairs(transform, why) if is_users(transform) else None
+
+
+@dataclass(frozen=True)
+class _OfPairs(Step):
+    """A user's code that takes a PIL image and its mask, or the tensors of both.
+
+    Attributes:
+        transform: The code.
+        why: Why it is not known of other samples.
+    """
+
+    takes_pil_masks = True
+
+    transform: Any
+    why: Declined
+
+    @property
+    def title(self) -> str:
+        return name_of(self.transform)
+
+    def read(self, reading: Reading) -> Declined | None:
+        joint = reading.joint
+        name = "" if joint is None or len(joint.form) != 2 else joint.form[1]
+        target = joint.targets.get(name) if joint is not None and isinstance(name, str) else None
+        if joint is None or target is None or target.kind != "mask":
+            return self.why
+        if not (target.as_pil or target.pure or joint.pure):
+            return self.why
+        forms = {"pil": "pil", "tensor": "tensor"}
+        if reading.kind not in forms:
+            return self.why
+        mask = Part("mask", "pil" if target.as_pil else "tensor", target.dtype, target.flat)
+        image = Part("image", forms[reading.kind], reading.dtype)
+        found = trace_pair(self.transform, image, mask)
+        if isinstance(found, str):
+            return not_known(found)
+        paths, after = found
+        if after.form == "array":
+            return not_known("it makes an array of the mask")
+        # Its steps do to the mask what they do to the image.
+        reading.joint = joint.changed([name], as_pil=False, pure=False)
+        try:
+            for step in merged(paths, _step_of_pair):
+                if (declined := reading.take(step)) is not None:
+                    return declined
+        except Unknown as error:
+            return not_known(str(error))
+        except UsageError as error:
+            return Declined(f"its arguments are not known: {error.what}")
+        pil = after.form == "pil"
+        about = {"as_pil": pil, "pure": not pil, "dtype": after.dtype if not pil else ""}
+        reading.joint = reading.joint.changed([name], **about, flat=pil or after.flat)
+        return None
+
+
+def _step_of_pair(done: Any) -> Any:
+    """Return the step of what is done to an image and its mask."""
+    if not isinstance(done, tuple):
+        return done
+    move, other = done
+    values = move.values
+    if move.name == "hflip":
+        return RandomHorizontalFlip(1.0)
+    if move.name == "vflip":
+        return RandomVerticalFlip(1.0)
+    if move.name == "resize":
+        if len(values) == 2:
+            return Resize(values, move.own)
+        if isinstance(values[0], Whole):
+            return RandomResize(values[0].low, values[0].high + 1, move.own)
+        return Resize(values[0], move.own)
+    if move.name == "random_crop":
+        return RandomCrop(values[1:])
+    if move.name == "centre_crop":
+        return CenterCrop(values)
+    if move.name == "pad_to":
+        return PadToSize(values[::-1], move.own, mask_fill=other.own)
+    return Pad(values[:4], move.own, values[4], mask_fill=other.own)

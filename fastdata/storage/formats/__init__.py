@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from fastdata.storage.records import Row
 
 
-#: The containers by name. `folder` has no writer: it leaves a tree where it is.
-CONTAINERS = ("lmdb", "parquet", "shards", "folder")
+#: Containers without a writer: an index of files that stay where they are, single images or
+#: archives of any kind.
+IN_PLACE = ("folder", "archives")
+#: The containers by name.
+CONTAINERS = ("lmdb", "parquet", "shards", *IN_PLACE)
 
 
 #: Tells Hugging Face's ``datasets`` which files of the folder are the data.
@@ -141,7 +144,7 @@ def extents(
 
 
 def _module(container: str) -> ModuleType:
-    if container not in CONTAINERS or container == "folder":
+    if container not in CONTAINERS or container in IN_PLACE:
         raise ValueError(f"{container} has no files of its own, so no writer")
     # Imported when it is needed: reading one container does not load the others' libraries.
     return import_module(f"{__name__}.{container}")

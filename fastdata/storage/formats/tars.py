@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from fastdata.errors import SourceError
@@ -168,10 +168,11 @@ class _Header(NamedTuple):
     def parse(cls, block: bytes) -> _Header:
         name, size, checksum, kind, magic, prefix = _HEADER.unpack(block)
         found = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
-        # Some old programs added the bytes as signed numbers.
-        signed = found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
-        if _number(checksum) not in (found, signed):
-            raise TarError("it ends, or is damaged, before its end mark")
+        if (expected := _number(checksum)) != found:
+            # Some old programs added the bytes as signed numbers.
+            signed = found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
+            if expected != signed:
+                raise TarError("it ends, or is damaged, before its end mark")
         text = _text(name)
         # In GNU's headers, times may stand where POSIX has the prefix.
         if magic == b"ustar\0" and (folder := _text(prefix)):
@@ -238,7 +239,7 @@ def _resolve(header: _Header, pending: dict[bytes, dict[str, str]]) -> tuple[str
 
 
 def _safe(path: object, name: str) -> str:
-    parts = PurePosixPath(name).parts
+    parts = [part for part in name.split("/") if part not in ("", ".")]
     if not is_inside(name) or not parts:
         raise SourceError(
             f"{path}: the member {name} would lie outside the folder it is unpacked in",

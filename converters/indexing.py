@@ -1,0 +1,147 @@
+"""Indexing: a dataset whose images stay where they are, in single files or in archives."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.options import root_of
+from fastdata.converters.packing import Packed, pack
+from fastdata.converters.records import Source
+from fastdata.converters.webdataset import WebDataset
+
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.filesystem import list_entries
+from fastdata.remote.patterns import expand
+from fastdata.remote.urls import is_url, redact
+from fastdata.storage.formats import IN_PLACE
+from fastdata.storage.look import look
+
+#: Opens a source, by the kind that `look` finds.
+_SOURCES: Mapping[str, Callable[..., Source]] = {
+    "webdataset": WebDataset,
+    "imagefolder": ImageFolder,
+}
+#: Kinds, by the suffix of a file.
+_SUFFIXES = {".tar": "webdataset"}
+
+
+def source_of(
+    place: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Source:
+    """Open what others wrote, as a source for `pack`.
+
+    Args:
+        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
+        kind: One of `kinds`; None to tell it by the names of files.
+        storage_options: Options of the driver of a URL.
+        options: Further arguments of the source.
+
+    Raises:
+        SourceError: It is of no kind that can be indexed.
+        UsageError: There is no such kind.
+    """
+    kind = _kind_of(place, storage_options) if kind is None else kind
+    if kind not in _SOURCES:
+        raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")
+    return _SOURCES[kind](place, storage_options=storage_options, **options)
+
+
+def kinds() -> Sequence[str]:
+    """Return the kinds of sources that can be indexed."""
+    return tuple(_SOURCES)
+
+
+def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> str:
+    first = expand(place)[0]
+    by_suffix = _SUFFIXES.get(os.path.splitext(first)[1])
+    if by_suffix or not is_url(first):
+        found = look(first)
+        kind = by_suffix or found.source
+        if kind in _SOURCES:
+            return kind
+        if kind == "dataset":
+            raise SourceError(f"{first}: a dataset already", f"ImageDataset({first!r}) reads it.")
+        if not os.path.exists(first):
+            raise SourceError(f"{first}: no such folder or file", "Check the path.")
+        raise SourceError(f"{first}: {found.what}, which cannot be indexed", found.hint)
+    suffixes = {os.path.splitext(name)[1] for name in list_entries(first, storage_options)}
+    for suffix, kind in _SUFFIXES.items():
+        if suffix in suffixes:
+            return kind
+    if not suffixes:
+        raise SourceError(f"{redact(first)}: no such folder or file", "Check the URL.")
+    return "imagefolder"
+
+
+def index(
+    place: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    seek_points: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    source: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Packed:
+    """Index what others wrote; `ImageDataset(out)` then reads the images where they are.
+
+    Every image is read once, for its size and checksum. An interrupted run resumes, and an index
+    that is up to date stays unchanged, as `pack` says.
+
+    Args:
+        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
+        out: The dataset's folder, or a URL.
+        kind: One of `kinds`; None to tell it by the names of files.
+        seek_points: Whether to index where in a JPEG a decoder may start. Crops then load several
+            times faster; it takes three times as long.
+        storage_options: Options of the drivers of URLs.
+        source: Further arguments of the source, such as ``{"fields": ["txt"]}``.
+        options: Further arguments of `pack`.
+
+    Raises:
+        Errors of `pack`.
+    """
+    opened = source_of(place, kind=kind, storage_options=storage_options, **(source or {}))
+    return pack(
+        opened,
+        out,
+        container=container_of(opened),
+        seek_points=seek_points,
+        storage_options=storage_options,
+        **options,
+    )
+
+
+def container_of(source: Source) -> str:
+    """Return the container that indexes a source where it lies.
+
+    Raises:
+        UsageError: A library has to decode its images.
+    """
+    for container in IN_PLACE:
+        if root_of(source, container) is not None:
+            return container
+    where = redact(str(source.about.get("root", "")))
+    raise UsageError(
+        f"{where}: its images are compressed or encoded, so they cannot be read in place",
+        "Pack them: fastdata convert.",
+    )
+
+
+def main() -> None:
+    """Index as `fastdata.staging.first_use` asks: pickled arguments in, None or an error out."""
+    found: FastdataError | None = None
+    try:
+        index(**pickle.load(sys.stdin.buffer))
+    except FastdataError as error:
+        found = error
+    sys.stdout.buffer.write(pickle.dumps(found))

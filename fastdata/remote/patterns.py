@@ -1,0 +1,65 @@
+"""Names of several files in one text, as WebDataset writes them: ``shards/{000..999}.tar``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from fastdata.errors import UsageError
+from fastdata.remote.urls import redact
+
+#: An innermost pair of braces that lists or counts.
+_BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|-?\d+\.\.-?\d+(?:\.\.-?\d+)?)\}")
+#: Most names of one pattern.
+_MOST = 10_000_000
+
+
+def is_pattern(place: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL names several files: by braces, or by ``::`` between them."""
+    text = os.fspath(place)
+    return bool(_BRACES.search(text)) or "::" in text
+
+
+def expand(place: str | os.PathLike[str]) -> list[str]:
+    """Return the paths or URLs that a pattern names, in its order.
+
+    As bash and the braceexpand package: ``{a,b}`` lists, ``{000..999}`` and ``{0..9..3}`` count,
+    with the digits of the wider end. ``::`` separates patterns, as in webdataset.
+
+    Raises:
+        UsageError: It names more than 10 million files.
+    """
+    found = []
+    for part in os.fspath(place).split("::"):
+        for name in _expanded(part):
+            found.append(name)
+            if len(found) > _MOST:
+                raise UsageError(
+                    f"{redact(os.fspath(place))}: names more than {_MOST:,} files",
+                    "Write fewer; several datasets can be joined.",
+                )
+    return found
+
+
+def _expanded(text: str) -> Iterator[str]:
+    braces = _BRACES.search(text)
+    if braces is None:
+        yield text
+        return
+    before, after = text[: braces.start()], text[braces.end() :]
+    for word in _words(braces[1]):
+        yield from _expanded(before + word + after)
+
+
+def _words(inside: str) -> Iterator[str]:
+    """Yield what stands for a pair of braces."""
+    if "," in inside:
+        yield from inside.split(",")
+        return
+    first, last, *step = inside.split("..")
+    padded = any(re.match(r"-?0\d", end) for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    start, stop, by = int(first), int(last), abs(int(*step) if step else 1) or 1
+    for number in range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by):
+        yield f"{number:0{width}}"
