@@ -6,7 +6,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image
+from PIL import ExifTags, Image
 
 from fastdata.decode.codecs import open_image
 from fastdata.decode.jpeg import DecodeError, rewrite_baseline
@@ -27,7 +27,8 @@ class Encoding:
             arithmetic-coded, in several scans or have restart markers as baseline JPEGs of the
             same pixels (`fastdata.decode.rewrite_baseline`); it keeps the bytes of all other
             images, and of JPEGs with a missing or damaged scan. ``jpeg`` re-encodes as baseline.
-            ``raw`` stores pixels, uint8, height x width x 3, RGB.
+            ``raw`` stores pixels, uint8, height x width x 3, RGB. Neither turns pixels: the EXIF
+            orientation, and no other EXIF data, is kept in the JPEG and in the index.
         max_side: Most pixels of the longer side; larger images are reduced (as with FFCV's
             ``max_resolution``), smaller ones never enlarged. None keeps the size.
         quality: libjpeg's quality, 1 to 100, for ``jpeg``; None for 90.
@@ -88,15 +89,19 @@ class Encoding:
         if size != image.size:
             image = image.resize(size, Image.Resampling.LANCZOS)
         if self.kind == "raw":
-            return image.tobytes(), ImageInfo("raw", *size, 3)
+            return image.tobytes(), ImageInfo("raw", *size, 3, info.orientation)
         out = io.BytesIO()
+        about: dict[str, Any] = {"quality": self.quality or DEFAULT_QUALITY}
+        if info.orientation != 1:
+            about["exif"] = Image.Exif()
+            about["exif"][ExifTags.Base.Orientation] = info.orientation
         try:
-            image.save(out, "JPEG", quality=self.quality or DEFAULT_QUALITY)
+            image.save(out, "JPEG", **about)
         except OSError as error:  # a side of more than 65,500 pixels
             raise SampleError(
                 f"{image.width} x {image.height} pixels cannot be encoded as JPEG: {error}"
             ) from None
-        return out.getvalue(), ImageInfo("jpeg", *size, 1 if grey else 3)
+        return out.getvalue(), ImageInfo("jpeg", *size, 1 if grey else 3, info.orientation)
 
     def _fits(self, info: ImageInfo) -> bool:
         return self._size(info.width, info.height) == (info.width, info.height)

@@ -222,6 +222,7 @@ class PackedRows(NamedTuple):
             pixels=pixels,
             problem=problem,
             crc32c=row.crc32c,
+            orientation=row.orientation,
         )
 
 

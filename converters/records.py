@@ -34,6 +34,7 @@ class Record(NamedTuple):
             changes with it). It shows whether the output of an interrupted run is current.
         pixels: For a source of pixels: height, width, and the pixels, uint8 HWC RGB. None instead
             of the pixels if they are the bytes in ``path``. None for a source of files.
+        orientation: For a source of pixels: EXIF orientation of the image that they were.
         problem: Why the image cannot be packed, if listing has found a problem.
         column: The column of images, if ``path`` is Parquet. Then ``offset`` is the row, and
             ``length`` the approximate size of its image.
@@ -59,6 +60,7 @@ class Record(NamedTuple):
     crc32c: int | None = None
     window: int | None = None
     fields: tuple[Any, ...] = ()
+    orientation: int = 1
 
     @property
     def blobs(self) -> list[Record]:

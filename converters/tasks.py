@@ -40,6 +40,7 @@ from fastdata.storage.files import publish, temporary_name, whole_file, written_
 from fastdata.storage.formats import Sample
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import Row
+from fastdata.storage.source import upright_size
 
 #: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.
 #: This limits memory: each worker has a few pieces in flight.
@@ -178,7 +179,9 @@ def _further(
             if not data:
                 raise SampleError("is empty")
             info = probe(data) if further.kind in IMAGES else _NO_IMAGE
-            if further.kind == "mask" and info[1:3] != (image.width, image.height):
+            size = image.width, image.height
+            sizes = size, upright_size(*size, image.orientation)  # as images are shown
+            if further.kind == "mask" and info[1:3] not in sizes:
                 raise SampleError(
                     f"has {info.width} x {info.height} pixels, and the image has "
                     f"{image.width} x {image.height}"
@@ -281,6 +284,7 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
         encoding=info.encoding,
         crc32c=crc32c(blob),
         seek_points=table,
+        orientation=info.orientation,
     )
 
 
@@ -320,7 +324,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     if record.pixels is None:
         return encoding.apply(data, probe(data))
     height, width, _ = record.pixels
-    return encoding.apply(data, ImageInfo("raw", width, height, 3))
+    return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
 
 
 def _read_extent(record: Record) -> bytes:

@@ -69,7 +69,7 @@ def png_pixels(
     the bytes of each pixel's numbers, the lower one first. Returns (code, detail).
     """
 
-def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, Code, str, int]:
+def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, int, Code, str, int]:
     """Return (encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
     offset). The encoding is one of ENCODINGS, or "unknown"."""
 
@@ -133,6 +133,7 @@ class Extents:
         seek_points: Sequence[Buffer | None] | None = None,
         stamps: npt.NDArray[np.int64] | None = None,
         sizes: npt.NDArray[np.int32] | None = None,
+        orientations: npt.NDArray[np.int8] | None = None,
     ) -> None: ...
     @staticmethod
     def join(count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]) -> Extents:
@@ -183,6 +184,12 @@ class Extents:
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
         """(N,), CRC-32C; 0 where unknown."""
+
+    @property
+    def orientations(self) -> npt.NDArray[np.int8]:
+        """(N,), EXIF orientations that images are turned by; widths and heights are then those of
+        turned images. 0: not turned. -1: as the header says.
+        """
 
     def attach(self, index: int, data: Buffer) -> None:
         """Set a sample's bytes, so that its file is not read. They are kept, not copied.
@@ -266,6 +273,7 @@ class RecordTable:
         file_sizes: Sequence[int],
         root: str | bytes | PathLike[str] | None,
         classes: int = ...,
+        upright: bool = ...,
     ) -> None: ...
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
@@ -462,6 +470,7 @@ class Job(Work):
 
     ``targets``: of the images, after `Targets.cut`; for programs whose crops depend on boxes.
     ``fill``: R, G, B, 0 to 255, of what cuts have outside the image.
+    ``orientations``: of each of the data that are no Extents, as `Extents.orientations`.
 
     ``data`` may be Rows: then ``drawn``, a Geometry and the view's key, replaces ``cuts``. An image
     that is too small for a crop fails with ``bad_region``.
@@ -487,6 +496,7 @@ class Job(Work):
         drawn: tuple[Geometry, int] | None = None,
         targets: Targets | None = None,
         fill: Sequence[int] = (0, 0, 0),
+        orientations: npt.NDArray[np.int8] | None = None,
     ) -> None: ...
     def cuts(self) -> npt.NDArray[np.void]:
         """Return the array of `CUT` of a finished job."""

@@ -18,8 +18,8 @@ from fastdata.batches.samples import (
     NativeSamples,
     chosen_fields,
     require_arguments,
-    require_style,
     row_number,
+    row_numbers,
     value_of,
 )
 from fastdata.batches.targets import TargetReader, joint_of
@@ -29,6 +29,7 @@ from fastdata.decode.folders import (
     load_by_folder,
     own_method,
     require_folder,
+    require_style,
     why_not_pillow,
 )
 from fastdata.decode.hub import require_hub, style_of
@@ -53,7 +54,6 @@ from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
@@ -112,7 +112,8 @@ class ImageDataset(NativeSamples):
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
             them, and exclude transforms of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
-            does not; off the native path, too. Unreadable EXIF data turn nothing.
+            does not; for a ``datasets.Dataset`` by default, as that does. Crops and targets then
+            lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
         cache: For a URL or another library's: what to keep on this machine from epoch to epoch. A
             path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
             folder for pieces of files; without it nothing is kept. For other libraries', it is a
@@ -178,7 +179,7 @@ class ImageDataset(NativeSamples):
         if self.hub is not None:
             require_hub(self.hub)
             formats, self._kinds = split_formats(formats)
-            path = self.rows.location
+            path = self.opened_hub.rows.location
         elif not isinstance(path, (str, os.PathLike)):
             self.folder = path
             require_folder(self.folder)
@@ -196,7 +197,9 @@ class ImageDataset(NativeSamples):
         self._given_fields, self._formats = fields, formats
         self.check, self.dct_scaling = check, dct_scaling
         self.limits = Limits(max_pixels, max_scans)
-        self.style = style_of(color, exif_transpose, self._hub)
+        self.style = style_of(
+            color, exif_transpose, self.opened_hub if self.hub is not None else None
+        )
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
@@ -222,9 +225,15 @@ class ImageDataset(NativeSamples):
         self._decoder = None
         self._targets: list[int] | None = None
         self._source = self._open_source()
+        self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
         self._fields = self._chosen_fields()
+
+    @property
+    def exif_transpose(self) -> bool:
+        """Whether images are turned as their EXIF orientation says."""
+        return self.style.exif_transpose
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -254,7 +263,7 @@ class ImageDataset(NativeSamples):
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
         if self.hub is not None:
-            return TableSource(self.rows)
+            return TableSource(self.opened_hub.rows)
         if is_indexed_here(self._place):
             return self._open_folder(indexed(self._place, self._storage_options))
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
@@ -272,10 +281,11 @@ class ImageDataset(NativeSamples):
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())
-        require_style(self.style, transforms, self.folder)
+        ours = next(filter(None, map(first_of_ours, transforms)), None)
+        require_style(self.style, ours, self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_source", "_decoder", "_targets", "_hub")
+        left_out = ("_source", "_decoder", "_targets", "opened_hub")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -370,8 +380,8 @@ class ImageDataset(NativeSamples):
         """Return how the core reads its images, or why it does not, as loaders want it."""
         if reason := own_method(self, ImageDataset, *_METHODS):
             return overridden(reason)
-        if self.style.color != RGB.color:  # EXIF-STUB
-            return other_style(self.style)
+        if self.style.color != "rgb":
+            return other_style(self.style.color)
         transforms = self.transforms or self.transform, self.target_transform
         folder = self.folder
         if folder is None:
@@ -392,7 +402,9 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            return FilesSource(listed, self.path, self.seek_points(learns))
+            source = FilesSource(listed, self.path, self.seek_points(learns))
+            source.upright = self.style.exif_transpose
+            return source
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
@@ -402,23 +414,17 @@ class ImageDataset(NativeSamples):
         """Return the source for a loader, which may keep what it learns of the images."""
         if self.hub is None or not learns:
             return self.source
-        return TableSource(self.rows, self.seek_points(learns), self.source)
+        return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)
 
     def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
         root = self.path if self.folder is None else self.folder.root
         return seek_cache(self.cache, str(root)) if learns else None
 
-    @property
-    def rows(self) -> TableRows:
-        """Rows of the table that a ``datasets.Dataset`` is."""
-        assert self._hub is not None
-        return self._hub.rows
-
     @once
-    def _hub(self) -> Hub | None:
-        """The dataset of the library ``datasets`` that is read; None for others."""
-        return None if self.hub is None else open_hub(self.hub, self._kinds)
+    def opened_hub(self) -> Hub:
+        """The rows of the ``datasets.Dataset`` that is read."""
+        return open_hub(self.hub, self._kinds)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""
@@ -480,12 +486,7 @@ class ImageDataset(NativeSamples):
             DatasetError: A file is missing, cut short, or has changed.
             UsageError: It is one number alone.
         """
-        if not isinstance(indices, Iterable):
-            raise UsageError(
-                f"read({indices!r}): it takes several samples' numbers",
-                f"For one sample, give [{indices!r}].",
-            )
-        return [self._source.encoded(row_number(index, len(self))).data for index in indices]
+        return [self._source.encoded(row).data for row in row_numbers(indices, len(self))]
 
     @property
     def source(self) -> Source:
@@ -576,8 +577,8 @@ class ImageDataset(NativeSamples):
         """
         if self.folder is None:
             raise AttributeError(
-                f"{self.path}: a packed dataset has no samples or imgs, as its images are not "
-                "files\nTake targets for the labels, row(i).key for a name, read([i]) for bytes."
+                f"{self.path}: it has no samples or imgs, as its images are not files\n"
+                "Take targets for the labels, row(i).key for a name, read([i]) for bytes."
             )
         samples: list[tuple[str, int]] = self.folder.samples
         return samples

@@ -440,7 +440,7 @@ def test_images_are_turned_as_datasets_turns_them(hugging_face: Any, tmp_path: P
         for number, row in enumerate(dataset):
             for name, images in zip(("image", "second"), found, strict=True):
                 width, height = row[name].size
-                left, top = (width - 20) // 2, (height - 20) // 2
+                left, top = round((width - 20) / 2), round((height - 20) / 2)
                 wanted = row[name].crop((left, top, left + 20, top + 20))
                 pixels = images[number].permute(1, 2, 0).numpy().astype(int)
                 assert np.abs(pixels - np.asarray(wanted)).max() <= 1, (number, name)

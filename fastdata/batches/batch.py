@@ -176,7 +176,8 @@ class OneOfBatch(Alone):
             for view, program in zip(self._batch.views, settings.recipe.programs, strict=True):
                 out = view.memory.array[self._one]
                 cut = view.cuts[self._one]
-                _decode_one(program, cut, data, out, self._targets(), settings.dct_scaling)
+                turn = self._batch.gathered.extents.orientations[self._one]
+                _decode_one(program, cut, data, out, self._targets(), settings.dct_scaling, turn)
         except DecodeError as error:
             return Verdict(error.code, error.detail, error.offset)
         except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
@@ -308,9 +309,12 @@ def _decode_one(
     out: npt.NDArray[Any],
     targets: _native.Targets | None,
     dct_scaling: bool = False,
+    orientations: npt.NDArray[np.int8] | None = None,
 ) -> None:
     """Decode one image, or cut it out of pixels, into its slot of the batch."""
     options = {**program.batch_options(cut), "targets": targets, "dct_scaling": dct_scaling}
+    if orientations is not None:
+        options["orientations"] = orientations.copy()
     pending = PendingBatch([sample], out, fallback="never", **options)
     pending.run()
     pending.result()

@@ -15,7 +15,6 @@ from fastdata.storage.fields import IMAGES, Field, common_fields
 
 if TYPE_CHECKING:
     from fastdata.dataset import ImageDataset
-    from fastdata.decode.pillow import Style
     from fastdata.storage.cache import Cache
     from fastdata.storage.source import Source
     from fastdata.transforms.compile import Recipe
@@ -35,6 +34,7 @@ class Options:
     source: Source
     check: bool = True
     dct_scaling: bool = False
+    exif_transpose: bool = False
     limits: Limits = field(default_factory=Limits)
     cache: Cache | None = None
     folder: Any = None
@@ -170,16 +170,13 @@ class NotKnown(NamedTuple):
     avoidable: bool = True
 
 
-def other_style(style: Style) -> NotKnown:
-    """Return why the native core does not make images of another style."""
-    if style.exif_transpose:
-        why, hint = "exif_transpose=True turns images, which the core does not", "Leave it out"
-        return NotKnown(why, f"{hint}, as torchvision does.", style.color)
-    why, hint = f"color={style.color!r} gives images that are not RGB", "Take color='rgb'"
-    if style.color == "unchanged":
+def other_style(color: str) -> NotKnown:
+    """Return why the native core does not make images of another colour."""
+    why, hint = f"color={color!r} gives images that are not RGB", "Take color='rgb'"
+    if color == "unchanged":
         why += ", whose number of channels may differ: a batch of them cannot be stacked"
         hint += ", or bring them to one number of channels in the transform"
-    return NotKnown(why, f"{hint}.", style.color)
+    return NotKnown(why, f"{hint}.", color)
 
 
 def overridden(reason: str) -> NotKnown:

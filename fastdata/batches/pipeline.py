@@ -497,7 +497,8 @@ class Pipeline:
         # A crop needs some size; it is drawn again once Pillow has read the real one.
         widths[unknown] = heights[unknown] = ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
-        self._source.resized(indices[known], widths[known], heights[known], encodings[known])
+        found = widths, heights, encodings, gathered.extents.orientations
+        self._source.resized(indices[known], *(column[known] for column in found))
         batch.gathered = BlobColumn(
             gathered.extents, widths=widths, heights=heights, pillow=pillow, encodings=encodings
         )

@@ -21,16 +21,12 @@ from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.batches.targets import GEOMETRY, reader_of
-from fastdata.decode.folders import why_not_pillow
-from fastdata.decode.pillow import RGB, Style
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
-from fastdata.text import class_name
-from fastdata.transforms.compile import first_of_ours
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
 
@@ -78,33 +74,6 @@ def require_arguments(
     for name, limit in limits.items():
         if limit is not None and (type(limit) is not int or limit < 1):
             raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
-
-
-def require_style(style: Style, transforms: Iterable[Any], folder: Any) -> None:
-    """Check that images can have the style that was asked for.
-
-    Args:
-        style: The style.
-        transforms: Transforms of images, or None.
-        folder: A folder of torchvision's; None for other datasets.
-
-    Raises:
-        UsageError: A transform would undo it, or the folder's own loader knows no style.
-    """
-    color, ours = style.color, None
-    if color != "rgb":
-        ours = next(filter(None, map(first_of_ours, transforms)), None)
-    if ours is not None:
-        raise UsageError(
-            f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
-            "which makes RGB of all images",
-            'Take color="rgb", or torchvision\'s transforms.',
-        )
-    if style != RGB and folder is not None and why_not_pillow(folder):
-        raise UsageError(
-            f"color= and exif_transpose= where {class_name(folder)} has its own loader",
-            "Leave loader= out, or do in it what they do.",
-        )
 
 
 def require_images(
@@ -425,3 +394,17 @@ def row_number(index: Any, count: int) -> int:
     if not -count <= row < count:
         raise IndexError(f"sample {row} of a dataset of {count}")
     return row % count
+
+
+def row_numbers(indices: Any, count: int) -> list[int]:
+    """Return the numbers from 0 of several samples; see `row_number`.
+
+    Raises:
+        UsageError: It is one number alone.
+    """
+    if not isinstance(indices, Iterable):
+        raise UsageError(
+            f"read({indices!r}): it takes several samples' numbers",
+            f"For one sample, give [{indices!r}].",
+        )
+    return [row_number(index, count) for index in indices]

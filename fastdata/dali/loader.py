@@ -165,6 +165,11 @@ class _DALIPath(NativePath):
                 f"dct_scaling={dataset.dct_scaling}, cache={cache}: DALI can do neither",
                 "Leave them out of the ImageDataset.",
             )
+        if dataset.exif_transpose:
+            raise UsageError(
+                "exif_transpose=True turns images, which this does not do with DALI",
+                "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",
+            )
         if step := next((step for one in recipe.programs for step in one.pixels), None):
             raise UsageError(
                 f"the transform has augmentations, which this does not do: {step.words}",

@@ -25,7 +25,7 @@ from fastdata import _native
 from fastdata.decode import pillow as by_pillow
 from fastdata.decode.decoders import NATIVE, PILLOW, Declined
 from fastdata.decode.limits import Limits, boxes
-from fastdata.decode.pillow import AS_STORED, RGB, ImageInfo, Style
+from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
@@ -257,6 +257,18 @@ def kind_of(data: bytes) -> str:
     return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
 
 
+#: Beginnings of EXIF and XMP data, by kind of image.
+_EXIF_MARKS = {
+    "png": (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp"),
+    "webp": (b"EXIF", b"XMP "),
+}
+
+
+def may_be_turned(kind: str, data: bytes) -> bool:
+    """Return whether an image of a kind that Pillow opens may have an EXIF orientation."""
+    return any(mark in data for mark in _EXIF_MARKS.get(kind, (b"",)))
+
+
 def decoder_of(kind: str) -> str:
     """Return the decoder of a kind of image on this machine; "" for none."""
     if kind in (*NATIVE_JPEGS, "raw"):
@@ -344,6 +356,7 @@ class Encoded:
         trusted: Whether a checksum vouches for the bytes, so that decoding may stop early.
         numbers: Whether pixels are numbers of classes or objects, rather than colours:
             ``np.array(Image.open(file))``, so that palettes' indices and 16 bits are kept.
+        upright: Whether the image is turned as its EXIF orientation says.
 
     Attributes:
         kind: Result of `kind_of`, or ``raw``.
@@ -364,13 +377,18 @@ class Encoded:
         *,
         trusted: bool = False,
         numbers: bool = False,
+        upright: bool = False,
     ) -> None:
+        self._style = Style("unchanged", upright)
         self._data, self._limits, self._numbers = data, limits, numbers
         self._info = info or ImageInfo("", 0, 0, 3)
         self.kind = "raw" if self._info.encoding == "raw" else kind_of(data)
         self._codec = (_NUMBER_CODECS if numbers else CODECS).get(self.kind)
         self._image: Image.Image | None = None
         self._reader: Reader | None = None
+        pillow_opens = self._codec is not None and self._codec.pillow_opens
+        if upright and pillow_opens and may_be_turned(self.kind, data):
+            self._codec = None
         if self._codec is not None and self._codec.installed:
             if limits is not None:
                 limits.check(data)  # before a library sees it
@@ -409,7 +427,7 @@ class Encoded:
                 f"is a {codec.name} image, which {codec.decoder} decodes, and that {codec.missing}",
                 f"{EXTRA}",
             )
-        self._image = by_pillow.open_image(self._data, self._info, self._limits, AS_STORED)
+        self._image = by_pillow.open_image(self._data, self._info, self._limits, self._style)
         self.width, self.height = self._image.size
         self.decoder = PILLOW
 

@@ -17,6 +17,7 @@ from fastdata.decode.limits import DEFAULT_MAX_SCANS
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.source import upright_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
@@ -62,6 +63,8 @@ class BatchOptions(TypedDict, total=False):
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
         max_scans: Leave JPEGs of more scans to Pillow; None for no limit.
         targets: As of `_native.Job`.
+        orientations: int8, one a sample: the EXIF orientation that its image is turned by before
+            anything else; -1, as the JPEG's header says; 0, not turned. Extents have their own.
     """
 
     regions: Sequence[Region] | _Array | None
@@ -83,6 +86,7 @@ class BatchOptions(TypedDict, total=False):
     program: _native.PixelProgram | None
     max_scans: int | None
     targets: _native.Targets | None
+    orientations: npt.NDArray[np.int8] | None
 
 
 def decode_jpeg(
@@ -249,6 +253,7 @@ class PendingBatch:
         fill: Sequence[int] = (0, 0, 0),
         max_scans: int | None = DEFAULT_MAX_SCANS,
         targets: _native.Targets | None = None,
+        orientations: npt.NDArray[np.int8] | None = None,
         views: Sequence[PendingBatch] = (),
         _index: bool = True,
     ):
@@ -291,8 +296,10 @@ class PendingBatch:
             views=[view._job for view in views],
             cuts=cuts,
             drawn=drawn,
+            orientations=orientations,
             **self._options,
         )
+        self._orientations = orientations
         self._errors: list[DecodeError] | None = None
 
     @property
@@ -357,32 +364,44 @@ class PendingBatch:
 
     def _sample(self, index: int) -> Any:
         """Return one sample's bytes or pixels."""
+        samples = self._extents
+        if samples is None:
+            return self._samples[index]  # type: ignore[index]
+        data = samples.read(index, check=self._check)
+        if samples.encodings[index] == _RAW:
+            size = int(samples.widths[index]), int(samples.heights[index])
+            width, height = upright_size(*size, self._orientation(index))  # back to the stored one
+            return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+        return data
+
+    @property
+    def _extents(self) -> _native.Extents | None:
         samples = self._samples
         if isinstance(samples, _native.Rows):
             samples = samples.extents
-        if not isinstance(samples, _native.Extents):
-            return samples[index]
-        data = samples.read(index, check=self._check)
-        if samples.encodings[index] == _RAW:
-            shape = (int(samples.heights[index]), int(samples.widths[index]), 3)
-            return np.frombuffer(data, np.uint8).reshape(shape)
-        return data
+        return samples if isinstance(samples, _native.Extents) else None
 
-    def _run_one(self, index: int, sample: Any) -> Verdict | None:
-        job = self._job_of_one(
-            index, sample, [view._job_of_one(index, sample) for view in self.views]
-        )
+    def _orientation(self, index: int) -> int:
+        extents = self._extents
+        known = self._orientations if extents is None else extents.orientations
+        return 0 if known is None else int(known[index])
+
+    def _run_one(self, index: int, sample: Any, orientation: int) -> Verdict | None:
+        given = index, sample, orientation
+        job = self._job_of_one(*given, [view._job_of_one(*given) for view in self.views])
         job.run()
         failures = job.failures()
         return Verdict(*failures[0][1:]) if failures else None
 
     def _job_of_one(
-        self, index: int, sample: Any, views: Sequence[_native.Job] = ()
+        self, index: int, sample: Any, orientation: int, views: Sequence[_native.Job] = ()
     ) -> _native.Job:
         one = slice(index, index + 1)
+        turn = np.array([orientation], np.int8)
         return _native.Job(
-            [sample], out=self._out[one], cuts=self.cuts[one], views=list(views), **self._options
-        )
+            [sample], out=self._out[one], cuts=self.cuts[one], views=list(views),
+            orientations=turn, **self._options,
+        )  # fmt: skip
 
 
 class _OneOfBatch(Alone):
@@ -397,15 +416,16 @@ class _OneOfBatch(Alone):
             sample = self._batch._sample(self._index)
         except (OSError, ValueError) as error:  # its file was removed meanwhile
             return Verdict("file_unreadable", str(error))
-        return self._batch._run_one(self._index, sample)
+        return self._batch._run_one(self._index, sample, self._batch._orientation(self._index))
 
     def by_codec(self) -> Encoded:
         try:
             sample = self._batch._sample(self._index)
         except (OSError, ValueError) as error:
             raise DecodeError("file_unreadable", str(error), 0, self._number) from None
-        image, pixels = _by_codec(sample, self._number)
-        verdict = self._batch._run_one(self._index, pixels)
+        upright = self._batch._orientation(self._index) != 0
+        image, pixels = _by_codec(sample, self._number, upright)
+        verdict = self._batch._run_one(self._index, pixels, 0)
         if verdict is not None:
             raise self._error(verdict, pixels)
         return image
@@ -526,10 +546,10 @@ def _image_size(data: Any) -> tuple[int, int] | None:
     return (info.width, info.height) if info.native else None
 
 
-def _by_codec(data: Any, index: int | None) -> tuple[Encoded, _Array]:
+def _by_codec(data: Any, index: int | None, upright: bool = False) -> tuple[Encoded, _Array]:
     """Decode a whole image by the codec table: uint8 (H, W, 3), or (H, W) if it is grey."""
     try:
-        image = Encoded(bytes(data))
+        image = Encoded(bytes(data), upright=upright)
         return image, image.pixels()
     except SampleError as error:
         raise DecodeError("undecodable", f"it {error.line}", 0, index) from None

@@ -61,7 +61,7 @@ def jpeg_info(data: Any) -> JpegInfo:
     Never raises for what is in ``data``.
     """
     found = _native.probe(data)
-    code, detail = found[7:9]
+    code, detail = found[8:10]
     return JpegInfo(found[0].partition("-")[0], *found[1:7], code == "ok", detail)
 
 

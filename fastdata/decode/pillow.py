@@ -31,12 +31,14 @@ class ImageInfo(NamedTuple):
         width: Columns, in pixels, as stored (an EXIF orientation is not applied).
         height: Rows, in pixels, as stored.
         channels: Colour components: 1 grey, 3 colour (also by a palette), 4 CMYK or with alpha.
+        orientation: EXIF orientation, 1 to 8.
     """
 
     encoding: str
     width: int
     height: int
     channels: int
+    orientation: int = 1
 
 
 def probe(data: bytes) -> ImageInfo:
@@ -59,7 +61,7 @@ def probe(data: bytes) -> ImageInfo:
 
 def _probe_header(data: bytes) -> ImageInfo | None:
     """Describe a JPEG by its header; return None if Pillow must decide."""
-    encoding, width, height, components, *_ = _native.probe(data)
+    encoding, width, height, components, _, _, _, orientation, *_ = _native.probe(data)
     if encoding not in ("jpeg", "jpeg-progressive"):  # some Pillows decode no arithmetic coding
         return None
     # Where Image.open raises DecompressionBombError; users may change or lift the limit.
@@ -68,7 +70,11 @@ def _probe_header(data: bytes) -> ImageInfo | None:
         return None
     if not _native.is_plain_jpeg(data) or _find_segments(data, _APP2, b"MPF\0"):
         return None
-    return ImageInfo(encoding, width, height, components)
+    if not orientation:  # unusual EXIF data, of which Pillow warns
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            orientation = _orientation(_without_exif(data))
+    return ImageInfo(encoding, width, height, components, orientation)
 
 
 _APP1, _APP2 = 0xE1, 0xE2
@@ -128,8 +134,8 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
         if encoding == "png":
             image.verify()  # the checksums of all chunks, some of which decoding skips
             image = Image.open(io.BytesIO(data))
-        image.load()
-    return info
+        image.load()  # which turns a TIFF, and finds the EXIF data behind the pixels of a PNG
+        return info._replace(orientation=_orientation(image))
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
@@ -197,18 +203,24 @@ _UPRIGHT = {
 }
 
 
+def _orientation(image: Image.Image) -> int:
+    """Return a loaded image's EXIF orientation; 1 if its EXIF data cannot be read."""
+    try:
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return int(found) if found in _UPRIGHT else 1
+    except Exception:  # Pillow raises almost anything
+        return 1
+
+
 def _upright(image: Image.Image) -> Image.Image:
     """Turn an image as its EXIF orientation says; ignore EXIF data that cannot be read."""
-    try:
-        method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # Pillow raises almost anything
-        return image
-    if method is None:
+    orientation = _orientation(image)
+    if orientation == 1:
         return image
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # it rewrites the EXIF data, and another tag is broken
-        turned = image.transpose(method)
+        turned = image.transpose(_UPRIGHT[orientation])
         turned.info.pop("exif", None)
         return turned
 
@@ -245,19 +257,29 @@ def open_image(
         if limits is not None and info.encoding != "raw":
             limits.check(data)
         if info.encoding == "raw":
-            return style.apply(Image.frombytes("RGB", (info.width, info.height), data))
-        # Pillow parses EXIF for the resolution when it opens a JPEG, and warns if it is broken.
-        # Warnings cannot be filtered here: `warnings.catch_warnings` swaps the filters of all
-        # threads. So Pillow opens the image without EXIF data, and gets them afterwards.
-        without, exif = _split_exif(data)
-        image: Image.Image = _opened(without)
+            image = Image.frombytes("RGB", (info.width, info.height), data)
+            image.getexif()[ExifTags.Base.Orientation] = info.orientation
+            return style.apply(image)
+        image = _without_exif(data)
         if limits is not None:
             limits.check_size(*image.size)
-        if exif:
-            image.info["exif"] = exif
         if style.color in ("gray", "rgba") and data[:2] == _SOI:
-            image = _by_core(without, image)
+            image = _by_core(data, image)
         return style.apply(image)
+
+
+def _without_exif(data: bytes) -> Image.Image:
+    """Open an image.
+
+    Pillow parses EXIF for the resolution when it opens a JPEG, and warns if it is broken. Warnings
+    cannot be filtered here: `warnings.catch_warnings` swaps the filters of all threads. So Pillow
+    opens the image without EXIF data, and gets them afterwards.
+    """
+    without, exif = _split_exif(data)
+    image = _opened(without)
+    if exif:
+        image.info["exif"] = exif
+    return image
 
 
 def _by_core(data: bytes, image: Image.Image) -> Image.Image:

@@ -49,7 +49,8 @@ def open_row(
     """
     blob = source.encoded(row, data=data)
     with _naming(source, row):
-        return Encoded(blob.data, _info(blob), limits, trusted=blob.checked, numbers=numbers)
+        about = {"trusted": blob.checked, "numbers": numbers, "upright": blob.orientation != 0}
+        return Encoded(blob.data, _info(blob), limits, **about)
 
 
 def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> Image.Image:
@@ -64,7 +65,7 @@ def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> 
 
 
 def _info(blob: Blob) -> ImageInfo:
-    return ImageInfo(blob.encoding, blob.width, blob.height, blob.channels)
+    return ImageInfo(blob.encoding, blob.width, blob.height, blob.channels, blob.orientation)
 
 
 @contextmanager

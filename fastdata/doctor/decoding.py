@@ -13,14 +13,14 @@ import numpy as np
 from PIL import Image
 
 from fastdata import machine
-from fastdata.decode.codecs import kind_of
+from fastdata.decode.codecs import kind_of, probe
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.jpeg import DecodeError, jpeg_info, seek_points_many
 from fastdata.doctor.findings import Speed
 from fastdata.errors import DataError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.source import DEFAULT_STRIDE
+from fastdata.storage.source import DEFAULT_STRIDE, upright_size
 from fastdata.text import human_count
 from fastdata.transforms.compile import Program, Recipe
 
@@ -41,6 +41,8 @@ class Encoded(NamedTuple):
         height: In pixels.
         table: Its seek points; None without.
         learnable: The seek points that it could have; None if it can have none.
+        orientation: EXIF orientation that it is turned by; 0 if it is not. Width and height are
+            then the turned image's.
         kind: Its encoding, of `fastdata.storage.encodings.ENCODINGS`.
         pillow: Whether it is no JPEG that the core decodes: the codec table does, or Pillow.
     """
@@ -51,6 +53,7 @@ class Encoded(NamedTuple):
     height: int
     table: bytes | None
     learnable: bytes | None
+    orientation: int
     kind: str
     pillow: bool
 
@@ -95,6 +98,9 @@ def load(
     problems: dict[int, str] = {}
     for at, (number, table) in enumerate(zip(numbers, tables, strict=True)):
         blob, code = blobs[number], int(gathered.extents.encodings[at])
+        turn = int(gathered.extents.orientations[at])
+        if turn < 0:
+            turn = probe(blob).orientation
         learnable = None if isinstance(table, DecodeError) else table
         has = learnable if gathered.extents.seekable[at] else None
         info = jpeg_info(blob)
@@ -103,13 +109,13 @@ def load(
         data: Any = blob
         try:
             if code >= 0 and ENCODINGS[code] == "raw":
-                width, height = int(gathered.widths[at]), int(gathered.heights[at])
-                data = np.frombuffer(blob, np.uint8).reshape(height, width, 3)
+                size = int(gathered.widths[at]), int(gathered.heights[at])
+                data = np.frombuffer(blob, np.uint8).reshape(*upright_size(*size, turn)[::-1], 3)
                 kind, pillow, learnable = "raw", False, None
             else:
                 with Image.open(io.BytesIO(blob)) as opened_image:
-                    width, height = opened_image.size
-            image = Encoded(number, data, width, height, has, learnable, kind, pillow)
+                    size = upright_size(*opened_image.size, turn)
+            image = Encoded(number, data, *size, has, learnable, turn, kind, pillow)
             if failed := _decode([image], recipe, 0):
                 raise failed[0]
         except Exception as error:  # Pillow's plugins raise almost anything
@@ -198,6 +204,7 @@ def _decode(
             samples,
             np.empty(_shape(program, len(images)), output_dtype(program)),
             seek_points=tables,
+            orientations=np.array([image.orientation for image in images], np.int8),
             skip=skip,
             dct_scaling=scaled,
             views=() if number else views,

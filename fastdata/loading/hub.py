@@ -68,9 +68,10 @@ def _described(
     own: Images | NotKnown = whole.described()
     if isinstance(own, NotKnown):
         return own
-    rows = as_python(whole.rows)
+    rows = as_python(whole.opened_hub.rows)
     names = {part.place[0]: part.field.name for part in rows.parts if len(part.place) == 1}
     source = TableSource(rows)
+    source.upright = whole.exif_transpose
 
     def opener(learns: bool) -> Source:
         return TableSource(rows, whole.seek_points(learns), source)

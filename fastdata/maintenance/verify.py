@@ -555,7 +555,8 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
     Raises:
         SampleError: It cannot be decoded.
     """
-    info = ImageInfo(row.encoding, row.width, row.height, row.channels)
+    orientation = row.orientation if 1 <= row.orientation <= 8 else 1
+    info = ImageInfo(row.encoding, row.width, row.height, row.channels, orientation)
     if row.encoding == "raw":
         if len(data) == row.width * row.height * 3:
             return None if row.channels == 3 else f"is raw, the index says {row.channels} channels"
@@ -567,8 +568,9 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
         return f"is {width} x {height} pixels, the index says {row.width} x {row.height}"
     if found is not None and found != info:
         return (
-            f"is {found.encoding} of {found.channels} channels, "
-            f"the index says {row.encoding} of {row.channels}"
+            f"is {found.encoding} of {found.channels} channels and orientation "
+            f"{found.orientation}, the index says {row.encoding} of {row.channels} and "
+            f"{orientation}"
         )
     if row.seek_points is not None:
         code, detail, _ = _native.check_seek_points(row.seek_points, data)

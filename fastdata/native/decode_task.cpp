@@ -135,6 +135,7 @@ Status DecodeTask::work(size_t step) {
 
 Status DecodeTask::read(size_t i, Work& work) {
   Sample& sample = work.sample;
+  sample.orientation = extents->extents[i].orientation;
   const int8_t encoding = extents->encodings[i];
   if (!is_native(encoding) && !extents->extents[i].corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
@@ -163,10 +164,11 @@ Status DecodeTask::read(size_t i, Work& work) {
     return {Code::cut_short, "it has not as many bytes as its pixels need"};
   sample.seek_points = {};
   sample.raw.pixels = blob.data;
-  sample.raw.width = static_cast<int>(width);
-  sample.raw.height = static_cast<int>(height);
+  const bool exchanged = Turn(sample.orientation).exchanged;
+  sample.raw.width = static_cast<int>(exchanged ? height : width);
+  sample.raw.height = static_cast<int>(exchanged ? width : height);
   sample.raw.channels = 3;
-  sample.raw.row_stride = static_cast<size_t>(3 * width);
+  sample.raw.row_stride = static_cast<size_t>(3 * sample.raw.width);
   return {};
 }
 
@@ -175,9 +177,10 @@ Status DecodeTask::read(size_t i, Work& work) {
 bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const {
   if (!parts.table.open(seek_points).ok()) return false;
   const auto add = [&](const Box& needed, const DecodeTask& task) {
-    if (task.samples[i].cut.whole || !needed.inside(parts.table.width(), parts.table.height()))
+    const Box stored = stored_box(extents->extents[i], needed, parts.table);
+    if (task.samples[i].cut.whole || !stored.inside(parts.table.width(), parts.table.height()))
       return false;
-    parts.mcus = around(parts.mcus, parts.table.mcus_of(needed, task.options.dct_scaling));
+    parts.mcus = around(parts.mcus, parts.table.mcus_of(stored, task.options.dct_scaling));
     return true;
   };
   bool some = add(box, *this);

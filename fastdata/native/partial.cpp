@@ -1,5 +1,7 @@
 #include "partial.h"
 
+#include "jpeg/orientation.h"
+
 namespace fastdata {
 
 bool may_be_partial(const Extents& extents, size_t i) {
@@ -16,6 +18,11 @@ Status seek_points_of(const Extents& extents, size_t i, ByteSpan& seek_points) {
   return thread_reader().read_table(extents, i, seek_points);
 }
 
+Box stored_box(const Extent& extent, const Box& box, const SeekTable& table) {
+  if (extent.orientation == kOrientationOfHeader) return {};
+  return Turn(extent.orientation).stored(box, table.width(), table.height());
+}
+
 Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes, bool scaled) {
   ByteSpan seek_points;
   SeekTable table;
@@ -25,7 +32,8 @@ Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes
       static_cast<int64_t>(table.jpeg_size()) != extents.extents[i].length)
     return {};
   McuBox mcus;
-  for (const Box& box : boxes) {
+  for (const Box& each : boxes) {
+    const Box box = stored_box(extents.extents[i], each, table);
     if (!box.inside(table.width(), table.height())) return {};
     mcus = around(mcus, table.mcus_of(box, scaled));
   }

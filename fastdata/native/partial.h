@@ -19,6 +19,10 @@ Status seek_points_of(const Extents& extents, size_t i, ByteSpan& seek_points);
 /// Reading parts that are more than that of a JPEG saves nothing.
 inline bool worth_it(size_t parts, size_t whole) { return parts < whole / 8 * 7; }
 
+/// The box of a sample's stored image that a box comes from, which may be the turned image's; an
+/// empty one where its orientation is not known.
+Box stored_box(const Extent& extent, const Box& box, const SeekTable& table);
+
 /// What is fetched of a sample, in two ranges: the JPEG's header, and rows of MCUs.
 struct Fetch {
   size_t header = 0;  // its size; 0: the sample is to be fetched whole

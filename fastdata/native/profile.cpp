@@ -44,6 +44,7 @@ const char* stage_name(Stage stage) {
     case Stage::entropy: return "entropy decoding";
     case Stage::inverse_dct: return "dequantise, inverse DCT";
     case Stage::colour: return "upsampling, colour";
+    case Stage::turn: return "turning upright";
     case Stage::coefficients: return "resampling coefficients";
     case Stage::horizontal: return "horizontal pass";
     case Stage::vertical: return "vertical pass";

@@ -14,6 +14,7 @@ enum class Stage {
   entropy,
   inverse_dct,
   colour,
+  turn,
   coefficients,
   horizontal,
   vertical,

@@ -6,6 +6,7 @@
 
 #include "augment/erasing.h"
 #include "augment/operations.h"
+#include "jpeg/orientation.h"
 #include "simd/kernels.h"
 #include "profile.h"
 
@@ -84,11 +85,13 @@ Status SampleDecoder::run(const SampleImage& image, const SampleView* views, siz
     profile(Stage::none);
     region_.trim(kKeep);
     canvas_.trim(kKeep);
+    turned_.trim(kKeep);
     if (rows_.size() > kKeep) rows_.release();
     return status;
   } catch (const std::bad_alloc&) {
     region_.trim(0);
     canvas_.trim(0);
+    turned_.trim(0);
     return {Code::out_of_memory, "not enough memory for this image"};
   }
 }
@@ -99,29 +102,30 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
     raw_.open(raw.pixels, raw.row_stride, raw.channels);
   } else {
     if (Status s = region_.open(image.jpeg, image.present); !s.ok()) return s;
-    const JpegHeader& header = region_.header();
-    if (image.said_width > 0 &&
-        (image.said_width != header.width || image.said_height != header.height))
-      return {Code::other_size, "the image has another size than it is known by"};
   }
+  if (Status s = find_turn(image); !s.ok()) return s;
   if (plans_.size() < count) plans_.resize(count);
   for (size_t i = 0; i < count; i++)
     if (Status s = plan(image, views[i], plans_[i]); !s.ok()) return s;
   for (int scale = 1; scale <= 8; scale *= 2) {
     const bool shared = share(image, views[0].options->max_scans, scale, count);
     for (size_t i = 0; i < count; i++) {
-      const Box& needed = plans_[i].needed;
+      const Box &needed = plans_[i].needed, &stored = plans_[i].stored;
       if (plans_[i].scale != scale) continue;
       RowSource* source = &region_;
       if (raw.pixels) {
-        raw_.select(needed);
+        raw_.select(stored);
         source = &raw_;
       } else if (shared) {
-        region_.select(needed);
+        region_.select(stored);
       } else if (Status s =
-                     region_.begin(needed, image.seek_points, scale, views[i].options->max_scans);
+                     region_.begin(stored, image.seek_points, scale, views[i].options->max_scans);
                  !s.ok()) {
         return s;
+      }
+      if (turn_.any()) {
+        turned_.open(*source, stored, needed, turn_);
+        source = &turned_;
       }
       if (reaches_outside(plans_[i].wanted, needed)) {
         padded_.open(*source, needed, plans_[i].wanted, views[i].options->fill);
@@ -130,6 +134,26 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
       if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
     }
   }
+  return {};
+}
+
+/// Finds how the image is turned; compares a JPEG's header with what boxes were chosen for.
+Status SampleDecoder::find_turn(const SampleImage& image) {
+  turn_ = Turn(image.orientation);
+  if (image.raw.pixels) return {};
+  const JpegHeader& header = region_.header();
+  const bool known = image.said_width > 0;
+  if (image.orientation == kOrientationOfHeader || (known && image.orientation > 0)) {
+    const int found = exif_orientation(header);
+    if (found == 0) return {Code::unsupported, "unusual EXIF data may turn it"};
+    if (image.orientation > 0 && found != image.orientation)
+      return {Code::other_size, "the image is turned otherwise than it is known to be"};
+    turn_ = Turn(found);
+  }
+  const int width = turn_.exchanged ? header.height : header.width;
+  const int height = turn_.exchanged ? header.width : header.height;
+  if (known && (image.said_width != width || image.said_height != height))
+    return {Code::other_size, "the image has another size than it is known by"};
   return {};
 }
 
@@ -142,8 +166,10 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     plan.height = cut.canvas[1];
     if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
   }
-  const int width = image.raw.pixels ? image.raw.width : region_.header().width;
-  const int height = image.raw.pixels ? image.raw.height : region_.header().height;
+  const int stored_width = image.raw.pixels ? image.raw.width : region_.header().width;
+  const int stored_height = image.raw.pixels ? image.raw.height : region_.header().height;
+  const int width = turn_.exchanged ? stored_height : stored_width;
+  const int height = turn_.exchanged ? stored_width : stored_height;
   Box& crop = plan.crop;
   crop = cut.whole ? Box{0, 0, width, height} : view.sample->box();
   const bool inner = crop.inside(width, height);
@@ -165,6 +191,7 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     const int x = crop.x0 + nearest(cut.window[0], plan.full_width, crop.width());
     const int y = crop.y0 + nearest(cut.window[1], plan.full_height, crop.height());
     plan.wanted = plan.needed = inside({x, y, x + 1, y + 1}, width, height);
+    plan.stored = turn_.stored(plan.needed, stored_width, stored_height);
     return {};
   }
   if (!some || (cut.padding == 0 && (plan.width != width_out || plan.height != height_out)))
@@ -178,9 +205,15 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   Extension across = all_of(crop.width()), down = all_of(crop.height());
   if (view.options->dct_scaling && !image.raw.pixels && inner) {
     plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
-    // The crop's own corners need not be pixels at that scale.
-    const Box whole = crop;
-    crop = scaled(crop, plan.scale);
+    // The crop's own corners need not be pixels at that scale, nor the image's at the ends of its
+    // stored rows and columns.
+    const bool mirrored_x = turn_.exchanged ? turn_.mirrored_y : turn_.mirrored_x;
+    const bool mirrored_y = turn_.exchanged ? turn_.mirrored_x : turn_.mirrored_y;
+    const int left_out = mirrored_x ? ceil_div(width, plan.scale) * plan.scale - width : 0;
+    const int top_out = mirrored_y ? ceil_div(height, plan.scale) * plan.scale - height : 0;
+    const Box whole = {crop.x0 + left_out, crop.y0 + top_out, crop.x1 + left_out,
+                       crop.y1 + top_out};
+    crop = scaled(whole, plan.scale);
     const double scale = plan.scale;
     across = {crop.width(), whole.x0 / scale - crop.x0, whole.width() / scale};
     down = {crop.height(), whole.y0 / scale - crop.y0, whole.height() / scale};
@@ -194,6 +227,8 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     plan_axes(cut, {across, down}, {left, top}, plan);
   }
   plan.needed = inner ? plan.wanted : inside(plan.wanted, width, height);
+  plan.stored = turn_.stored(plan.needed, ceil_div(stored_width, plan.scale),
+                             ceil_div(stored_height, plan.scale));
   return {};
 }
 
@@ -223,8 +258,8 @@ bool SampleDecoder::share(const SampleImage& image, int max_scans, int scale, si
   for (size_t i = 0; i < count; i++) {
     const Plan& plan = plans_[i];
     if (plan.scale != scale) continue;
-    all = sharing++ ? around(all, plan.needed) : plan.needed;
-    alone += cost(plan.needed, region_.width(scale), seeking);
+    all = sharing++ ? around(all, plan.stored) : plan.stored;
+    alone += cost(plan.stored, region_.width(scale), seeking);
   }
   return sharing > 1 && cost(all, region_.width(scale), seeking) < alone &&
          region_.decode(all, image.seek_points, scale, max_scans).ok();

@@ -11,6 +11,7 @@
 #include "resample/pixels.h"
 #include "jpeg/region.h"
 #include "resample/resample.h"
+#include "resample/turned.h"
 #include "status.h"
 
 namespace fastdata {
@@ -30,6 +31,9 @@ struct SampleImage {
   ByteSpan seek_points;  // empty: none
   // What boxes were chosen for, of JPEGs; 0: unknown.
   int said_width = 0, said_height = 0;
+  // By which the image is turned before anything else, so that boxes and sizes are the upright
+  // image's: an EXIF orientation; 0: it is not; kOrientationOfHeader: the JPEG's own.
+  int orientation = 0;
 };
 
 struct Sample : SampleImage {
@@ -69,6 +73,7 @@ class SampleDecoder {
     int scale = 1;              // of the decoding: 1/scale
     Box crop, wanted;           // of the image at that scale; they may reach outside
     Box needed;                 // what is wanted of the image itself
+    Box stored;                 // where that is before the image is turned
     bool as_is = false;         // not resampled
     int width = 0, height = 0;  // of the window, within the resized image
     int left = 0, top = 0;      // of it in the output, whose rest is filled
@@ -77,6 +82,7 @@ class SampleDecoder {
   };
 
   Status decode(const SampleImage& image, const SampleView* views, size_t count);
+  Status find_turn(const SampleImage& image);
   Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
   static void plan_axes(const Cut& cut, const Extension (&from)[2], const int (&first)[2],
                         Plan& plan);
@@ -90,6 +96,8 @@ class SampleDecoder {
 
   RegionDecoder region_;
   RawPixels raw_;
+  Turn turn_;
+  TurnedRows turned_;
   PaddedRows padded_;
   std::vector<Plan> plans_;  // of the views
   HorizontalPlan horizontal_;

@@ -242,6 +242,8 @@ class Index(Sequence[Row]):
         file_sizes: Sequence[int],
         root: str | os.PathLike[str] | None,
         classes: int = 1 << 31,
+        *,
+        upright: bool = False,
     ) -> ExtentTable:
         """Return the table that gathers extents of rows.
 
@@ -251,6 +253,7 @@ class Index(Sequence[Row]):
                 when it is opened is not read.
             root: The folder of rows that have a path of their own; None if there is none.
             classes: How many there are. A row of another label is not read.
+            upright: Whether images are turned as their orientation says.
         """
         table = _native.RecordTable(
             self._file.descriptor,
@@ -261,6 +264,7 @@ class Index(Sequence[Row]):
             file_sizes,
             root,
             classes,
+            upright,
         )
         return ExtentTable(self, table)
 

@@ -18,6 +18,7 @@ from fastdata.storage.source import (
     Capabilities,
     Encodings,
     Gathered,
+    Orientations,
     Rows,
     Sides,
     Source,
@@ -113,12 +114,17 @@ class JoinedSource(Source):
         return part.problem(number, detail, code, hint)
 
     def resized(
-        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+        self,
+        rows: Rows,
+        widths: Sides,
+        heights: Sides,
+        encodings: Encodings | None = None,
+        orientations: Orientations | None = None,
     ) -> None:
         """See `Source.resized`."""
         for part, slots, numbers in self._split(rows):
-            kinds = None if encodings is None else encodings[slots]
-            part.resized(numbers, widths[slots], heights[slots], kinds)
+            others = (None if one is None else one[slots] for one in (encodings, orientations))
+            part.resized(numbers, widths[slots], heights[slots], *others)
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`."""

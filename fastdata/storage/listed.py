@@ -24,6 +24,7 @@ from fastdata.storage.source import (
     Encodings,
     Gathered,
     Hints,
+    Orientations,
     Rows,
     Sides,
     Source,
@@ -53,7 +54,7 @@ class FileList(NamedTuple):
 class LearningSource(Source):
     """Source without an index, which learns while it is decoded.
 
-    Sizes and kinds that the first epoch discovers are kept for the next ones (9 bytes a row), and
+    Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points, if there is a cache for them.
 
     Args:
@@ -66,6 +67,7 @@ class LearningSource(Source):
         self.capabilities = Capabilities(stride=0 if cache is None else cache.stride)
         self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
         self._encodings = np.full(count, -1, np.int8)
+        self._orientations = np.full(count, -1, np.int8)
         self._pillow: set[int] = set()
 
     @abstractmethod
@@ -94,8 +96,11 @@ class LearningSource(Source):
         if self._pillow:
             pillow[:] = [row in self._pillow for row in numbers]
         sizes = self._sizes[rows]
+        orientations = self._orientations[rows] if self.upright else None
         return BlobColumn(
-            _native.Extents(paths, seek_points=tables, stamps=stamps, sizes=sizes),
+            _native.Extents(
+                paths, seek_points=tables, stamps=stamps, sizes=sizes, orientations=orientations
+            ),
             widths=sizes[:, 0],
             heights=sizes[:, 1],
             pillow=pillow,
@@ -111,20 +116,32 @@ class LearningSource(Source):
         """
         it = f"its {field}" if field else "it"
         try:
-            return Blob(read_file(path, MOST_BYTES))
+            data = read_file(path, MOST_BYTES)
         except FileNotFoundError:
             detail = f"{it} is missing: {path}" if field else "the file is missing"
             raise self.problem(row, detail, "file_missing") from None
         except OSError as error:
             raise self.problem(row, f"{it} cannot be read: {error.strerror or error}") from None
+        return self._turned(data, field)
+
+    def _turned(self, data: bytes, field: str = "") -> Blob:
+        """Return a blob, and whether its image is turned; ``field`` if that is a further one."""
+        kind = self.field(field).kind if field else "image"
+        return Blob(data, orientation=-1 if self.upright and kind == "image" else 0)
 
     def resized(
-        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+        self,
+        rows: Rows,
+        widths: Sides,
+        heights: Sides,
+        encodings: Encodings | None = None,
+        orientations: Orientations | None = None,
     ) -> None:
         """See `Source.resized`. A file may have been replaced."""
         self._sizes[rows, 0] = widths
         self._sizes[rows, 1] = heights
         self._encodings[rows] = -1 if encodings is None else encodings
+        self._orientations[rows] = -1 if orientations is None else orientations
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`. Drop the seek points of a replaced file."""
@@ -210,4 +227,4 @@ class FilesSource(LearningSource):
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
         self.field(field, BLOBS)
-        return self._file(row, self.key(row)) if data is None else Blob(data)
+        return self._file(row, self.key(row)) if data is None else self._turned(data)

@@ -32,9 +32,11 @@ from fastdata.storage.source import (
     Encodings,
     Gathered,
     Hints,
+    Orientations,
     Rows,
     Sides,
     Source,
+    upright_size,
 )
 from fastdata.text import human_count
 
@@ -86,7 +88,7 @@ class IndexedSource(Source):
         self._has_label = "label" in self._stored
         self._readers: dict[str, ColumnReader] = {}
         self._indexes: dict[str, Index] = {}
-        self._tables: dict[str, ExtentTable] = {}
+        self._tables: dict[tuple[str, bool], ExtentTable] = {}
         seek_points = bool(manifest.options.get("seek_points"))
         self.capabilities = Capabilities(local, manifest.order == "shuffled", seek_points)
 
@@ -115,14 +117,18 @@ class IndexedSource(Source):
 
     def table_of(self, field: str) -> ExtentTable:
         """See `Source.table_of`."""
-        found = self._tables.get(field)
+        upright = self._turns(field)
+        found = self._tables.get((field, upright))
         if found is None:
             sizes = [entry.size for entry in self.manifest.files]
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
-            found = index.locate(self._files, sizes, self._table_root(), *given)
-            self._tables[field] = found
+            found = index.locate(self._files, sizes, self._table_root(), *given, upright=upright)
+            self._tables[field, upright] = found
         return found
+
+    def _turns(self, field: str) -> bool:
+        return self.upright and (field == "image" or self.field(field).kind == "image")
 
     def index_of(self, field: str) -> Index:
         """Return the index of a field's blobs, or of a column's pieces."""
@@ -210,8 +216,11 @@ class IndexedSource(Source):
     def image_size(self) -> tuple[int, int] | None:
         """See `Source.image_size`; reads the index up to the first row that differs."""
         with self._guard():
-            found = self.index.common("width", "height")
-        return None if found is None else (found[0], found[1])
+            if not self.upright:
+                found = self.index.common("width", "height")
+                return None if found is None else (found[0], found[1])
+            found = self.index.common("width", "height", "orientation")
+        return None if found is None else upright_size(*found)
 
     def row(self, number: int) -> Row:
         """Return a row's record in the index.
@@ -262,19 +271,28 @@ class IndexedSource(Source):
                     size = f"{record.width} x {record.height}"
                     raise self.corrupt(record, row, f"it does not have {size} pixels")
         about = (record.encoding, record.width, record.height, record.channels)
-        return Blob(data, *about, checked=True)
+        orientation = record.orientation if self._turns(field) else 0
+        return Blob(data, *about, orientation, checked=True)
 
     def resized(
-        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+        self,
+        rows: Rows,
+        widths: Sides,
+        heights: Sides,
+        encodings: Encodings | None = None,
+        orientations: Orientations | None = None,
     ) -> None:
         """See `Source.resized`. Only a damaged index lacks sizes."""
         for row, width, height in zip(rows.tolist(), widths, heights, strict=True):
             record = self.row(row)
-            if record.width and record.height:
+            size = record.width, record.height
+            if all(size):
+                if self.upright:
+                    size = upright_size(*size, record.orientation)
                 raise self.problem(
                     row,
                     f"the image has {width} x {height} pixels, the index says "
-                    f"{record.width} x {record.height}",
+                    f"{size[0]} x {size[1]}",
                     "corrupt_index",
                 )
 

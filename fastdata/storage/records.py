@@ -40,6 +40,7 @@ SCHEMA = pa.schema(
         pa.field("encoding", pa.dictionary(pa.int8(), pa.string()), nullable=False),
         pa.field("crc32c", pa.uint32(), nullable=False),
         pa.field("seek_points", pa.binary()),
+        pa.field("orientation", pa.uint8(), nullable=False),
     ]
 )
 #: The dictionary of the column ``encoding``, and the place of each name in it.
@@ -69,7 +70,8 @@ RECORD = np.dtype(
         ("table_size", "<u4"),
         ("encoding", "u1"),
         ("channels", "u1"),
-        ("zeros", "<u2"),
+        ("orientation", "u1"),
+        ("zero", "u1"),
         ("crc", "<u4"),
     ]
 )
@@ -103,6 +105,7 @@ class Row(NamedTuple):
         encoding: One of `fastdata.storage.encodings.ENCODINGS`.
         crc32c: CRC-32C of the blob.
         seek_points: Where a JPEG decoder may start; None where there are none.
+        orientation: EXIF orientation of the image, 1 to 8.
     """
 
     key: str
@@ -117,6 +120,7 @@ class Row(NamedTuple):
     encoding: str
     crc32c: int
     seek_points: bytes | None = None
+    orientation: int = 1
 
 
 def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -40,6 +40,8 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 Sides: TypeAlias = npt.NDArray[np.int32]
 #: Places in `_native.ENCODINGS`.
 Encodings: TypeAlias = npt.NDArray[np.int8]
+#: Values of `Blob.orientation`.
+Orientations: TypeAlias = npt.NDArray[np.int8]
 
 #: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
 NATIVE_JPEGS = ("jpeg", "jpeg-progressive", "jpeg-arithmetic")
@@ -73,6 +75,11 @@ class Capabilities:
     stride: int = 0
 
 
+def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
+    """Return the size of an image that is turned as an EXIF orientation says."""
+    return (height, width) if 5 <= orientation <= 8 else (width, height)
+
+
 class Blob(NamedTuple):
     """Encoded bytes of one field of one row.
 
@@ -82,6 +89,8 @@ class Blob(NamedTuple):
         width: Columns of the image in pixels; 0 if only the bytes tell.
         height: Rows of the image in pixels; 0 likewise.
         channels: Colour components as stored.
+        orientation: EXIF orientation that the image is to be turned by, 1 to 8; -1 if only the
+            bytes tell; 0 to leave it as it is stored.
         checked: Whether the bytes are known to be those that were packed.
     """
 
@@ -90,7 +99,15 @@ class Blob(NamedTuple):
     width: int = 0
     height: int = 0
     channels: int = 3
+    orientation: int = 0
     checked: bool = False
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(width, height) of the turned image; zeros if only the bytes tell."""
+        if self.orientation < 0:
+            return 0, 0
+        return upright_size(self.width, self.height, self.orientation)
 
 
 class BlobColumn:
@@ -164,12 +181,15 @@ class Source(ABC):
         capabilities: See `Capabilities`.
         location: The folder or URL for messages, without credentials.
         hints: Remedies for its errors.
+        upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
+            then those of turned images.
     """
 
     fields: Sequence[Field] = IMAGE_AND_LABEL
     capabilities = Capabilities()
     location: Path | str = ""
     hints = Hints()
+    upright = False
 
     # The minimum.
 
@@ -274,15 +294,18 @@ class Source(ABC):
     def _read(self, rows: Rows, field: str) -> BlobColumn:
         """Return blobs whose bytes are in memory; unreadable ones fail as missing files."""
         count = len(rows)
-        extents = _native.Extents([""] * count)
+        blobs: dict[int, Blob] = {}
         sizes = np.zeros((2, count), np.int32)
-        encodings = np.full(count, -1, np.int8)
+        encodings, orientations = np.full(count, -1, np.int8), np.zeros(count, np.int8)
         for slot, row in enumerate(rows.tolist()):
             with suppress(FastdataError):  # reading it again says why
-                blob = self.encoded(row, field)
-                extents.attach(slot, blob.data)
-                sizes[:, slot] = blob.width, blob.height
+                blob = blobs[slot] = self.encoded(row, field)
+                sizes[:, slot] = blob.upright_size
                 encodings[slot] = _native.ENCODINGS.index(blob.encoding) if blob.encoding else -1
+                orientations[slot] = blob.orientation
+        extents = _native.Extents([""] * count, orientations=orientations)
+        for slot, blob in blobs.items():
+            extents.attach(slot, blob.data)
         pillow = encodings == _RAW
         return BlobColumn(
             extents, widths=sizes[0], heights=sizes[1], pillow=pillow, encodings=encodings
@@ -347,9 +370,14 @@ class Source(ABC):
     # Discoveries while decoding. Safe to call from several threads.
 
     def resized(
-        self, rows: Rows, widths: Sides, heights: Sides, encodings: Encodings | None = None
+        self,
+        rows: Rows,
+        widths: Sides,
+        heights: Sides,
+        encodings: Encodings | None = None,
+        orientations: Orientations | None = None,
     ) -> None:
-        """Note sizes and encodings that `gather` did not know, or that differ from its own.
+        """Note what `gather` did not know, or what differs from its own: sizes, encodings, turns.
 
         Raises:
             FastdataError: They contradict the index.

@@ -54,7 +54,8 @@ class TableSource(LearningSource):
         self._columns: dict[tuple[str, ...], TableColumn] = {}
         self.fields: Sequence[Field] = tuple(part.field for part in rows.parts)
         if isinstance(like, TableSource):
-            self.fields, self._blobs, self._columns = like.fields, like._blobs, like._columns
+            self.fields, self.upright = like.fields, like.upright
+            self._blobs, self._columns = like._blobs, like._columns
 
     @property
     def classes(self) -> Sequence[str]:
@@ -110,7 +111,9 @@ class TableSource(LearningSource):
             if name == "image":
                 blobs[name] = self._images(rows, paths)
             else:
-                blobs[name] = BlobColumn(_native.Extents(paths))
+                turns = self.upright and self.field(name).kind == "image"
+                unknown = np.full(len(rows), -1, np.int8) if turns else None
+                blobs[name] = BlobColumn(_native.Extents(paths, orientations=unknown))
             found.attach(blobs[name].extents, places)
         return Gathered(blobs, columns)
 
@@ -118,7 +121,7 @@ class TableSource(LearningSource):
         """See `Source.encoded`."""
         self.field(field, BLOBS)
         if data is not None:
-            return Blob(data)
+            return self._turned(data, field)
         found, places = self._blobs_of(field), np.array([self._place(row)])
         (path,) = found.paths(places)
         if path:
@@ -135,7 +138,7 @@ class TableSource(LearningSource):
         if not data and field == "image":
             error = self.problem(row, "it has no image")
             raise MissingError(error.what, error.hint)
-        return Blob(data)
+        return self._turned(data, field)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`.

@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "buffer.h"
 #include "byte_range.h"
 #include "common.h"
 #include "io/files.h"
+#include "resample/turned.h"
 #include "status.h"
 
 namespace fastdata {
@@ -74,7 +76,8 @@ struct Extent {
   int64_t row = -1;        // its number there
   bool has_stamp = false;  // the seek points are of the file as it was then
   FileStamp stamp;
-  bool check_size = false;        // a JPEG of another size fails
+  bool check_size = false;        // a JPEG of another size or orientation fails
+  int8_t orientation = 0;         // as SampleImage's: then the sizes are the upright image's
   const char* corrupt = nullptr;  // why its index row cannot be used
   bool in_memory = false;         // its bytes are here already, not to be read from the file
   ByteSpan memory;                // all of them; if there are `rows`, the first ones
@@ -100,6 +103,11 @@ struct Extents {
   void set_path(size_t i, const std::string& path);
   /// Makes samples those of another, in its order. Spans go on pointing to where they did.
   void place(const Extents& part, const std::vector<int64_t>& slots);
+
+  /// Makes the stored size of sample i, whose orientation is known, the upright image's.
+  void turn_size(size_t i) {
+    if (Turn(extents[i].orientation).exchanged) std::swap(widths[i], heights[i]);
+  }
 
   const SharedFiles& shared(size_t i) const { return tables[extents[i].table]; }
 

@@ -19,7 +19,8 @@ struct Record {
   uint16_t key_size, path_size;
   uint32_t table_size;  // without its checksum; 0: there is neither
   uint8_t encoding, channels;
-  uint8_t zeros[2];
+  uint8_t orientation;  // EXIF's, 1 to 8; others mean 1
+  uint8_t zero;
   uint32_t crc;  // of the row's number, 8 bytes, and the 60 bytes before
 };
 static_assert(sizeof(Record) == 64 && std::is_trivially_copyable_v<Record>);

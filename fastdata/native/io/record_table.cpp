@@ -63,6 +63,10 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
     out.widths[i] = record.width;
     out.heights[i] = record.height;
   }
+  if (dataset_.upright) {
+    extent.orientation = record.orientation <= 8 ? static_cast<int8_t>(record.orientation) : 1;
+    out.turn_size(i);
+  }
   if (record.label < 0 || record.label >= dataset_.classes)
     extent.corrupt = "its label is not that of a class";
   if (record.offset < 0 || record.length < 0 || record.length > INT64_MAX - record.offset)

@@ -20,6 +20,7 @@ struct IndexedDataset {
   std::shared_ptr<Files> files;
   std::string root;     // where rows with a path of their own lie; empty: nowhere
   int64_t classes = 0;  // labels are below
+  bool upright = false;  // images are turned as their orientation says
 };
 
 class RecordTable {

@@ -137,6 +137,18 @@ bool begins(const Segment& s, const char* name, size_t length) {
   return s.left() >= length && std::memcmp(s.bytes(), name, length) == 0;
 }
 
+/// Takes EXIF and XMP data. Pillow joins several segments of the one, and takes the last of the
+/// other.
+void read_app1(const Segment& s, JpegHeader& h) {
+  constexpr char exif[] = "Exif\0", xmp[] = "http://ns.adobe.com/xap/1.0/";
+  if (begins(s, exif, sizeof exif)) {
+    h.several_exif |= h.exif.data != nullptr;
+    h.exif = {s.bytes() + sizeof exif, s.left() - sizeof exif};
+  } else if (begins(s, xmp, sizeof xmp)) {
+    h.xmp = {s.bytes() + sizeof xmp, s.left() - sizeof xmp};
+  }
+}
+
 /// Takes colour hints from an application segment. Pillow does not open an image that has one too
 /// short for what Pillow reads from it.
 Status read_app(uint8_t marker, const Segment& s, ColourHints& hints) {
@@ -175,6 +187,7 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       }
     } else if (marker >= kApp0 && marker <= kApp15) {
       status = read_app(marker, segment, hints);
+      if (marker == kApp1) read_app1(segment, h);
     } else if (marker == kSos) {
       if (!h.frame_marker) return {Code::bad_marker, "a scan before the frame header", pos};
       h.ycc = is_ycc(h, hints);

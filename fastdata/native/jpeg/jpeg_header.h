@@ -71,6 +71,8 @@ struct JpegHeader {
   size_t first_scan = 0;  // the first one's marker
   bool ycc = true;        // three components are YCbCr, not RGB
   Sampling sampling = Sampling::other;
+  ByteSpan exif, xmp;  // what segments of that kind hold, in the JPEG; empty: there are none
+  bool several_exif = false;
 
   // MCU geometry of interleaved scans.
   int mcu_width = 0, mcu_height = 0;  // in pixels

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "jpeg/huffman.h"
+#include "jpeg/orientation.h"
 #include "jpeg/scans.h"
 #include "jpeg/segments.h"
 
@@ -105,6 +106,7 @@ void probe_jpeg(ByteSpan b, ImageInfo& info) {
   info.sampling = sampling_name(header.sampling);
   info.progressive = header.progressive();
   info.arithmetic = header.arithmetic();
+  info.orientation = exif_orientation(header);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct ImageInfo {
   int components = 0;
   const char* sampling = "";  // of a JPEG
   bool progressive = false, arithmetic = false;
+  int orientation = 0;  // of a JPEG, as `exif_orientation`
   Status native;  // ok: this core decodes it; else why not
 };
 

@@ -30,6 +30,7 @@ enum Marker : uint8_t {
   kDqt = 0xDB,
   kDri = 0xDD,
   kApp0 = 0xE0,
+  kApp1 = 0xE1,
   kApp2 = 0xE2,
   kApp14 = 0xEE,
   kApp15 = 0xEF,

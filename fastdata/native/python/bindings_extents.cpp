@@ -33,7 +33,8 @@ std::optional<View> pairs_of(const py::object& array, size_t count, const char* 
 
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
-                                               const py::object& stamps, const py::object& sizes) {
+                                               const py::object& stamps, const py::object& sizes,
+                                               const py::object& orientations) {
   const size_t count = py::len(paths);
   const std::optional<View> size_view = pairs_of<int32_t>(
       sizes, count, "sizes must be int32, one row (width, height) a path, contiguous");
@@ -41,11 +42,13 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
       stamps, count, "stamps must be int64, one row (size, mtime_ns) a path, contiguous");
   const auto* size = size_view ? static_cast<const int32_t*>((*size_view)->buf) : nullptr;
   const auto* stamp = stamp_view ? static_cast<const int64_t*>((*stamp_view)->buf) : nullptr;
+  const std::vector<int8_t> turns = orientations_of(orientations, count);
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
   auto extents = std::make_unique<BoundExtents>(count);
   for (size_t i = 0; i < count; i++) {
     extents->set_path(i, to_path(py::object(paths[i])));
+    if (!turns.empty()) extents->extents[i].orientation = turns[i];
     if (size) {
       extents->widths[i] = size[2 * i];
       extents->heights[i] = size[2 * i + 1];
@@ -305,20 +308,20 @@ int64_t checked(int64_t value, int64_t least, const char* name) {
 }
 
 IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t>& sizes,
-                            const py::object& root, int64_t classes) {
+                            const py::object& root, int64_t classes, bool upright) {
   if (py::len(files) != sizes.size())
     throw py::value_error("file_sizes must have one entry a file");
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(to_path(file));
   return {std::make_shared<Files>(std::move(paths), sizes),
-          root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes")};
+          root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes"), upright};
 }
 
 std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
                                           int64_t heap_size, const py::sequence& files,
                                           const std::vector<int64_t>& sizes, const py::object& root,
-                                          int64_t classes) {
-  IndexedDataset dataset = make_dataset(files, sizes, root, classes);
+                                          int64_t classes, bool upright) {
+  IndexedDataset dataset = make_dataset(files, sizes, root, classes, upright);
   std::shared_ptr<OpenFile> index;
   int error_number;
   if (!duplicate_file(descriptor, index, error_number).ok()) {
@@ -480,7 +483,7 @@ void bind_extents(py::module_& m) {
   py::class_<BoundExtents>(m, "Extents")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
            py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
-           py::arg("sizes") = py::none())
+           py::arg("sizes") = py::none(), py::arg("orientations") = py::none())
       .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly("labels", column(&Extents::labels))
@@ -492,6 +495,7 @@ void bind_extents(py::module_& m) {
       .def_property_readonly("offsets", column(&Extent::offset))
       .def_property_readonly("lengths", column(&Extent::length))
       .def_property_readonly("checksums", column(&Extent::crc))
+      .def_property_readonly("orientations", column(&Extent::orientation))
       .def("count_seekable",
            [](const BoundExtents& extents) {
              return std::count(extents.seekable.begin(), extents.seekable.end(), uint8_t{1});
@@ -520,7 +524,7 @@ void bind_extents(py::module_& m) {
   py::class_<RecordTable>(m, "RecordTable")
       .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
-           py::arg("classes") = int64_t{1} << 31)
+           py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false)
       .def("gather", &gather_records, py::arg("indices"));
   py::class_<BoundRows>(m, "Rows")
       .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),

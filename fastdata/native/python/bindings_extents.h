@@ -33,4 +33,14 @@ struct BoundRows {
   size_t size() const { return lookup->rows.size(); }
 };
 
+/// A number a sample, as SampleImage::orientation; empty for None.
+inline std::vector<int8_t> orientations_of(const py::object& array, size_t count) {
+  if (array.is_none()) return {};
+  const View view(array);
+  if (!view.is_integers(1, 1) || static_cast<size_t>(view->shape[0]) != count)
+    throw py::value_error("orientations must be int8, one a sample, contiguous");
+  const auto* first = static_cast<const int8_t*>(view->buf);
+  return {first, first + count};
+}
+
 }  // namespace fastdata

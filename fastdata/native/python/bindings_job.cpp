@@ -231,7 +231,7 @@ class Job : public PendingWork {
       const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
       const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets,
-      const std::array<uint8_t, 3>& fill)
+      const std::array<uint8_t, 3>& fill, const py::object& orientations)
       : Job(std::make_shared<DecodeTask>(), data) {
     const Output layout = add_out(out, parse_data_type(dtype));
     std::vector<Output>& outputs = task_->outputs;
@@ -290,6 +290,8 @@ class Job : public PendingWork {
         throw py::value_error("targets are for cuts, and for as many samples");
     }
     const Cut* cut = cuts_of(cuts, count);
+    const std::vector<int8_t> turns = orientations_of(orientations, count);
+    if (reading && !turns.empty()) throw py::value_error("extents have orientations of their own");
     task_->skip = skipped(skip, count);
     const bool seeking = !seek_points.is_none();
     if (seeking && py::len(seek_points) != count)
@@ -304,6 +306,7 @@ class Job : public PendingWork {
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
       if (!reading) add_data(py::object(py::reinterpret_borrow<py::sequence>(data)[i]), sample);
+      if (!turns.empty()) sample.orientation = turns[i];
       if (seeking) {
         const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
         if (!table.is_none()) {
@@ -455,14 +458,15 @@ void bind_job(py::module_& m) {
                     const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
                     int, bool, const py::object&, const py::list&, int,
                     const std::optional<std::pair<py::object, uint64_t>>&, const py::object&,
-                    const std::array<uint8_t, 3>&>(),
+                    const std::array<uint8_t, 3>&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
            py::arg("mean") = py::none(), py::arg("std") = py::none(),
            py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
            py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
            py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none(),
-           py::arg("targets") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{})
+           py::arg("targets") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
+           py::arg("orientations") = py::none())
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")
