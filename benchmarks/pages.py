@@ -133,6 +133,17 @@ def _pairs(results: Path) -> Values:
     }
 
 
+def _hugging_face(results: Path) -> Values:
+    result = _read(results / "hugging_face.json")
+    return {
+        **result,
+        "machine": _machine(result),
+        "table": _benchmark("hugging_face").figures(result),
+        "rounds": len(result["turns"]["fastdata"]),
+        "version": result["machine"]["packages"]["datasets"],
+    }
+
+
 def _targets(results: Path) -> Values:
     result = _read(results / "targets.json")
     table, *stages = _benchmark("targets").figures(result)
@@ -259,6 +270,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "kinds": _kinds,
     "loading": _loading,
     "pairs": _pairs,
+    "hugging-face-speed": _hugging_face,
     "detection-speed": _targets,
     "fields": _fields,
     "augmentations": _augmentations,

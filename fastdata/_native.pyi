@@ -197,6 +197,13 @@ class Extents:
         Not while a batch reads from it. ValueError: their number differs from ``lengths``.
         """
 
+    def attach_column(self, column: BinaryColumn, rows: npt.NDArray[np.int64]) -> None:
+        """Set the bytes of all samples to values of a column, (N,), which is kept.
+
+        A sample with a path keeps that where its value is null; others have no bytes then.
+        IndexError: there is no such row.
+        """
+
     def attach_rows(self, index: int, header: Buffer, rows: Buffer, at: int) -> None:
         """Set a sample's first bytes, and those from byte ``at`` of it on, as `attach` does.
 
@@ -232,6 +239,22 @@ class Extents:
         OSError: they cannot be read. ValueError: the file was cut short or has changed, the
         checksum is wrong (``check``), or the index row is corrupt.
         """
+
+class BinaryColumn:
+    """Column of Arrow's binary layout. Its buffers are kept, not copied.
+
+    ``chunks``: (number of values, place of the first of them, whether offsets have 64 bits, and
+    three buffers: validity, offsets, data; or None for one that is not there). ValueError: a
+    buffer is too short.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[tuple[int, int, bool, Buffer | None, Buffer | None, Buffer | None]],
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bytes of each value, (N,); -1 for a null. IndexError: no such row."""
 
 class RecordTable:
     """Records of an index; ``fastdata.storage.index`` opens it.

@@ -1,4 +1,4 @@
-"""`ImageDataset`: a packed dataset, or a folder of images, as torch's ``DataLoader`` wants it."""
+"""`ImageDataset`: packed images, or those of other libraries, as torch's ``DataLoader`` wants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
-    LEAVE_OUT,
     NativeSamples,
-    require_images,
-    require_known,
+    chosen_fields,
+    require_arguments,
     row_number,
+    row_numbers,
     value_of,
 )
 from fastdata.batches.targets import TargetReader, joint_of
@@ -29,28 +29,33 @@ from fastdata.decode.folders import (
     load_by_folder,
     own_method,
     require_folder,
+    require_style,
     why_not_pillow,
 )
+from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
-from fastdata.decode.pillow import AS_STORED, COLORS, RGB, Style
+from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
+from fastdata.once import once
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import find_staged, telling_of_copy
 from fastdata.storage.cache import Cache
-from fastdata.storage.field_source import FieldSource
-from fastdata.storage.fields import IMAGES
+from fastdata.storage.field_source import FieldSource, MissingError
+from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import Row
-from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
+from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.text import class_name, human_count
+from fastdata.storage.tables import TableSource
+from fastdata.text import human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.originals import pillow_changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -75,7 +80,8 @@ class ImageDataset(NativeSamples):
         path: The dataset's folder, or its URL; or tars of WebDataset, ``shards/{000..999}.tar``, or
             their URL, which are indexed on first use; or a dataset of torchvision's: an
             ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
-            its transforms unless others are given here.
+            its transforms unless others are given here; or a ``datasets.Dataset``, which is read
+            in place, too (docs/guides/hugging-face.md).
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
@@ -88,7 +94,8 @@ class ImageDataset(NativeSamples):
             image was cut, resized, flipped and warped. None for the image and, if there is one,
             the label. Other fields are not read.
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
-            of those that it was packed with; "" for none (docs/formats/fields.md).
+            of those that it was packed with; "" for none (docs/formats/fields.md). For a
+            ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
         staged: Whether to look for a staged copy.
         check: Whether to compare bytes that are decoded natively with their checksums;
             ``dataset[i]`` and `read` always do.
@@ -100,17 +107,17 @@ class ImageDataset(NativeSamples):
             what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
         max_scans: Most scans of a JPEG that is decoded: each scan of a progressive one goes over
             all its pixels. None for no limit.
-        color: Colour of images: "rgb", by Pillow's ``convert("RGB")``; "gray" (its
+        color: Colour of images: "rgb", the default, by Pillow's ``convert("RGB")``; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
             them, and exclude transforms of `fastdata.transforms`, whose images are RGB.
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
-            does not. Crops and targets then lie in the turned image. Unreadable EXIF data turn
-            nothing; masks are never turned.
-        cache: For a URL or torchvision's: what to keep on this machine from epoch to epoch. A
+            does not; for a ``datasets.Dataset`` by default, as that does. Crops and targets then
+            lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
+        cache: For a URL or another library's: what to keep on this machine from epoch to epoch. A
             path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
-            folder for pieces of files; without it nothing is kept. For torchvision's, it is a file
-            for seek points; without it they stay in memory.
+            folder for pieces of files; without it nothing is kept. For other libraries', it is a
+            file for seek points; without it they stay in memory.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -119,6 +126,7 @@ class ImageDataset(NativeSamples):
         classes: Class names; a label is a place among them.
         further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
+        hub: The ``datasets.Dataset``, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
         limits: Limits of an image's cost.
         style: Colour and orientation of images.
@@ -145,8 +153,8 @@ class ImageDataset(NativeSamples):
         dct_scaling: bool = False,
         max_pixels: int | None = DEFAULT_MAX_PIXELS,
         max_scans: int | None = DEFAULT_MAX_SCANS,
-        color: str = "rgb",
-        exif_transpose: bool = False,
+        color: str | None = None,
+        exif_transpose: bool | None = None,
         cache: str | os.PathLike[str] | Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
@@ -156,19 +164,24 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        for name, one in named.items():
-            if one is not None and not callable(one):
-                raise UsageError(
-                    f"{name}={one!r} cannot be called",
-                    "Put several transforms into fastdata.transforms.Compose.",
-                )
+        switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
+        switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
+        limits = {"max_pixels": max_pixels, "max_scans": max_scans}
+        require_arguments(named, switches, limits)
         if transforms is not None and any(one is not None for one in (transform, target_transform)):
             raise UsageError(
                 "transforms= takes images and targets, and another transform is given, too",
                 "Make that a part of transforms=.",
             )
-        self.folder: Any = None if isinstance(path, (str, os.PathLike)) else path
-        if self.folder is not None:
+        self.hub: Any = path if is_hub(path) else None
+        self.folder: Any = None
+        self._kinds: dict[str, str] = {}
+        if self.hub is not None:
+            require_hub(self.hub)
+            formats, self._kinds = split_formats(formats)
+            path = self.opened_hub.rows.location
+        elif not isinstance(path, (str, os.PathLike)):
+            self.folder = path
             require_folder(self.folder)
             path = self.folder.root
             if transforms is None:
@@ -182,19 +195,11 @@ class ImageDataset(NativeSamples):
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
         self._given_fields, self._formats = fields, formats
-        switches = {"staged": staged, "check": check, "exif_transpose": exif_transpose}
-        switches |= {"dct_scaling": dct_scaling}
-        for name, switch in switches.items():
-            if switch not in (True, False):
-                raise UsageError(f"{name}={switch!r}", "Give True or False.")
         self.check, self.dct_scaling = check, dct_scaling
-        for name, limit in (("max_pixels", max_pixels), ("max_scans", max_scans)):
-            if limit is not None and (type(limit) is not int or limit < 1):
-                raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
         self.limits = Limits(max_pixels, max_scans)
-        if color not in COLORS:
-            raise UsageError(f"color={color!r}", f"Give one of {', '.join(map(repr, COLORS))}.")
-        self.style = Style(color, bool(exif_transpose))
+        self.style = style_of(
+            color, exif_transpose, self.opened_hub if self.hub is not None else None
+        )
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
@@ -209,10 +214,10 @@ class ImageDataset(NativeSamples):
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
-        if self.folder is None and self.cache is not None:
+        if self.folder is None and self.hub is None and self.cache is not None:
             raise UsageError(
-                f"{self.path}: cache= is for URLs and torchvision's folders; this dataset is on "
-                "this machine, with its seek points in its index",
+                f"{self.path}: cache= is for URLs, and for datasets of other libraries; this "
+                "dataset is on this machine, with its seek points in its index",
                 "Leave it out; fastdata stage copies a dataset to a faster disk.",
             )
 
@@ -250,31 +255,17 @@ class ImageDataset(NativeSamples):
 
     def _chosen_fields(self) -> tuple[str, ...]:
         """Return the fields of a sample, as the user chose them."""
-        known = {field.name: field for field in self._source.fields}
-        given = self._given_fields
-        if given is None:
-            given = [name for name in ("image", "label") if name in known]
-        require_known(given, known, self.path, joint=self.transforms is not None)
-        require_images(self.path, known, self.further_transforms, given)
-        if self.transforms is not None and "image" not in given:
-            raise UsageError(
-                f"{self.path}: transforms= takes the image and its targets, and fields={given!r} "
-                "has no image",
-                'Name "image" there, or leave transforms= out.',
-            )
-        if self.target_transform is not None and "label" not in known:
-            raise UsageError(
-                f"{self.path}: target_transform is for labels, and the dataset has none",
-                LEAVE_OUT,
-            )
-        return tuple(given)
+        about = self.path, self._source.fields, self._given_fields, self.further_transforms
+        labels = self.target_transform is not None
+        return chosen_fields(*about, joint=self.transforms is not None, labels=labels)
 
     def _open_source(self) -> Source:
         if self.folder is not None:
             return FilesSource(self.folder, self.path)
+        if self.hub is not None:
+            return TableSource(self.opened_hub.rows)
         if is_indexed_here(self._place):
-            where = indexed(self._place, self._storage_options)
-            return self._open_folder(where)
+            return self._open_folder(indexed(self._place, self._storage_options))
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
@@ -289,29 +280,12 @@ class ImageDataset(NativeSamples):
         return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
 
     def _check_style(self) -> None:
-        """Check that images can have the style that was asked for.
-
-        Raises:
-            UsageError: The transform would undo it, or the folder's own loader knows no style.
-        """
-        color, ours = self.style.color, None
-        if color != "rgb":
-            transforms = (self.transform, self.transforms, *self.further_transforms.values())
-            ours = next(filter(None, map(first_of_ours, transforms)), None)
-        if ours is not None:
-            raise UsageError(
-                f"color={color!r} and {type(ours).__name__} of fastdata.transforms, "
-                "which makes RGB of all images",
-                'Take color="rgb", or torchvision\'s transforms.',
-            )
-        if self.style != RGB and self.folder is not None and why_not_pillow(self.folder):
-            raise UsageError(
-                f"color= and exif_transpose= where {class_name(self.folder)} has its own loader",
-                "Leave loader= out, or do in it what they do.",
-            )
+        transforms = (self.transform, self.transforms, *self.further_transforms.values())
+        ours = next(filter(None, map(first_of_ours, transforms)), None)
+        require_style(self.style, ours, self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_source", "_decoder", "_targets")
+        left_out = ("_source", "_decoder", "_targets", "opened_hub")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -383,7 +357,10 @@ class ImageDataset(NativeSamples):
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":
-            image = self.open_image(row)
+            try:
+                image = self.open_image(row)
+            except MissingError:
+                return None
             return image if self.transform is None else self.transform(image)
         found = value_of(self._source, name, row)
         if name == "label":
@@ -414,7 +391,7 @@ class ImageDataset(NativeSamples):
                 if name != "image" and self.is_image(name)
             }
             return Images(
-                repr(self), self, self, lambda learns: self.source, *transforms, self._compiled(),
+                repr(self), self, self, self._opened, *transforms, self._compiled(),
                 fields=self.fields, further=further,
             )  # fmt: skip
         if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
@@ -425,17 +402,29 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            cache = self.cache or Cache()
-            size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
-            file = None if cache.path is None else Path(cache.path)
-            seek_points = SeekCache(str(folder.root), size, file) if learns and size else None
-            source = FilesSource(listed, self.path, seek_points)
+            source = FilesSource(listed, self.path, self.seek_points(learns))
             source.upright = self.style.exif_transpose
             return source
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
         return Images(what, self, self, opener, *transforms, recipe, files, fields=self.fields)
+
+    def _opened(self, learns: bool) -> Source:
+        """Return the source for a loader, which may keep what it learns of the images."""
+        if self.hub is None or not learns:
+            return self.source
+        return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)
+
+    def seek_points(self, learns: bool) -> SeekCache | None:
+        """Return the cache of seek points for images without an index."""
+        root = self.path if self.folder is None else self.folder.root
+        return seek_cache(self.cache, str(root)) if learns else None
+
+    @once
+    def opened_hub(self) -> Hub:
+        """The rows of the ``datasets.Dataset`` that is read."""
+        return open_hub(self.hub, self._kinds)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""
@@ -497,12 +486,7 @@ class ImageDataset(NativeSamples):
             DatasetError: A file is missing, cut short, or has changed.
             UsageError: It is one number alone.
         """
-        if not isinstance(indices, Iterable):
-            raise UsageError(
-                f"read({indices!r}): it takes several samples' numbers",
-                f"For one sample, give [{indices!r}].",
-            )
-        return [self._source.encoded(row_number(index, len(self))).data for index in indices]
+        return [self._source.encoded(row).data for row in row_numbers(indices, len(self))]
 
     @property
     def source(self) -> Source:
@@ -513,8 +497,8 @@ class ImageDataset(NativeSamples):
     def _indexed(self) -> IndexedSource:
         if not isinstance(self._source, IndexedSource):
             raise UsageError(
-                f"{self.path}: a folder of torchvision's has no index and no manifest",
-                "Make them with fastdata convert --to folder, which leaves the files in place.",
+                f"{self.path}: a dataset of another library has no index and no manifest",
+                "Make them of its files with fastdata convert.",
             )
         return self._source
 
@@ -569,7 +553,7 @@ class ImageDataset(NativeSamples):
         Raises:
             UsageError: The dataset has none.
         """
-        if not any(field.name == "label" for field in self._source.fields):
+        if LABEL not in self._source.fields:
             raise UsageError(
                 f"{self.path}: its samples have no labels",
                 "Take column(name) for another column.",
@@ -593,8 +577,8 @@ class ImageDataset(NativeSamples):
         """
         if self.folder is None:
             raise AttributeError(
-                f"{self.path}: a packed dataset has no samples or imgs, as its images are not "
-                "files\nTake targets for the labels, row(i).key for a name, read([i]) for bytes."
+                f"{self.path}: it has no samples or imgs, as its images are not files\n"
+                "Take targets for the labels, row(i).key for a name, read([i]) for bytes."
             )
         samples: list[tuple[str, int]] = self.folder.samples
         return samples

@@ -520,3 +520,58 @@ class TestConcatenatedFields(FieldConformance):
         parts = [opened_fields(with_fields(name)) for name in ("shards", "lmdb", "folder")]
         rows = [number % field_data.ROWS for number in numbers]
         return Subset(ConcatDataset(parts), numbers), rows
+
+
+def hub(datasets: Any, kind: str, tmp_path: Path) -> Any:
+    """The files in a ``datasets.Dataset``; some of them beside it, but for the kind "bytes"."""
+    names = ["class0", "class1", "class2"]
+    features = datasets.Features(
+        {"photo": datasets.Image(), "label": datasets.ClassLabel(names=names)}
+    )
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for at, row in enumerate(hub_rows(range(len(files())))):
+            inside = kind == "bytes" or (kind != "files" and at % 5)
+            image = {"bytes": row.path.read_bytes(), "path": row.path.name}
+            yield {"photo": image if inside else str(row.path), "label": row.label}
+
+    if kind == "memory":
+        return datasets.Dataset.from_list(list(rows()), features)
+    found = datasets.Dataset.from_generator(rows, features, cache_dir=str(tmp_path / "cache"))
+    assert found.cache_files
+    if kind != "bytes":
+        return found
+    found.save_to_disk(tmp_path / "saved", num_shards=3)
+    return datasets.load_from_disk(tmp_path / "saved")
+
+
+def hub_rows(numbers: Any) -> list[Written]:
+    rows = listed_rows()
+    return [Written(f"{at}:", rows[at].label, rows[at].path) for at in numbers]
+
+
+def keyed(source: Source, rows: list[Written]) -> list[Written]:
+    """The rows with their keys, which begin with their number in the table."""
+    keys = list(map(source.key, range(len(rows))))
+    assert all(key.startswith(row.key) for key, row in zip(keys, rows, strict=True))
+    assert all(key.endswith(row.path.name) for key, row in zip(keys, rows, strict=True))
+    return [row._replace(key=key) for key, row in zip(keys, rows, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "mapped", "files", "bytes"])
+class TestHub(Conformance):
+    @pytest.fixture
+    def opened(self, kind: str, hugging_face: Any, tmp_path: Path) -> Any:
+        data = ImageDataset(hub(hugging_face, kind, tmp_path))
+        return data.source, keyed(data.source, hub_rows(range(len(data))))
+
+
+class TestShuffledHub(Conformance):
+    @pytest.fixture
+    def opened(self, hugging_face: Any, tmp_path: Path) -> Any:
+        data = hub(hugging_face, "mapped", tmp_path)
+        order = np.random.default_rng(6).permutation(len(data))[:40]
+        images = recognise(ImageDataset(data.select(order)))
+        assert isinstance(images, Images)
+        source = images.open(True)
+        return source, keyed(source, hub_rows(order.tolist()))

@@ -26,7 +26,7 @@ from fastdata.errors import FastdataError, OutageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS
+from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, LABEL, MASKS
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ class LabelPipeline(_OneStage):
     """
 
     def __init__(self, source: Source, fields: Sequence[str]) -> None:
-        self._source, self._has_label = source, "label" in fields
+        self._source = source
+        self._has_label = LABEL.name in fields and LABEL in source.fields
 
     def begin(self, planned: Planned, key: int, further: dict[str, Any] | None = None) -> Batch:
         """Read a batch's labels: the index is on this machine."""
@@ -467,8 +468,9 @@ def open_pipelines(
     if reader is not None:
         others = reader.outline_columns if paints else []
         fields = [*fields, *reader.moved_columns, *others]
-    for name, kind, *_ in source.fields:
-        if name not in fields or name in (IMAGE.name, LABEL.name):
+    for one in source.fields:
+        name, kind = one.name, one.kind
+        if name not in fields or one in IMAGE_AND_LABEL:
             continue
         if kind == "column":
             further[name] = ColumnPipeline(source, name)

@@ -63,6 +63,7 @@ class Images:
         parts: The datasets of a ConcatDataset, in order.
         fields: What a sample is a tuple of.
         further: Transforms of further fields of images, compiled, by field.
+        keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
     """
 
     what: str
@@ -77,6 +78,16 @@ class Images:
     parts: tuple[Images, ...] = ()
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+
+    def sample(self, values: Sequence[Any]) -> Any:
+        """Return a sample of its fields' values."""
+        return dict(zip(self.keys, values, strict=True)) if self.keys else tuple(values)
+
+    @property
+    def key(self) -> str:
+        """Key of the images in a sample that is a dict."""
+        return self.keys[self.fields.index("image")] if self.keys else "image"
 
     @property
     def schema(self) -> Sequence[Field]:
@@ -102,7 +113,7 @@ class Images:
             and self.transform is other.transform
             and self.target_transform is other.target_transform
             and self.recipe == other.recipe
-            and self.fields == other.fields
+            and (self.fields, self.keys) == (other.fields, other.keys)
             and self.further == other.further
             and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
             and self._agrees(other, Images.equals)

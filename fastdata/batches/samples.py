@@ -25,7 +25,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
-from fastdata.storage.fields import BLOBS, MASKS, Field, outlines_among
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Schedule
@@ -49,6 +49,31 @@ def require_names(fields: Any, hint: str) -> None:
     named = isinstance(fields, Sequence) and all(isinstance(name, str) for name in fields)
     if not named or isinstance(fields, str) or not fields or len(set(fields)) < len(fields):
         raise UsageError(f"fields={fields!r}", hint)
+
+
+def require_arguments(
+    transforms: Mapping[str, Any], switches: Mapping[str, Any], limits: Mapping[str, Any]
+) -> None:
+    """Check arguments of a dataset, by name.
+
+    Args:
+        transforms: Functions, or None.
+        switches: True or False.
+        limits: Whole numbers from 1, or None.
+
+    Raises:
+        UsageError: One is something else.
+    """
+    for name, one in transforms.items():
+        if one is not None and not callable(one):
+            hint = "Put several transforms into fastdata.transforms.Compose."
+            raise UsageError(f"{name}={one!r} cannot be called", hint)
+    for name, switch in switches.items():
+        if switch not in (True, False):
+            raise UsageError(f"{name}={switch!r}", "Give True or False.")
+    for name, limit in limits.items():
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
 
 
 def require_images(
@@ -108,6 +133,46 @@ def require_known(
         )
 
 
+def chosen_fields(
+    path: Any,
+    fields: Sequence[Field],
+    given: Sequence[str] | None,
+    transforms: Iterable[str],
+    *,
+    joint: bool,
+    labels: bool,
+) -> tuple[str, ...]:
+    """Return the fields of a sample.
+
+    Args:
+        path: Of the dataset.
+        fields: Its fields.
+        given: Names of those that the user chose; None for the image and, if there is one, the
+            label.
+        transforms: Names of those that have a transform.
+        joint: Whether there is a joint transform.
+        labels: Whether there is one of labels.
+
+    Raises:
+        UsageError: There is no such field, a transform has none, or a joint one no image.
+    """
+    known = {field.name: field for field in fields}
+    if given is None:
+        given = [name for name in (IMAGE.name, LABEL.name) if name in known]
+    require_known(given, known, path, joint=joint)
+    require_images(path, known, transforms, given)
+    if joint and IMAGE.name not in given:
+        raise UsageError(
+            f"{path}: transforms= takes the image and its targets, and fields={given!r} has no "
+            "image",
+            'Name "image" there, or leave transforms= out.',
+        )
+    if labels and LABEL not in fields:
+        what = f"{path}: target_transform is for labels, and the dataset has none"
+        raise UsageError(what, LEAVE_OUT)
+    return tuple(given)
+
+
 def value_of(source: Source, name: str, row: int) -> Any:
     """Return one field of a row: the blob of an image, the value of a column.
 
@@ -120,7 +185,7 @@ def value_of(source: Source, name: str, row: int) -> Any:
     if field.kind in BLOBS:
         return source.encoded(row, name)
     values = source.column(name, np.array([row]))
-    return int(values[0]) if name == "label" else values_of(values, field)[0]
+    return int(values[0]) if field == LABEL else values_of(values, field)[0]
 
 
 class NativeSamples(ABC):
@@ -286,7 +351,9 @@ class SampleDecoder:
         """Return one sample of a decoded batch, after the rest of the transforms."""
         reader = self._settings["image"].reader
         if reader is None:
-            return tuple(self._value(name, batch, further, slot) for name in self._fields)
+            own = [self._value(name, batch, further, slot) for name in self._fields]
+            sample: tuple[Any, ...] = self._images.sample(own)
+            return sample
         names = ["image", *reader.joint.targets]
         values = {name: self._value(name, batch, further, slot) for name in names}
         recipe: Any = self._settings["image"].recipe
@@ -295,10 +362,10 @@ class SampleDecoder:
 
     def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         index = int(batch.planned.indices[slot])
-        if name == "label":
-            return self._images.target(index, batch.columns["label"][slot].item())
         if name in further:
             return further[name][slot]
+        if name == "label":
+            return self._images.target(index, batch.columns["label"][slot].item())
         if name == "index":
             return self._images.row_in_part(index)
         if name == "key":
@@ -338,3 +405,17 @@ def row_number(index: Any, count: int) -> int:
     if not -count <= row < count:
         raise IndexError(f"sample {row} of a dataset of {count}")
     return row % count
+
+
+def row_numbers(indices: Any, count: int) -> list[int]:
+    """Return the numbers from 0 of several samples; see `row_number`.
+
+    Raises:
+        UsageError: It is one number alone.
+    """
+    if not isinstance(indices, Iterable):
+        raise UsageError(
+            f"read({indices!r}): it takes several samples' numbers",
+            f"For one sample, give [{indices!r}].",
+        )
+    return [row_number(index, count) for index in indices]

@@ -18,7 +18,7 @@ from fastdata.errors import UsageError
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BOXES, MASKS, POINTS, RELATIVE, Field, outlines_among
+from fastdata.storage.fields import BOXES, LABEL, MASKS, POINTS, RELATIVE, Field, outlines_among
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -324,7 +324,9 @@ class TargetReader:
         columns = {
             name: source.column(name, np.array([row]))
             for name in {*map(self.column, self.joint.targets), *self.outline_columns}
-            if name in self._fields and self._fields[name].kind == "column" and name != "label"
+            if name in self._fields
+            and self._fields[name].kind == "column"
+            and self._fields[name] != LABEL
         }
         native = self.native(columns, *([side] for side in size))
         moved = Moved(*native.after(np.zeros(1, np.uint64)))

@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from fastdata.decode.limits import Limits
+from fastdata.decode.pillow import RGB, Style
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.storage.listed import FilesSource
 from fastdata.text import class_name
@@ -36,6 +37,17 @@ def own_method(dataset: Any, base: type, *names: str) -> str:
     return changed(base, *names) if is_copied(base.__module__) else ""
 
 
+_HINT = (
+    "Give a packed dataset's path or URL, a datasets.Dataset, or "
+    "torchvision.datasets.ImageFolder(root)."
+)
+#: Hints for datasets of the library ``datasets``, by the beginning of their classes' names.
+_HINTS = {
+    "datasets.dataset_dict.DatasetDict": "Give one of its splits: dataset['train'].",
+    "datasets.": "Load it without streaming=True; or index its files with fastdata index.",
+}
+
+
 def require_folder(folder: Any) -> None:
     """Check that an object is a ``DatasetFolder`` with torchvision's own methods.
 
@@ -44,9 +56,10 @@ def require_folder(folder: Any) -> None:
     """
     base = folder_class()
     if base is None or not isinstance(folder, base):
+        several = (hint for name, hint in _HINTS.items() if class_name(folder).startswith(name))
         raise UsageError(
-            f"{class_name(folder)} is neither a path nor a folder of torchvision's",
-            "Give a packed dataset's path or URL, or torchvision.datasets.ImageFolder(root).",
+            f"{class_name(folder)} is neither a path nor a dataset that is read in place",
+            next(several, _HINT),
         )
     if reason := own_method(folder, base, *SAMPLE_METHODS):
         raise UsageError(
@@ -70,6 +83,30 @@ def why_not_pillow(folder: Any) -> tuple[str, str] | None:
             'Call torchvision.set_image_backend("PIL").'
         )
     return None
+
+
+def require_style(style: Style, ours: Any, folder: Any) -> None:
+    """Check that images can have the style that was asked for.
+
+    Args:
+        style: The style.
+        ours: A transform of fastdata that they get; None for none.
+        folder: A folder of torchvision's; None for other datasets.
+
+    Raises:
+        UsageError: The transform would undo it, or the folder's own loader knows no style.
+    """
+    if style.color != "rgb" and ours is not None:
+        raise UsageError(
+            f"color={style.color!r} and {type(ours).__name__} of fastdata.transforms, "
+            "which makes RGB of all images",
+            'Take color="rgb", or torchvision\'s transforms.',
+        )
+    if style != RGB and folder is not None and why_not_pillow(folder):
+        raise UsageError(
+            f"color= and exif_transpose= where {class_name(folder)} has its own loader",
+            "Leave loader= out, or do in it what they do.",
+        )
 
 
 def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -> Any:

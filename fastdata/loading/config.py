@@ -380,7 +380,7 @@ class LoaderConfig:
         """Return whether the ``collate_fn`` is timm's, and samples are as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
-        if images.fields != ("image", "label") or not recipe.programs:
+        if images.fields != ("image", "label") or images.keys or not recipe.programs:
             return False
         if self.mixes_bytes and self.fields is not None:
             return False

@@ -17,10 +17,12 @@ from fastdata.batches.samples import BESIDES, NativeSamples
 from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
+from fastdata.loading.hub import recognise_hub
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import MASKS, common_fields, outlines_among
+from fastdata.storage.hugging_face import images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
@@ -58,6 +60,8 @@ def _recognise(dataset: Any) -> Images | NotKnown:
             return overridden(reason)
         found = ImageDataset(dataset).described()
         return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
+    if is_hub(dataset):
+        return recognise_hub(dataset, ImageDataset)
     wrapped = recognise_annotated(dataset)
     if wrapped is not None:
         return wrapped
@@ -170,7 +174,8 @@ def _difference(one: Images, other: Images) -> str | None:
     common = {field.name for field in shared} | besides
     if outlines_among(shared):
         common.add(MASKS)
-    if (one.fields, one.further) != (other.fields, other.further) or not common >= {*one.fields}:
+    forms = [(part.fields, part.further, part.keys) for part in (one, other)]
+    if forms[0] != forms[1] or not common >= {*one.fields}:
         return "fields"
     names = ("check", "dct_scaling", "limits")
     return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)
@@ -223,6 +228,8 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
         dataset: Of any kind.
         depth: How many datasets, each held by the one before, are looked into.
     """
+    if is_hub(dataset):
+        return bool(images_of(dataset))
     known = tuple(filter(None, (ImageDataset, folder_class(), *annotated_classes())))
     if isinstance(dataset, known):
         return True

@@ -83,7 +83,8 @@ class NativeIterator(Iterator[Any]):
         self._target = images.target if images.transforms_targets else None
         self._own_collate = config.own_collate(images)
         # A user who asks for torch's function gets what that makes of a sample's fields.
-        self._as_torch = config.collate_fn is default_collate and config.fields is None
+        as_torch = config.collate_fn is default_collate or bool(images.keys)
+        self._as_torch = as_torch and config.fields is None
         self._mixes = config.mixes_bytes and self._own_collate is None
         self._counters = counters
         self._fields = config.fields or images.fields
@@ -274,7 +275,9 @@ class NativeIterator(Iterator[Any]):
                 mixed = self._mix(found["image"], found["label"])
             found["image"], found["label"] = map(self._moved, mixed)
         result: Any = found
-        if config.fields is None:
+        if config.fields is None and self._images.keys:
+            result = self._images.sample([*found.values()])
+        elif config.fields is None:
             result = list(found.values() if joint is None else joint.sample(found))
         if valid is not None:
             mark = self._moved(torch.from_numpy(valid))
@@ -304,7 +307,7 @@ class NativeIterator(Iterator[Any]):
         columns = (self._values(name, batch, lend) for name in names)
         rows = zip(*columns, strict=True)
         if self._reader is None:
-            return list(rows)
+            return list(map(self._images.sample, rows))
         return [self._reader.sample(dict(zip(names, row, strict=True))) for row in rows]
 
     def _target_of(self, name: str, batch: Batch) -> Any:
@@ -346,7 +349,7 @@ class NativeIterator(Iterator[Any]):
         if name in batch.further:
             field = self._source.field(name)
             if self._as_torch and field.kind not in ("image", "mask"):
-                return self._moved(_by_torch(self._values(name, batch)))
+                return self._moved(self._by_torch(self._values(name, batch)))
             if field.kind != "column":
                 return self._pipeline.image(batch, name)
             return self._moved(delivered(self._pipeline.image(batch, name), field))
@@ -354,10 +357,17 @@ class NativeIterator(Iterator[Any]):
             return self._moved(torch.from_numpy(self._numbers(batch)))
         if name == "key":
             keys = self._values(name, batch)
-            return _by_torch(keys) if self._as_torch else keys
+            return self._by_torch(keys) if self._as_torch else keys
         if self._target is None:
             return self._moved(torch.from_numpy(batch.columns[name]))
-        return self._moved(_by_torch(self._values(name, batch)))
+        return self._moved(self._by_torch(self._values(name, batch)))
+
+    def _by_torch(self, values: list[Any]) -> Any:
+        """Return values as torch collates those of the same samples."""
+        if self._images.keys:
+            return default_collate([{"": value} for value in values])[""]
+        # Strings come as a tuple, too.
+        return default_collate([(value,) for value in values])[0]
 
     def _numbers(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Return the samples' numbers: as the dataset's own field, those in their own dataset."""
@@ -422,11 +432,6 @@ class NativeIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _by_torch(values: list[Any]) -> Any:
-    """Return values as torch collates those of tuples: strings then come as a tuple, too."""
-    return default_collate([(value,) for value in values])[0]
 
 
 _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()

@@ -370,7 +370,9 @@ class DataLoader(Resumable[T], Generic[T]):
             return batches
         transform = self.batch_transform
         if self._config.on_error == "zero":
-            transform = partial(zero_invalid, batch_transform=self.batch_transform)
+            images = self._choice.images
+            key = "image" if images is None or self.fields is not None else images.key
+            transform = partial(zero_invalid, batch_transform=self.batch_transform, key=key)
         return DeviceIterator(batches, where, tracker, transform)
 
     def _seeded_pass(self) -> Iterator[Any]:

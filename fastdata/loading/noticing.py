@@ -36,13 +36,19 @@ _INSIDE = (
     "Pass the wrapped fastdata.ImageDataset or torchvision folder itself, and move the code of "
     "the class to transform= and target_transform=."
 )
+#: Advice for a dataset of the library ``datasets``.
+IN_PLACE = (
+    "Write fastdata.ImageDataset(dataset.with_format(None), transform=...), where transform takes "
+    'one image; batches are [images, labels], or what fields=("image", ...) names.'
+)
 #: Advice for other libraries' classes, by prefix of their names.
 _REMEDIES = {
     "timm.data.": "Give train.py --dataset torch/image_folder, or write "
     'timm.data.create_dataset("torch/image_folder", root={root}, split=...), or ' + _FOLDER + ".",
-    "datasets.arrow_dataset.": 'Write dataset.with_format(None).to_parquet("images.parquet"), pack '
-    "that with fastdata convert parquet --root images.parquet, and load the result: "
-    'fastdata.ImageDataset("images-lmdb", transform=...).',
+    "datasets.arrow_dataset.": IN_PLACE,
+    "datasets.iterable_dataset.": "Load it without streaming=True, and write "
+    "fastdata.ImageDataset(datasets.load_dataset(...), transform=...); or index its files in place "
+    "with fastdata index, which reads WebDataset's tars and Parquet, also by URL.",
     "lightly.data.": f"Write {_FOLDER}, and for the file names give the DataLoader "
     'fields=("image", "label", "key").',
     "webdataset.": "Pack the shards with fastdata convert webdataset --root SHARDS, and load the "

@@ -90,10 +90,16 @@ def let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any]) 
             return
 
 
-def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any:
-    """Zero bad samples on the device, which has normalised the zeros of the host."""
+def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None, key: str) -> Any:
+    """Zero bad samples on the device, which has normalised the zeros of the host.
+
+    Args:
+        batch: The batch.
+        batch_transform: Called with it afterwards.
+        key: Key of the images in a dict.
+    """
     if isinstance(batch, Mapping):
-        images, valid = batch.get("image", []), batch["valid"]
+        images, valid = batch.get(key, []), batch["valid"]
     else:
         images, valid = batch[0], batch[-1]
     map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))

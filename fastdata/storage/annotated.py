@@ -14,12 +14,11 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
-from fastdata.storage.columns import Column
+from fastdata.storage.columns import Column, as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
-from fastdata.storage.files import read_file
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.seek_cache import SeekCache
-from fastdata.storage.source import MOST_BYTES, Blob, BlobColumn, Gathered, Rows
+from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
 
 _HINT = 'Correct them, or leave such samples out with on_error="skip".'
 
@@ -129,22 +128,13 @@ class AnnotatedSource(FilesSource):
         files = self._annotated.files.get(field)
         if files is None or data is not None:
             return super().encoded(row, field, data)
-        try:
-            return Blob(read_file(str(files[row]), MOST_BYTES))
-        except FileNotFoundError:
-            detail = f"its {field} is missing: {files[row]}"
-            raise self.problem(row, detail, "file_missing") from None
-        except OSError as error:
-            raise self.problem(row, f"its {field} cannot be read: {error}") from None
+        return self._file(row, str(files[row]), field)
 
 
 def _as_column(values: Sequence[Any], field: Field) -> Column:
     """Return values as a column: NumPy's numbers or objects, or Arrow's lists."""
     if field.type is None:
-        objects = np.empty(len(values), object)
-        for slot, value in enumerate(values):
-            objects[slot] = value
-        return objects
+        return as_objects(values)
     if not pa.types.is_list(field.type):
         return np.array(values, field.type.to_pandas_dtype())
     lacks = np.array([one is None for one in values], np.bool_)

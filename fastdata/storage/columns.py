@@ -31,7 +31,7 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 #: Bytes at which a piece ends, about; and most rows of one. A piece is what a lookup reads.
 _PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096
 #: Most bytes of a column that are kept in memory.
-_KEPT_BYTES = 256 << 20
+KEPT_BYTES = 256 << 20
 #: Most damaged pieces whose errors are kept.
 _KEPT_ERRORS = 4096
 
@@ -138,26 +138,13 @@ class ColumnReader:
         if rows is None and self._whole is None:
             every = self._pieces(range(len(self._index)))
             if self._whole is None:  # too large to keep
-                return _joined(every)
+                return joined(every)
         whole = self._whole
         if rows is None:
             return whole
         if whole is not None:
-            return _joined([whole], rows)
-        pieces, places = np.divmod(rows, self._stored.rows)
-        order = np.argsort(pieces, kind="stable")
-        numbers, starts = np.unique(pieces[order], return_index=True)
-        parts = np.split(places[order], starts[1:])
-        found = [
-            _joined([piece], part)
-            for piece, part in zip(self._pieces(numbers.tolist()), parts, strict=True)
-        ]
-        if len(found) == 1:
-            # A stable sort of equal numbers keeps their order.
-            return found[0]
-        back = np.empty(len(rows), np.int64)
-        back[order] = np.arange(len(rows))
-        return _joined(found, back)
+            return joined([whole], rows)
+        return values_in(self._pieces, *np.divmod(rows, self._stored.rows))
 
     def _pieces(self, numbers: Iterable[int]) -> list[pa.Array]:
         """Return pieces by number; read those that are not in memory, together."""
@@ -187,10 +174,10 @@ class ColumnReader:
         recent = self._recent  # another thread may exchange it meanwhile
         recent.update(new)
         self._bytes += sum(piece.nbytes for piece in new.values())
-        if len(recent) == len(self._index) and self._bytes <= _KEPT_BYTES:
-            self._whole = _joined([recent[number] for number in range(len(self._index))])
+        if len(recent) == len(self._index) and self._bytes <= KEPT_BYTES:
+            self._whole = joined([recent[number] for number in range(len(self._index))])
             self._recent, self._older = {}, {}
-        elif self._bytes > _KEPT_BYTES // 2:
+        elif self._bytes > KEPT_BYTES // 2:
             self._older, self._recent, self._bytes = recent, {}, 0
 
     def piece(self, number: int) -> pa.Array:
@@ -227,6 +214,32 @@ class ColumnReader:
         return batch.column(0)
 
 
+def values_in(
+    pieces: Callable[[list[int]], Sequence[pa.Array]],
+    numbers: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+) -> pa.Array:
+    """Return values of a column in pieces, in their order.
+
+    Args:
+        pieces: Returns pieces by number.
+        numbers: The piece of each value, (N,); at least one.
+        places: Its place there.
+    """
+    order = np.argsort(numbers, kind="stable")
+    chosen, starts = np.unique(numbers[order], return_index=True)
+    parts = np.split(places[order], starts[1:])
+    found = [
+        joined([piece], part) for piece, part in zip(pieces(chosen.tolist()), parts, strict=True)
+    ]
+    if len(found) == 1:
+        # A stable sort of equal numbers keeps their order.
+        return found[0]
+    back = np.empty(len(numbers), np.int64)
+    back[order] = np.arange(len(numbers))
+    return joined(found, back)
+
+
 def as_column(array: pa.Array) -> Column:
     """Return numbers without nulls as a NumPy array; others as they are."""
     if array.null_count or not is_number(item_type(array.type)):
@@ -235,15 +248,23 @@ def as_column(array: pa.Array) -> Column:
     return array if items is None else items
 
 
+def as_objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return Python objects as an array of them."""
+    objects = np.empty(len(values), object)
+    for slot, value in enumerate(values):
+        objects[slot] = value
+    return objects
+
+
 def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None = None) -> Column:
     """Return columns one after the other; with ``order``, the values at these places."""
     if all(isinstance(column, np.ndarray) for column in columns):
-        joined = np.concatenate(columns)
-        return joined if order is None else joined[order]
-    return _joined([as_arrow(column) for column in columns], order)
+        numbers = np.concatenate(columns)
+        return numbers if order is None else numbers[order]
+    return joined([as_arrow(column) for column in columns], order)
 
 
-def _joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = None) -> pa.Array:
+def joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = None) -> pa.Array:
     """Return arrays one after the other; with ``order``, the values at these places.
 
     Text, bytes and lists that 32 bits cannot count become those that 64 bits count.
@@ -255,7 +276,7 @@ def _joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = Non
         large = [_large(part.type) for part in parts]
         if large == [part.type for part in parts]:
             raise
-        return _joined([part.cast(large[0]) for part in parts], order)
+        return joined([part.cast(large[0]) for part in parts], order)
 
 
 def _large(kind: pa.DataType) -> pa.DataType:

@@ -1,8 +1,9 @@
-"""Source of image files in a list, as torchvision's folders have them."""
+"""Sources without an index: files in a list, as torchvision's folders have them, and their base."""
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -50,73 +51,40 @@ class FileList(NamedTuple):
     classes: Sequence[str] = ("",)
 
 
-class FilesSource(Source):
-    """Source of one file a row.
+class LearningSource(Source):
+    """Source without an index, which learns while it is decoded.
 
     Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points, if there is a cache for them.
 
     Args:
-        listing: The files. The list must keep its length once rows have been gathered.
-        location: Their folder.
+        count: Number of rows.
         cache: Keeps seek points; None to build none.
     """
 
-    hints = Hints(
-        missing="Put the file back, or rebuild torchvision's dataset.",
-        undecodable='Repair the file, or leave such samples out with on_error="skip".',
-    )
-
-    def __init__(
-        self, listing: Listing, location: Path | str = "", cache: SeekCache | None = None
-    ) -> None:
-        self._listing = listing
-        self.location = location
+    def __init__(self, count: int, cache: SeekCache | None = None) -> None:
         self._cache = cache
         self.capabilities = Capabilities(stride=0 if cache is None else cache.stride)
-        count = len(listing.samples)
         self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
         self._encodings = np.full(count, -1, np.int8)
         self._orientations = np.full(count, -1, np.int8)
         self._pillow: set[int] = set()
 
-    def __len__(self) -> int:
-        return len(self._listing.samples)
+    @abstractmethod
+    def _name(self, row: int) -> str:
+        """Return the name of a row's image in the cache."""
 
-    @property
-    def classes(self) -> Sequence[str]:
-        """Names of classes."""
-        return self._listing.classes
+    def _images(self, rows: Rows, paths: Sequence[str]) -> BlobColumn:
+        """Return images with what is known of them.
 
-    @property
-    def summary(self) -> str:
-        """See `Source.summary`."""
-        return f"{type(self._listing).__name__} of {human_count(len(self), 'file')}"
-
-    def key(self, row: int) -> str:
-        """See `Source.key`: the file's path."""
-        path: str = os.fspath(self._listing.samples[row][0])
-        return path
-
-    def describe(self, row: int) -> str:
-        """See `Source.describe`."""
-        return f"{self.key(row)}: sample {row}"
-
-    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
-        """See `Source.column`."""
-        self.field(field, ("column",))
-        samples = self._listing.samples
-        chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
-        return np.array([label for _, label in chosen], np.int64)
-
-    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
-        numbers, samples = rows.tolist(), self._listing.samples
-        chosen = [samples[row] for row in numbers]
-        paths = [os.fspath(path) for path, _ in chosen]
+        Args:
+            rows: Their numbers.
+            paths: Their files; "" for one whose bytes are attached afterwards.
+        """
+        numbers = rows.tolist()
         tables = stamps = None
         if self._cache is not None:
-            found = [self._cache.get(path) for path in paths]
+            found = [self._cache.get(self._name(row)) for row in numbers]
             tables = [entry.table if entry is not None else None for entry in found]
             stamps = np.array(
                 [(entry.size, entry.mtime_ns) if entry is not None else (0, 0) for entry in found],
@@ -129,31 +97,37 @@ class FilesSource(Source):
             pillow[:] = [row in self._pillow for row in numbers]
         sizes = self._sizes[rows]
         orientations = self._orientations[rows] if self.upright else None
-        extents = _native.Extents(
-            paths, seek_points=tables, stamps=stamps, sizes=sizes, orientations=orientations
-        )
-        images = BlobColumn(
-            extents,
+        return BlobColumn(
+            _native.Extents(
+                paths, seek_points=tables, stamps=stamps, sizes=sizes, orientations=orientations
+            ),
             widths=sizes[:, 0],
             heights=sizes[:, 1],
             pillow=pillow,
             encodings=self._encodings[rows],
         )
-        columns = {}
-        if "label" in fields:
-            columns["label"] = np.array([label for _, label in chosen], np.int64)
-        return Gathered({"image": images}, columns)
 
-    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`."""
-        self.field(field, BLOBS)
+    def _file(self, row: int, path: str, field: str = "") -> Blob:
+        """Return the blob that is a file of a row; ``field`` if that is a further one.
+
+        Raises:
+            DatasetError: It is missing.
+            SampleError: It cannot be read.
+        """
+        it = f"its {field}" if field else "it"
         try:
-            data = read_file(self.key(row), MOST_BYTES) if data is None else data
-            return Blob(data, orientation=-1 if self.upright else 0)
+            data = read_file(path, MOST_BYTES)
         except FileNotFoundError:
-            raise self.problem(row, "the file is missing", "file_missing") from None
+            detail = f"{it} is missing: {path}" if field else "the file is missing"
+            raise self.problem(row, detail, "file_missing") from None
         except OSError as error:
-            raise self.problem(row, f"it cannot be read: {error.strerror or error}") from None
+            raise self.problem(row, f"{it} cannot be read: {error.strerror or error}") from None
+        return self._turned(data, field)
+
+    def _turned(self, data: bytes, field: str = "") -> Blob:
+        """Return a blob, and whether its image is turned; ``field`` if that is a further one."""
+        kind = self.field(field).kind if field else "image"
+        return Blob(data, orientation=-1 if self.upright and kind == "image" else 0)
 
     def resized(
         self,
@@ -173,18 +147,84 @@ class FilesSource(Source):
         """See `Source.declined`. Drop the seek points of a replaced file."""
         if code in NOT_NATIVE:
             self._pillow.add(row)
-        elif code == "other_size":
-            self._orientations[row] = -1
         elif code == "bad_seek_points" and self._cache is not None:
-            self._cache.drop(self.key(row))
+            self._cache.drop(self._name(row))
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
         if self._cache is not None:
             for row, entry in tables:
-                self._cache.put(self.key(row), entry)
+                self._cache.put(self._name(row), entry)
 
     def end_epoch(self) -> None:
         """See `Source.end_epoch`. Save the seek points, if the cache has a file."""
         if self._cache is not None:
             self._cache.save()
+
+
+class FilesSource(LearningSource):
+    """Source of one file a row.
+
+    Args:
+        listing: The files. The list must keep its length once rows have been gathered.
+        location: Their folder.
+        cache: As of `LearningSource`.
+    """
+
+    hints = Hints(
+        missing="Put the file back, or rebuild torchvision's dataset.",
+        undecodable='Repair the file, or leave such samples out with on_error="skip".',
+    )
+
+    def __init__(
+        self, listing: Listing, location: Path | str = "", cache: SeekCache | None = None
+    ) -> None:
+        super().__init__(len(listing.samples), cache)
+        self._listing = listing
+        self.location = location
+
+    def __len__(self) -> int:
+        return len(self._listing.samples)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+        return self._listing.classes
+
+    @property
+    def summary(self) -> str:
+        """See `Source.summary`."""
+        return f"{type(self._listing).__name__} of {human_count(len(self), 'file')}"
+
+    def key(self, row: int) -> str:
+        """See `Source.key`: the file's path."""
+        path: str = os.fspath(self._listing.samples[row][0])
+        return path
+
+    _name = key
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`."""
+        return f"{self.key(row)}: sample {row}"
+
+    def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
+        """See `Source.column`."""
+        self.field(field, ("column",))
+        samples = self._listing.samples
+        chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
+        return np.array([label for _, label in chosen], np.int64)
+
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
+        """See `Source.gather`."""
+        samples = self._listing.samples
+        chosen = [samples[row] for row in rows.tolist()]
+        images = self._images(rows, [os.fspath(path) for path, _ in chosen])
+        columns = {}
+        if "label" in fields:
+            columns["label"] = np.array([label for _, label in chosen], np.int64)
+        return Gathered({"image": images}, columns)
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        self.field(field, BLOBS)
+        return self._file(row, self.key(row)) if data is None else self._turned(data)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import BusyError, warn
 from fastdata.storage.arrow import array
+from fastdata.storage.cache import Cache
 from fastdata.storage.files import file_lock, open_descriptor, whole_file
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import distrust, is_own_file
@@ -209,6 +210,18 @@ class SeekCache:
 
     def _relative(self, path: str) -> str:
         return path[len(self._root) :] if path.startswith(self._root) else path
+
+
+def seek_cache(cache: Cache | None, root: str) -> SeekCache | None:
+    """Return the cache that a user asks for; None for none.
+
+    Args:
+        cache: Its file and size; None for the default size, and no file.
+        root: As of `SeekCache`.
+    """
+    cache = cache or Cache()
+    size = DEFAULT_BYTES if cache.bytes is None else cache.bytes
+    return SeekCache(root, size, None if cache.path is None else Path(cache.path)) if size else None
 
 
 def _reason(error: Exception) -> str:

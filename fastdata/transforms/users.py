@@ -341,6 +341,32 @@ def _draws(call: Call) -> bool:
     return any(isinstance(value, Number) for value in call.values)
 
 
+def items_of(name: str, nodes: Sequence[Node]) -> list[Any]:
+    """Return the transforms that nodes call, and `Steps` for what Pillow does between them.
+
+    Args:
+        name: Of the function.
+        nodes: What it does to one image; it draws nothing itself.
+
+    Raises:
+        Unknown: Others come after a transform of fastdata, which makes a tensor.
+    """
+    _check_draws(nodes)
+    items: list[Any] = []
+    ours = [isinstance(node.step, Step) for node in nodes]
+    if ours != sorted(ours):
+        raise Unknown("it does more after a transform of fastdata")
+    for by_pillow, several in groupby(nodes, lambda node: _is_pillows(node.step)):
+        steps = [node.step for node in several]
+        found = [_step(step, Path(None, [], [])) for step in steps]
+        items += [Steps(name, tuple(found))] if by_pillow else steps
+    return items
+
+
+def _is_pillows(step: Any) -> bool:
+    return step is ON_PIL or isinstance(step, Call)
+
+
 def _items(name: str, nodes: Sequence[Node], course: Path) -> list[Any]:
     """Return nodes as items of a pipeline: transforms, and `Steps` between them."""
     items: list[Any] = []

@@ -80,6 +80,7 @@ Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& 
     error_number_ = 0;
     if (extent.is_partial()) return {Code::bad_seek_points, "only some of its bytes were fetched"};
     blob = extent.memory;
+    stamp_ = {static_cast<int64_t>(blob.size), 0};
     return check && extent.has_crc ? compare(blob, extent.crc) : Status{};
   }
   std::shared_ptr<OpenFile> file;

@@ -140,7 +140,7 @@ class BlobReader {
   /// next call. They are checked. Throws std::bad_alloc.
   Status read_table(const Extents& extents, size_t i, ByteSpan& table);
 
-  /// The file that the last call of the others has read.
+  /// The file that the last call of the others has read; of bytes in memory, their number.
   const FileStamp& stamp() const { return stamp_; }
 
   /// Of all calls: of samples and of their seek points.

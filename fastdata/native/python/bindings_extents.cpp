@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "io/crc32c.h"
 #include "io/record_table.h"
@@ -195,6 +196,59 @@ void attach_rows(BoundExtents& extents, py::ssize_t index, const py::object& hea
   extent.rows = rest;
   extent.rows_at = at;
   extent.in_memory = true;
+}
+
+/// Keeps a buffer of Arrow's; None is empty.
+ByteSpan kept(const py::object& buffer, std::vector<View>& views) {
+  if (buffer.is_none()) return {};
+  views.emplace_back(buffer);
+  return views.back().bytes();
+}
+
+using ChunkArguments = std::tuple<int64_t, int64_t, bool, py::object, py::object, py::object>;
+
+std::unique_ptr<BoundColumn> make_column(const std::vector<ChunkArguments>& chunks) {
+  auto column = std::make_unique<BoundColumn>();
+  for (const auto& [count, first, wide, validity, offsets, data] : chunks) {
+    BinaryChunk chunk{count, first, wide, {}, {}, {}};
+    chunk.validity = kept(validity, column->views);
+    chunk.offsets = kept(offsets, column->views);
+    chunk.data = kept(data, column->views);
+    if (!column->add(chunk)) throw py::value_error("a chunk has fewer values than it says");
+  }
+  return column;
+}
+
+void attach_column(const py::object& self, const py::object& from, const py::object& indices) {
+  auto& extents = py::cast<BoundExtents&>(self);
+  const auto& column = py::cast<const BoundColumn&>(from);
+  const std::vector<int64_t> rows = rows_of(indices, column.size());
+  if (rows.size() != extents.size()) throw py::value_error("there must be a row for each sample");
+  // what the bytes lie in
+  extents.parts = extents.parts ? py::object(py::make_tuple(extents.parts, from)) : from;
+  for (size_t i = 0; i < rows.size(); i++) {
+    Extent& extent = extents.extents[i];
+    ByteSpan value;
+    const BinaryColumn::Found found = column.find(rows[i], value);
+    if (found == BinaryColumn::Found::null && *extents.path(i)) continue;
+    if (found == BinaryColumn::Found::damaged) extent.corrupt = "it lies outside of its table";
+    extent.memory = value;
+    extent.length = static_cast<int64_t>(value.size);
+    extent.rows = {};
+    extent.in_memory = true;
+  }
+}
+
+py::array_t<int64_t> column_lengths(const BoundColumn& column, const py::object& indices) {
+  const std::vector<int64_t> rows = rows_of(indices, column.size());
+  py::array_t<int64_t> lengths(static_cast<py::ssize_t>(rows.size()));
+  int64_t* out = lengths.mutable_data();
+  for (const int64_t row : rows) {
+    ByteSpan value;
+    const bool null = column.find(row, value) == BinaryColumn::Found::null;
+    *out++ = null ? -1 : static_cast<int64_t>(value.size);
+  }
+  return lengths;
 }
 
 /// Number of columns of the array that `plan_fetches` returns.
@@ -447,6 +501,7 @@ void bind_extents(py::module_& m) {
              return std::count(extents.seekable.begin(), extents.seekable.end(), uint8_t{1});
            })
       .def("attach", &attach, py::arg("index"), py::arg("data"))
+      .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"))
       .def("attach_rows", &attach_rows, py::arg("index"), py::arg("header"), py::arg("rows"),
            py::arg("at"))
       .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"), py::arg("scaled"))
@@ -462,6 +517,10 @@ void bind_extents(py::module_& m) {
       .def("path", &path_of, py::arg("index"))
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
 
+  py::class_<BoundColumn>(m, "BinaryColumn")
+      .def(py::init(&make_column), py::arg("chunks"))
+      .def("__len__", &BoundColumn::size)
+      .def("lengths", &column_lengths, py::arg("rows"));
   py::class_<RecordTable>(m, "RecordTable")
       .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "decode_task.h"
+#include "io/binary_column.h"
 #include "io/extents.h"
 #include "python/python_view.h"
 
@@ -17,6 +18,11 @@ struct BoundExtents : Extents {
   using Extents::Extents;
   std::vector<View> views;
   py::object parts;
+};
+
+/// A column and the buffers that it lies in.
+struct BoundColumn : BinaryColumn {
+  std::vector<View> views;
 };
 
 /// Rows that a job looks up; their extents are filled then.

@@ -1,0 +1,279 @@
+"""Source of the rows of an Arrow table, as a Hugging Face dataset has them.
+
+Images are values of the table, where they lie in memory or in a mapped file, or files that it
+names. Nothing is copied: the core decodes from the table's own memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fastdata import _native
+from fastdata.errors import FastdataError, printable
+from fastdata.once import once
+from fastdata.storage.arrow import stored_type
+from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, joined, values_in
+from fastdata.storage.field_source import MissingError
+from fastdata.storage.fields import BLOBS, LABEL, Field
+from fastdata.storage.listed import LearningSource
+from fastdata.storage.seek_cache import SeekCache
+from fastdata.storage.source import Blob, BlobColumn, Gathered, Hints, Rows, Source
+from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
+
+
+class TableSource(LearningSource):
+    """Source of the rows of a table.
+
+    Args:
+        rows: The rows.
+        cache: As of `LearningSource`.
+        like: A source of the same rows, with which it shares what was read of columns; and the
+            formats of fields.
+    """
+
+    hints = Hints(
+        changed="Load the dataset again; remove its cache files before, if that fails, too.",
+        missing="Put the file back, or load the dataset again.",
+    )
+
+    def __init__(
+        self, rows: TableRows, cache: SeekCache | None = None, like: Source | None = None
+    ) -> None:
+        self._rows, self.location = rows, rows.location
+        numbers = rows.numbers
+        super().__init__(rows.table.num_rows if numbers is None else len(numbers), cache)
+        self._parts = {part.field.name: part for part in rows.parts}
+        self._blobs: dict[str, _Blobs] = {}
+        self._columns: dict[tuple[str, ...], TableColumn] = {}
+        self.fields: Sequence[Field] = tuple(part.field for part in rows.parts)
+        if isinstance(like, TableSource):
+            self.fields, self.upright = like.fields, like.upright
+            self._blobs, self._columns = like._blobs, like._columns
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of classes."""
+        return self._rows.classes
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    @property
+    def summary(self) -> str:
+        """See `Source.summary`."""
+        return f"{super().summary} in a table"
+
+    def _places(self, rows: Rows) -> Rows:
+        """Return the places of rows in the table."""
+        return rows if self._rows.numbers is None else self._rows.numbers[rows]
+
+    def _place(self, row: int) -> int:
+        return row if self._rows.numbers is None else int(self._rows.numbers[row])
+
+    def _name(self, row: int) -> str:
+        return f"{self._rows.name}#{self._place(row)}"
+
+    def key(self, row: int) -> str:
+        """See `Source.key`: its number in the table and its path, unless a column has names."""
+        place = self._place(row)
+        if self._rows.names is not None:
+            return str(self._column((self._rows.names,)).values(np.array([place]))[0].as_py())
+        images = next((one.name for one in self.fields if one.kind == "image"), None)
+        path = None if images is None else self._blobs_of(images).path(place)
+        return f"{place}" if path is None else f"{place}:{path}"
+
+    def describe(self, row: int) -> str:
+        """See `Source.describe`."""
+        place = self._place(row)
+        ends = list(accumulate(count for count, _ in self._rows.files))
+        number = bisect_right(ends, place)
+        path = self._rows.files[number][1] if number < len(ends) else ""
+        where = f" in {path}" if path else ""
+        return f"{self.location}: sample {row} ({printable(self.key(row))}){where}"
+
+    def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
+        """See `Source.gather`."""
+        blobs, columns = {}, {}
+        for name in fields:
+            if self.field(name).kind not in BLOBS:
+                columns[name] = self.column(name, rows)
+                continue
+            places = self._places(rows)
+            found = self._blobs_of(name)
+            paths = found.paths(places)
+            if name == "image":
+                blobs[name] = self._images(rows, paths)
+            else:
+                turns = self.upright and self.field(name).kind == "image"
+                unknown = np.full(len(rows), -1, np.int8) if turns else None
+                blobs[name] = BlobColumn(_native.Extents(paths, orientations=unknown))
+            found.attach(blobs[name].extents, places)
+        return Gathered(blobs, columns)
+
+    def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
+        """See `Source.encoded`."""
+        self.field(field, BLOBS)
+        if data is not None:
+            return self._turned(data, field)
+        found, places = self._blobs_of(field), np.array([self._place(row)])
+        (path,) = found.paths(places)
+        if path:
+            if "://" in path:
+                detail = f"its {field} is at {path}, which is not on this machine"
+                raise self.problem(row, detail, "file_missing", _EMBED)
+            return self._file(row, path, field)
+        extents = _native.Extents([path])
+        found.attach(extents, places)
+        try:
+            data = extents.read(0)
+        except ValueError as error:
+            raise self.problem(row, str(error).removeprefix(": "), "corrupt_index") from None
+        if not data and field == "image":
+            error = self.problem(row, "it has no image")
+            raise MissingError(error.what, error.hint)
+        return self._turned(data, field)
+
+    def column(self, field: str, rows: Rows | None = None) -> Column:
+        """See `Source.column`.
+
+        Raises:
+            SampleError: A value cannot be decoded.
+        """
+        about = self.field(field, ("column",))
+        part = self._parts[field]
+        places = self._rows.numbers if rows is None else self._places(rows)
+        values = self._column(part.place).values(places)
+        if about == LABEL:
+            found: npt.NDArray[Any] = np.array(as_column(values), np.int64)
+            return found
+        if part.decode is not None:
+            return as_objects(self._decoded(part.decode, about, values, rows))
+        kind = part.type or stored_type(values.type)
+        if kind != values.type:
+            values = values.cast(kind)
+        return values if about.nullable else as_column(values)
+
+    def _decoded(
+        self, decode: Decode, about: Field, values: pa.Array, rows: Rows | None
+    ) -> list[Any]:
+        """Return values after a function of another library, which may raise anything."""
+        found = []
+        for slot, value in enumerate(values.to_pylist()):
+            try:
+                found.append(None if value is None else decode(value))
+            except FastdataError:
+                raise
+            except Exception as error:
+                row = slot if rows is None else int(rows[slot])
+                detail = f"its {about.name} cannot be decoded: {type(error).__name__}: {error}"
+                raise self.problem(row, detail) from error
+        return found
+
+    def _blobs_of(self, field: str) -> _Blobs:
+        found = self._blobs.get(field)
+        if found is None:
+            chunks = chunks_of(self._rows.table, self._parts[field].place)
+            found = self._blobs[field] = _Blobs(chunks)
+        return found
+
+    def _column(self, place: tuple[str, ...]) -> TableColumn:
+        found = self._columns.get(place)
+        if found is None:
+            found = self._columns[place] = TableColumn(chunks_of(self._rows.table, place))
+        return found
+
+
+_EMBED = (
+    "Put the bytes into the table: dataset.with_format('arrow').map("
+    "datasets.table.embed_table_storage, batched=True).with_format(None)"
+)
+
+
+class TableColumn:
+    """Values of a column, in chunks; small ones are joined on first use.
+
+    Args:
+        chunks: The chunks, of one type.
+    """
+
+    def __init__(self, chunks: Sequence[pa.Array]) -> None:
+        self._chunks = chunks
+        self._starts = np.cumsum([0, *map(len, chunks)])
+        self._whole: pa.Array | None = None
+
+    @once
+    def _is_small(self) -> bool:
+        """Whether all values may be in memory; one chunk stays where it is."""
+        return len(self._chunks) == 1 or sum(one.nbytes for one in self._chunks) <= KEPT_BYTES
+
+    def values(self, places: Rows | None) -> pa.Array:
+        """Return the values at some places, in their order; all without ``places``."""
+        whole = self._whole
+        if whole is None and (places is None or self._is_small):
+            whole = joined(self._chunks)
+            if self._is_small:
+                self._whole = whole
+        if whole is not None:
+            return whole if places is None else joined([whole], places)
+        assert places is not None
+        if not len(places):
+            return self._chunks[0][:0]
+        numbers = np.searchsorted(self._starts, places, "right") - 1
+        chunks = self._chunks
+        return values_in(
+            lambda chosen: [chunks[one] for one in chosen], numbers, places - self._starts[numbers]
+        )
+
+
+class _Blobs:
+    """Images or other files of a table: their bytes, or else their paths.
+
+    Args:
+        chunks: Structs of ``bytes`` and ``path``.
+    """
+
+    def __init__(self, chunks: Sequence[pa.Array]) -> None:
+        contents = [_binary(child_of(chunk, "bytes")) for chunk in chunks]
+        self._column = _native.BinaryColumn(list(map(_native_chunk, contents)))
+        self._lacks = any(chunk.null_count for chunk in contents)
+        self._paths = TableColumn([child_of(chunk, "path") for chunk in chunks])
+
+    def path(self, place: int) -> str | None:
+        """Return the path in a row, which may be that of an archive's member."""
+        found: str | None = self._paths.values(np.array([place]))[0].as_py()
+        return found
+
+    def paths(self, places: Rows) -> list[str]:
+        """Return the files of rows that hold no bytes; "" for others."""
+        found = [""] * len(places)
+        if self._lacks:
+            slots = np.flatnonzero(self._column.lengths(places) < 0)
+            values = self._paths.values(places[slots]).to_pylist() if len(slots) else ()
+            for slot, path in zip(slots.tolist(), values, strict=True):
+                found[slot] = path or ""
+        return found
+
+    def attach(self, extents: _native.Extents, places: Rows) -> None:
+        """Set the bytes of rows that have no path."""
+        extents.attach_column(self._column, places)
+
+
+def _binary(chunk: pa.Array) -> pa.Array:
+    """Return bytes in a layout of offsets: views are copied."""
+    types, kind = pa.types, chunk.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return chunk
+    return chunk.cast(pa.large_binary())
+
+
+def _native_chunk(chunk: pa.Array) -> tuple[Any, ...]:
+    validity, offsets, data = chunk.buffers()
+    wide = pa.types.is_large_binary(chunk.type)
+    return len(chunk), chunk.offset, wide, validity if chunk.null_count else None, offsets, data

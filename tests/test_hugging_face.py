@@ -1,0 +1,754 @@
+"""`datasets.Dataset` in place: the values that `datasets` gives, natively."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import hub_datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hub_datasets import DATASETS
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata import DataLoader, ImageDataset, Ragged, _native
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
+from fastdata.storage.fields import IMAGE, LABEL
+from fastdata.storage.table_rows import Part, TableRows
+from fastdata.storage.tables import TableSource
+from fastdata.transforms import CenterCrop, Compose, RandomResizedCrop, Resize
+
+# `datasets` leaves files of metadata open.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+Make = Callable[[Any, Path], Any]
+
+
+def value_at(row: dict[str, Any], name: str) -> Any:
+    """The value of a column, or of a dict in it."""
+    if name in row:
+        return row[name]
+    first, _, rest = name.partition(".")
+    return None if row[first] is None else value_at(row[first], rest)
+
+
+def plain(value: Any) -> Any:
+    """The value with lists for arrays, and pixels for images."""
+    if isinstance(value, Image.Image):
+        return value.mode, np.asarray(value).tolist()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def as_rgb(image: Any) -> Any:
+    return None if image is None else image.convert("RGB")
+
+
+def expected(row: dict[str, Any], field: Any, image: str, label: str) -> Any:
+    """The value that `datasets` gives in the place of a field."""
+    if field == IMAGE:
+        found = value_at(row, image)
+        return found if getattr(found, "mode", "") == "L" and image == "image" else as_rgb(found)
+    found = value_at(row, label if field == LABEL else field.name)
+    return as_rgb(found) if field.kind == "image" else found
+
+
+@pytest.fixture(params=DATASETS, ids=lambda make: make.__name__)
+def made(request: pytest.FixtureRequest, hugging_face: Any, tmp_path: Path) -> Any:
+    """A dataset; the rows that `datasets` gives; its columns of image and label."""
+    make: Make = request.param
+    (tmp_path / "data").mkdir()
+    dataset = make(hugging_face, tmp_path / "data")
+    image, label = DATASETS[make]
+    decoding = dataset
+    if not getattr(dataset.features.get(image), "decode", True):
+        decoding = dataset.cast_column(image, hugging_face.Image())
+    return dataset, [decoding[at] for at in range(len(decoding))], image, label
+
+
+def test_samples_have_the_values_of_datasets(made: Any) -> None:
+    dataset, rows, image, label = made
+    opened = ImageDataset(dataset)
+    schema = {field.name: field for field in opened.source.fields}
+    assert ("label" in schema and schema["label"] == LABEL) == bool(label)
+    assert opened.classes == list(getattr(dataset.features.get(label), "names", ()))
+    # Every column is there, under its own name or as image and label.
+    assert {*dataset.column_names} <= {*schema, image, label} | {image.partition(".")[0]}
+    opened.fields = tuple(schema)
+    assert len(opened) == len(rows)
+    for at, row in enumerate(rows):
+        for (name, field), value in zip(schema.items(), opened[at], strict=True):
+            assert plain(value) == plain(expected(row, field, image, label)), (at, name)
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+def test_batches_have_the_values_of_datasets(made: Any) -> None:
+    dataset, rows, image, label = made
+    opened = ImageDataset(dataset, Resize((20, 16)), color="rgb")
+    schema = {field.name: field for field in opened.source.fields}
+    opened.fields = tuple(
+        name for name, one in schema.items() if name == "image" or one.kind in ("column", "blob")
+    )
+    good = [at for at, row in enumerate(rows) if value_at(row, image) is not None]
+    loader: Any = DataLoader(opened, 4, sampler=good, num_workers=1, require_native=True)
+    for _ in range(2):  # with what the first epoch has learnt
+        seen = 0
+        for batch in loader:
+            columns = [one.list() if isinstance(one, Ragged) else list(one) for one in batch]
+            for sample in zip(*columns, strict=True):
+                row = rows[good[seen]]
+                found = dict(zip(opened.fields, sample, strict=True))
+                pixels = found.pop("image").permute(1, 2, 0).numpy().astype(int)
+                image_of = value_at(row, image)
+                if image_of.mode != "L" or image == "img":  # an Image(mode="L") has lost its colour
+                    resized = image_of.convert("RGB").resize((16, 20), Image.Resampling.BILINEAR)
+                    assert np.abs(pixels - np.asarray(resized)).max() <= 1
+                for name, value in found.items():
+                    wanted = expected(row, schema[name], image, label)
+                    assert plain(value) == plain(wanted), (seen, name)
+                seen += 1
+        assert seen == len(good)
+
+
+# --- functions of a batch --------------------------------------------------------------------
+
+
+def dataset_of(datasets: Any, root: Path, make: Make = hub_datasets.shards_on_disk) -> Any:
+    (root / "made").mkdir()
+    return make(datasets, root / "made")
+
+
+def keeps_all(transform: Any) -> Any:
+    def apply(batch: dict[str, Any]) -> dict[str, Any]:
+        batch["pixels"] = [transform(one.convert("RGB")) for one in batch["image"]]
+        del batch["image"]
+        return batch
+
+    return apply
+
+
+def makes_new(transform: Any) -> Any:
+    def apply(examples: dict[str, Any]) -> dict[str, Any]:
+        images = [image.convert("RGB") for image in examples["image"]]
+        found = {"label": examples["label"], "text": list(examples["text"])}
+        return {**found, "image": [transform(image) for image in images]}
+
+    return apply
+
+
+def zips(transform: Any) -> Any:
+    def convert(image: Any) -> Any:
+        return transform(image.convert("RGB"))
+
+    def apply(batch: dict[str, Any]) -> dict[str, Any]:
+        pairs = [(convert(i), t) for i, t in zip(batch.pop("image"), batch["text"], strict=False)]
+        return {"x": [image for image, _ in pairs], "t": [text for _, text in pairs]}
+
+    return apply
+
+
+def maps(transform: Any) -> Any:
+    return lambda batch: {
+        "x": list(map(transform, [one.convert("RGB") for one in batch["image"]])),
+        "boxes": batch["boxes"],
+        "number": batch["number"],
+    }
+
+
+PROVEN = [keeps_all, makes_new, zips, maps]
+
+
+@pytest.fixture
+def rows(hugging_face: Any) -> Any:
+    """Photographs, of which some are grey or turned, with columns of several types."""
+    features = {
+        "image": hugging_face.Image(),
+        "label": hugging_face.ClassLabel(names=hub_datasets.NAMES),
+        "text": hugging_face.Value("string"),
+        "boxes": hugging_face.List(hugging_face.Value("float32"), length=4),
+        "number": hugging_face.Value("float32"),
+    }
+    images = [hub_datasets.turned(number) for number in range(11)]
+    images[4] = hub_datasets.encoded(hub_datasets.pixels(4).convert("L"))
+    columns = {
+        "image": list(map(hub_datasets.cell, images)),
+        "label": [number % 3 for number in range(11)],
+        "text": [f"text {number}" for number in range(11)],
+        "boxes": [[number / 3] * 4 for number in range(11)],
+        "number": [number / 3 for number in range(11)],
+    }
+    return hugging_face.Dataset.from_dict(columns, hugging_face.Features(features)).shuffle(seed=2)
+
+
+def steps(v2: Any) -> Any:
+    size = [v2.Resize(24), v2.CenterCrop(20)]
+    return v2.Compose([*size, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+def same_batches(these: Any, those: Any, image: str) -> None:
+    for one, other in zip(these, those, strict=True):
+        assert list(one) == list(other)
+        assert (one[image] - other[image]).abs().max() <= 1.001 / 255
+        for key in one.keys() - {image}:
+            assert type(one[key]) is type(other[key])
+            assert str(one[key]) == str(other[key])
+
+
+@pytest.mark.parametrize("make", PROVEN)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_functions_of_a_batch_that_are_proven(make: Any, workers: int, rows: Any, v2: Any) -> None:
+    dataset = rows.with_transform(make(steps(v2)))
+    loader: Any = DataLoader(dataset, 4, num_workers=workers, require_native=True)
+    image = {"keeps_all": "pixels", "makes_new": "image"}.get(make.__name__, "x")
+    for _ in range(2):
+        same_batches(loader, torch.utils.data.DataLoader(dataset, 4), image)
+
+
+def test_fastdatas_own_transforms_make_tensors(rows: Any) -> None:
+    dataset = rows.with_transform(zips(Compose([Resize(24), CenterCrop(20)])))
+    loader: Any = DataLoader(dataset, 4, num_workers=1, require_native=True)
+    for one, other in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
+        assert one["x"].dtype == other["x"].dtype == torch.uint8 and one["t"] == other["t"]
+        assert (one["x"].int() - other["x"].int()).abs().max() <= 1
+    dataset = rows.with_transform(
+        lambda b: {"x": [Resize(9)(one.convert("RGB")) for one in b["image"]]}
+    )
+    with pytest.warns(SlowPathWarning, match="torch path"):
+        DataLoader(dataset, 4)
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    images = torch.stack([one["pixels"] for one in samples])
+    return {"pixel_values": images, "labels": torch.tensor([one["label"] for one in samples])}
+
+
+def test_a_collate_function_gets_the_same_dicts(rows: Any, v2: Any) -> None:
+    dataset = rows.with_transform(keeps_all(steps(v2)))
+    given: Any = {"batch_size": 4, "collate_fn": collate}
+    loader: Any = DataLoader(dataset, **given, num_workers=1, require_native=True)
+    same_batches(loader, torch.utils.data.DataLoader(dataset, **given), "pixel_values")
+
+
+def test_subsets_and_concatenations_of_transformed_datasets(rows: Any, v2: Any) -> None:
+    dataset = rows.with_transform(keeps_all(steps(v2)))
+    both: Any = ConcatDataset([Subset(dataset, [5, 1, 1]), dataset])
+    loader: Any = DataLoader(both, 4, num_workers=1, require_native=True)
+    same_batches(loader, torch.utils.data.DataLoader(both, 4), "pixels")
+
+
+def test_bad_samples_are_zeroed_under_the_functions_own_key(rows: Any, v2: Any) -> None:
+    broken = hub_datasets.cell(b"no image")
+    bad = rows.cast_column("image", datasets_image(rows, decode=False)).map(
+        lambda row: {"image": broken if row["text"] == "text 5" else row["image"]}
+    )
+    bad = bad.cast_column("image", datasets_image(rows)).with_transform(keeps_all(steps(v2)))
+    loader: Any = DataLoader(bad, 11, num_workers=1, on_error="zero", device="cpu")
+    with pytest.warns(UserWarning, match="could not be decoded"):
+        (batch,) = loader
+    at = batch["text"].index("text 5")
+    assert batch["valid"].tolist() == [number != at for number in range(11)]
+    assert not batch["pixels"][at].any() and batch["pixels"][at - 1].any()
+
+
+def datasets_image(rows: Any, **options: Any) -> Any:
+    return type(rows.features["image"])(**options)
+
+
+def test_a_step_that_the_core_does_not_know_runs_in_workers(rows: Any, v2: Any) -> None:
+    unknown = v2.Compose([*steps(v2).transforms, v2.Lambda(lambda image: 1 - image)])
+    dataset = rows.with_transform(keeps_all(unknown))
+    with pytest.warns(UserWarning, match="workers path"):
+        loader: Any = DataLoader(dataset, 4)
+    same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "pixels")
+
+
+COUNT = [0]
+
+
+def counted(image: Any) -> Any:
+    COUNT[0] += 1
+    return image
+
+
+def unproven(t: Any) -> dict[str, Any]:
+    """Functions that may tell rows apart, by a part of the reason."""
+
+    def not_converted(b: Any) -> Any:
+        return {"x": [t(one) for one in b["image"]]}
+
+    def greyed(b: Any) -> Any:
+        return {"x": [t(one.convert("L").convert("RGB")) for one in b["image"]]}
+
+    def by_place(b: Any) -> Any:
+        return {"x": [t(one.convert("RGB")) for at, one in enumerate(b["image"]) if at >= 0]}
+
+    def by_length(b: Any) -> Any:
+        images = [t(one.convert("RGB")) for one in b["image"]]
+        return {"x": images if len(images) < 9 else []}
+
+    def sliced(b: Any) -> Any:
+        return {"x": [t(one.convert("RGB")) for one in b["image"]][:100]}
+
+    def first_of_all(b: Any) -> Any:
+        images = [one.convert("RGB") for one in b["image"]]
+        return {"x": [t(images[0]) for _ in b["image"]]}
+
+    def appending(b: Any) -> Any:
+        found: list[Any] = []
+        for one in b["image"]:
+            found.append(t(one.convert("RGB")))
+        return {"x": found}
+
+    def counting(b: Any) -> Any:
+        count = 0
+        found = [t(one.convert("RGB")) for one in b["image"] if (count := count + 1) < 9]
+        return {"x": found}
+
+    def cut_off(b: Any) -> Any:
+        return {"x": [t(i.convert("RGB")) for i, _ in zip(b["image"], [0] * 5, strict=False)]}
+
+    def by_label(b: Any) -> Any:
+        pairs = zip(b["image"], b["label"], strict=True)
+        return {"x": [t(i.convert("RGB")) if n else None for i, n in pairs]}
+
+    def by_chance(b: Any) -> Any:
+        images = [one.convert("RGB") for one in b["image"]]
+        return {"x": [t(one) if random.random() < 0.5 else t(one.copy()) for one in images]}
+
+    def with_the_image(b: Any) -> Any:
+        b["x"] = [t(one.convert("RGB")) for one in b["image"]]
+        return b
+
+    def two(b: Any) -> Any:
+        return {name: [t(one.convert("RGB")) for one in b["image"]] for name in ("x", "y")}
+
+    def other_rows(b: Any) -> Any:
+        images = [t(one.convert("RGB")) for one in b["image"]]
+        return {"x": images + images}
+
+    def numbered(b: Any) -> Any:
+        return {"x": [t(one.convert("RGB")) for one in b["image"]], "n": [1.0, 2.0, 3.0]}
+
+    def calls_another(b: Any) -> Any:
+        return {"x": [t(counted(one).convert("RGB")) for one in b["image"]]}
+
+    def tokens(b: Any) -> Any:
+        return {
+            "x": [t(one.convert("RGB")) for one in b["image"]],
+            "n": [ord(s) for s in b["text"]],
+        }
+
+    return {
+        "calls Compose before": not_converted,
+        "mode 'L', not to RGB": greyed,
+        "calls enumerate": by_place,
+        "calls len": by_length,
+        "takes a slice": sliced,
+        "each row's own image": first_of_all,
+        "calls append": appending,
+        "sets something in a loop": counting,
+        "calls zip with other than columns": cut_off,
+        "bool": by_label,
+        "depends on chance": by_chance,
+        "hands on images as they are stored": with_the_image,
+        "2 columns of images": two,
+        "not one value for each row": other_rows,
+        "'n' of its result": numbered,
+        "in a loop": calls_another,
+        "uses ord": tokens,
+    }
+
+
+UNPROVEN = list(unproven(None))
+
+
+@pytest.mark.parametrize("reason", UNPROVEN)
+def test_functions_of_a_batch_that_are_not_proven(reason: str, rows: Any, v2: Any) -> None:
+    function = unproven(steps(v2))[reason]
+    dataset = rows.with_transform(function)
+    with pytest.warns(SlowPathWarning) as warned:
+        loader: Any = DataLoader(dataset, 4)
+    (words,) = (str(one.message) for one in warned)
+    assert reason in words and loader.explain().startswith("torch: "), words
+    if reason != "hands on images as they are stored":
+        assert "ImageDataset(dataset.with_format(None), transform=...)" in words
+
+
+def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
+    with pytest.warns(SlowPathWarning) as warned:
+        DataLoader(rows.with_format("torch"), 4)
+    words = str(warned[0].message)
+    assert "is of the format 'torch'" in words
+    line = words[words.index("fastdata.ImageDataset(") : words.index("transform=...") + 14]
+    with pytest.warns(UserWarning, match="without a transform"):
+        DataLoader(rows, 4)
+    import fastdata
+
+    code = line.rstrip(",").replace("...", "transform")
+    names = {"fastdata": fastdata, "dataset": rows, "transform": steps(v2)}
+    loader: Any = DataLoader(eval(code, names), 4, require_native=True)
+    found = torch.cat([labels for _, labels in loader]).tolist()
+    assert found == rows["label"][:]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct:UserWarning")
+def test_a_stream_is_told_how_its_files_are_read(rows: Any, v2: Any) -> None:
+    def apply(row: Any) -> Any:
+        return {"x": steps(v2)(row["image"].convert("RGB")).numpy(), "label": row["label"]}
+
+    stream = rows.to_iterable_dataset().map(apply, remove_columns=rows.column_names)
+    loader: Any = DataLoader(stream.with_format("torch"), 4)
+    with pytest.warns(UserWarning, match="is an IterableDataset, which decides") as warned:
+        batches = list(loader)
+    assert [len(batch["label"]) for batch in batches] == [4, 4, 3]
+    words = str(warned[0].message)
+    assert "without streaming=True" in words and "fastdata index" in words
+
+
+# --- what ImageDataset makes of it -------------------------------------------------------------
+
+
+def oriented(datasets: Any, root: Path) -> Any:
+    """JPEGs of each orientation, as images and as further ones, and as files."""
+    files = [root / f"{number}.jpg" for number in range(9)]
+    for number, path in enumerate(files):
+        path.write_bytes(hub_datasets.turned(number))
+    values = [hub_datasets.cell(hub_datasets.turned(number)) for number in range(9)]
+    columns = {"image": values + list(map(str, files)), "second": values * 2}
+    features = datasets.Features({"image": datasets.Image(), "second": datasets.Image()})
+    return datasets.Dataset.from_dict(columns, features)
+
+
+def test_images_are_turned_as_datasets_turns_them(hugging_face: Any, tmp_path: Path) -> None:
+    dataset = oriented(hugging_face, tmp_path)
+    crops = {"image": CenterCrop(20), "second": CenterCrop(20)}
+    opened = ImageDataset(dataset, crops, fields=("image", "second"))
+    loader: Any = DataLoader(opened, 6, num_workers=1, require_native=True)
+    for _ in range(2):
+        found = [torch.cat(one) for one in zip(*loader, strict=True)]
+        for number, row in enumerate(dataset):
+            for name, images in zip(("image", "second"), found, strict=True):
+                width, height = row[name].size
+                left, top = round((width - 20) / 2), round((height - 20) / 2)
+                wanted = row[name].crop((left, top, left + 20, top + 20))
+                pixels = images[number].permute(1, 2, 0).numpy().astype(int)
+                assert np.abs(pixels - np.asarray(wanted)).max() <= 1, (number, name)
+    assert loader.stats().by_pillow == 0
+    as_stored = ImageDataset(dataset, exif_transpose=False)
+    assert as_stored[5][0].size == (45, 30) and ImageDataset(dataset)[5][0].size == (30, 45)
+
+
+MAPPINGS: dict[str, Callable[[Any], Any]] = {
+    "shuffle": lambda one: one.shuffle(seed=3),
+    "select": lambda one: one.select([6, 1, 1, 0]),
+    "range": lambda one: one.select(range(2, 6)),
+    "split": lambda one: one.train_test_split(0.4, seed=1)["test"],
+    "filter": lambda one: one.filter(lambda label: label != 1, input_columns="label"),
+    "sort": lambda one: one.sort("label"),
+    "shard": lambda one: one.shard(3, 1),
+    "again": lambda one: one.shuffle(seed=3).select(range(1, 6)).shuffle(seed=4),
+    "twice": lambda one: one.select(range(1, 7)).select(range(1, 4)),
+    "none": lambda one: one.select([]),
+    "renamed": lambda one: one.rename_column("image", "photo").shuffle(seed=1),
+    "flat": lambda one: one.shuffle(seed=1).flatten_indices(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement")
+@pytest.mark.parametrize("name", MAPPINGS)
+@pytest.mark.parametrize("make", [hub_datasets.shards_on_disk, hub_datasets.pushed_parquet])
+def test_mappings_of_rows(name: str, make: Make, hugging_face: Any, tmp_path: Path) -> None:
+    mapped = MAPPINGS[name](dataset_of(hugging_face, tmp_path, make))
+    column = "photo" if name == "renamed" else "image"
+    opened = ImageDataset(mapped, Resize((16, 12)))
+    assert len(opened) == len(mapped) and opened.targets == mapped["label"][:]
+    batches = list(DataLoader(opened, 3, num_workers=1, require_native=True))
+    images = [image for images, _ in batches for image in images]
+    for row, image in zip(mapped, images, strict=True):
+        resized = row[column].resize((12, 16), Image.Resampling.BILINEAR)
+        assert np.abs(image.permute(1, 2, 0).numpy().astype(int) - np.asarray(resized)).max() <= 1
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_torchs_workers(start: str, hugging_face: Any, tmp_path: Path) -> None:
+    saved = dataset_of(hugging_face, tmp_path)
+    opened = ImageDataset(saved.shuffle(seed=1), CenterCrop(8), fields=("image", "label", "key"))
+    options: Any = {"num_workers": 2, "multiprocessing_context": start}
+    for one in (opened, torch.utils.data.Subset(opened, [3, 1])):
+        loader = torch.utils.data.DataLoader(one, 2, **options)
+        found = [key for *_, keys in loader for key in keys]
+        assert found == [one[at][2] for at in range(len(one))]
+
+
+def test_pickles_name_the_files_and_not_their_bytes(hugging_face: Any, tmp_path: Path) -> None:
+    saved = dataset_of(hugging_face, tmp_path)
+    packed = pickle.dumps(ImageDataset(saved))
+    assert saved[0]["image"].tobytes() == pickle.loads(packed)[0][0].tobytes()
+    assert len(packed) < 10_000 and hub_datasets.jpeg(0)[50:150] not in packed
+
+
+def test_threads(hugging_face: Any, tmp_path: Path) -> None:
+    saved = dataset_of(hugging_face, tmp_path)
+    opened = ImageDataset(saved, fields=("image", "label", "key"))
+    expected = [opened[at][0].tobytes() for at in range(len(opened))]
+    fresh = ImageDataset(saved, fields=("image", "label", "key"))
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda at: fresh[at % len(fresh)][0].tobytes(), range(70))
+    assert list(found) == expected * 10
+
+
+def photographs(datasets: Any, root: Path) -> Any:
+    """JPEGs that are large enough for seek points, in several files."""
+    cells = [
+        hub_datasets.cell(hub_datasets.encoded(hub_datasets.pixels(at, (500, 400)), quality=90))
+        for at in range(12)
+    ]
+    columns = {"image": cells, "label": [at % 3 for at in range(12)]}
+    names = datasets.ClassLabel(names=hub_datasets.NAMES)
+    features = datasets.Features({"image": datasets.Image(), "label": names})
+    datasets.Dataset.from_dict(columns, features).save_to_disk(root / "saved", num_shards=2)
+    return datasets.load_from_disk(root / "saved")
+
+
+def test_seek_points_are_learnt_and_kept(hugging_face: Any, tmp_path: Path) -> None:
+    saved, file = photographs(hugging_face, tmp_path), tmp_path / "points"
+    crop = RandomResizedCrop(32)
+
+    def seekable(dataset: Any, epochs: int = 1) -> int:
+        opened = ImageDataset(dataset, crop, cache=file)
+        loader: Any = DataLoader(opened, 4, num_workers=1, seed=1, require_native=True)
+        for _ in range(epochs):
+            list(loader)
+        return int(loader.stats().with_seek_points)
+
+    assert seekable(saved) == 0
+    # Rows are known again in another order, and in a part.
+    assert seekable(saved.shuffle(seed=1)) == 12
+    assert seekable(saved.shuffle(seed=2).select(range(5))) == 5
+    # A part without a mapping is another table.
+    assert seekable(saved.select(range(3, 8))) == 0
+    assert seekable(hugging_face.Dataset.from_list(list(saved)), 2) == 12
+
+
+def test_a_change_of_the_files_drops_their_seek_points(hugging_face: Any, tmp_path: Path) -> None:
+    saved, file = photographs(hugging_face, tmp_path), tmp_path / "points"
+    list(DataLoader(ImageDataset(saved, CenterCrop(8), cache=file), 4))
+    for arrow in (tmp_path / "saved").glob("*.arrow"):
+        os.utime(arrow, (1, 1))
+    again: Any = DataLoader(ImageDataset(saved, CenterCrop(8), cache=file), 4)
+    list(again)
+    assert again.stats().with_seek_points == 0
+
+
+def test_errors_name_the_row_and_the_file(hugging_face: Any, tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(hub_datasets.jpeg(0))
+    damaged = hub_datasets.jpeg(1)[:-200]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        yield {"image": {"bytes": hub_datasets.jpeg(2), "path": "good.jpg"}, "label": 0}
+        yield {"image": str(path), "label": 1}
+        yield {"image": {"bytes": damaged, "path": "damaged.jpg"}, "label": 2}
+        yield {"image": {"bytes": b"no image", "path": None}, "label": 0}
+        yield {"image": None, "label": 1}
+        yield {"image": {"bytes": None, "path": "https://nowhere.invalid/a.jpg"}, "label": 1}
+
+    names = hugging_face.ClassLabel(names=hub_datasets.NAMES)
+    features = hugging_face.Features({"image": hugging_face.Image(), "label": names})
+    made = hugging_face.Dataset.from_generator(rows, features, cache_dir=str(tmp_path / "cache"))
+    path.unlink()
+    (arrow,) = (one["filename"] for one in made.cache_files)
+    wanted = {
+        1: (DatasetError, f"sample 0 (1:{path}) in {arrow}: "),
+        2: (SampleError, f"sample 1 (2:damaged.jpg) in {arrow}: "),
+        3: (SampleError, f"sample 2 (3) in {arrow}: "),
+        4: (SampleError, f"sample 3 (4) in {arrow}: it has no image"),
+        5: (DatasetError, f"sample 4 (5:https://nowhere.invalid/a.jpg) in {arrow}: "),
+    }
+    opened = ImageDataset(made.select([1, 2, 3, 4, 5, 0]), Resize((8, 8)))
+    for sample, (row, (kind, words)) in enumerate(wanted.items()):
+        loader: Any = DataLoader(opened, 1, sampler=[sample], num_workers=1)
+        with pytest.raises(kind) as raised:
+            list(loader)
+        assert words in str(raised.value), row
+        if row != 4:
+            with pytest.raises(kind) as raised:
+                opened[sample]
+            assert words in str(raised.value), row
+    with pytest.raises(DatasetError, match=r"its image is at https://nowhere(.|\n)*embed_table"):
+        opened[4]
+    with pytest.raises(DatasetError, match=f"its image is missing: {path}"):
+        opened[0]
+    assert opened[3] == (None, 1)  # as `datasets` has it
+    skipping: Any = DataLoader(opened, 6, num_workers=1, on_error="skip")
+    with pytest.warns(UserWarning, match="5 samples could not be decoded"):
+        ((_, labels),) = skipping
+    assert labels.tolist() == [0] * 6
+
+
+def test_boxes_in_a_dict_follow_their_image(hugging_face: Any, tmp_path: Path, v2: Any) -> None:
+    from torchvision import tv_tensors
+
+    dataset = dataset_of(hugging_face, tmp_path, hub_datasets.objects_jsonl)
+    transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.Resize((60, 80)), v2.ToImage()])
+    opened = ImageDataset(
+        dataset,
+        transforms=transform,
+        fields=("image", "objects.bbox", "objects.categories"),
+        formats={"objects.bbox": "xywh"},
+    )
+    loader: Any = DataLoader(opened, 1, num_workers=1, require_native=True, collate_fn=list)
+    for row, ((image, target),) in zip(dataset, loader, strict=True):
+        box = row["objects"]["bbox"] or torch.zeros(0, 4)
+        size = row["image"].size[::-1]
+        boxes = tv_tensors.BoundingBoxes(box, format="XYWH", canvas_size=size)
+        boxes = v2.functional.convert_bounding_box_format(boxes, new_format="XYXY")
+        _, wanted = transform(row["image"].convert("RGB"), boxes)
+        assert image.shape[1:] == (60, 80)
+        assert torch.allclose(target["objects.bbox"], wanted.float(), atol=1e-3)
+        assert target["objects.categories"].tolist() == row["objects"]["categories"]
+
+
+def test_masks_follow_their_image(hugging_face: Any, tmp_path: Path, v2: Any) -> None:
+    dataset = dataset_of(hugging_face, tmp_path, hub_datasets.segmentation)
+    transform = v2.Compose([v2.RandomVerticalFlip(1.0), v2.CenterCrop(20), v2.ToImage()])
+    opened = ImageDataset(dataset, transforms=transform, fields=("image", "annotation"))
+    loader: Any = DataLoader(opened, 7, num_workers=1, require_native=True)
+    ((_, masks),) = loader
+    for row, mask in zip(dataset, masks, strict=True):
+        wanted = transform(Image.fromarray(np.asarray(row["annotation"])))
+        assert torch.equal(mask.squeeze(0), wanted.squeeze(0))
+    kinds = {one.name: one.kind for one in opened.source.fields}
+    assert kinds["annotation"] == kinds["instances_mask"] == "mask"
+    other = ImageDataset(dataset, formats={"annotation": "image"})
+    assert other.source.field("annotation").kind == "image"
+
+
+def test_datasets_that_cannot_be_read(hugging_face: Any, tmp_path: Path) -> None:
+    plain = hugging_face.Dataset.from_dict({"text": ["a"], "data": [b"x"]})
+    with pytest.raises(UsageError, match=r"none of its columns is datasets.Image: text, data") as e:
+        ImageDataset(plain)
+    assert "cast_column(NAME, datasets.Image())" in str(e.value)
+    made = hub_datasets.in_memory(hugging_face, tmp_path)
+    with pytest.raises(UsageError, match=r"dataset\['train'\]"):
+        ImageDataset(hugging_face.DatasetDict({"train": made}))
+    with pytest.raises(UsageError, match="without streaming=True"):
+        ImageDataset(made.to_iterable_dataset())
+    with pytest.raises(UsageError, match=r"dataset.with_format\(None\), transform=") as e:
+        ImageDataset(made.with_transform(lambda batch: batch))
+    with pytest.raises(UsageError, match=r"of mode 'CMYK'.*\n.*cast_column"):
+        ImageDataset(made.cast_column("image", hugging_face.Image(mode="CMYK")))
+    with pytest.raises(UsageError, match="are for its columns of images: image"):
+        ImageDataset(made, formats={"label": "mask"})
+    with pytest.raises(UsageError, match="has no field 'img'"):
+        ImageDataset(made, fields=("img",))
+    with pytest.raises(UsageError, match="no index and no manifest"):
+        ImageDataset(made).row(0)
+
+    class Own(hugging_face.Dataset):  # type: ignore[misc]
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(key)
+
+    own = Own(made.data)
+    with pytest.raises(UsageError, match="Own has its own __getitem__, which would not be called"):
+        ImageDataset(own)
+    with pytest.warns(UserWarning, match="has its own __getitem__"):
+        DataLoader(own, 2)
+
+
+# --- the column of the core -----------------------------------------------------------------
+
+
+def native(array: Any) -> Any:
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    return _native.BinaryColumn(
+        [
+            (len(one), one.offset, pa.types.is_large_binary(one.type), *one.buffers())
+            for one in chunks
+        ]
+    )
+
+
+def read_all(column: Any, count: int) -> list[bytes]:
+    extents = _native.Extents([""] * count)
+    extents.attach_column(column, np.arange(count))
+    return [extents.read(at) for at in range(count)]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_column_is_read_where_it_lies(kind: Any) -> None:
+    values = [None if at % 4 == 1 else bytes([at]) * (at % 5) for at in range(40)]
+    whole = pa.array(values, kind)
+    sliced = pa.chunked_array([whole[3:11], whole[11:11], whole[30:]])
+    column = native(sliced)
+    wanted = sliced.to_pylist()
+    lengths = [-1 if one is None else len(one) for one in wanted]
+    assert column.lengths(np.arange(len(column))).tolist() == lengths
+    assert read_all(column, len(column)) == [one or b"" for one in wanted]
+    del whole, sliced
+    assert read_all(column, len(column)) == [one or b"" for one in wanted]
+    for row in (-1, len(column)):
+        with pytest.raises(IndexError):
+            column.lengths(np.array([row]))
+
+
+def test_a_column_is_not_copied() -> None:
+    data, offsets = np.arange(8, dtype=np.uint8), np.array([0, 3, 8], np.int32).tobytes()
+    column = _native.BinaryColumn([(2, 0, False, None, offsets, data)])
+    extents = _native.Extents([""] * 2)
+    extents.attach_column(column, np.array([1, 0]))
+    del column
+    data[:] = 7
+    assert [extents.read(0), extents.read(1)] == [b"\7" * 5, b"\7" * 3]
+
+
+@pytest.mark.parametrize("offsets", [[0, 9], [3, 2], [-1, 2]])
+def test_a_damaged_offset_is_an_error_of_its_sample(offsets: list[int]) -> None:
+    data = np.zeros(8, np.uint8)
+    column = _native.BinaryColumn(
+        [(1, 0, False, None, np.array(offsets, np.int32).tobytes(), data)]
+    )
+    extents = _native.Extents([""])
+    extents.attach_column(column, np.array([0]))
+    with pytest.raises(ValueError, match="outside of its table"):
+        extents.read(0)
+
+
+def test_buffers_that_are_too_short_are_refused() -> None:
+    data, offsets = bytes(8), bytes(12)
+    for chunk in ((3, 0), (1, 2), (-1, 0), (1, -1), (2**62, 2**62)):
+        with pytest.raises(ValueError, match="fewer values"):
+            _native.BinaryColumn([(*chunk, False, None, offsets, data)])
+    many = np.zeros(20, np.int32).tobytes()
+    with pytest.raises(ValueError, match="fewer values"):
+        _native.BinaryColumn([(19, 0, False, b"\0\0", many, data)])
+    column = _native.BinaryColumn([(2, 0, False, None, offsets, data)])
+    with pytest.raises(ValueError, match="a row for each sample"):
+        _native.Extents([""]).attach_column(column, np.array([0, 1]))
+
+
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "binary_view"])
+def test_other_layouts_of_bytes(kind: str) -> None:
+    blobs = [hub_datasets.jpeg(at) for at in range(6)]
+    data = pa.array([None, *blobs[1:]], pa.binary()).cast(getattr(pa, kind)())
+    paths = pa.array(["/nowhere.jpg", None, "b", None, None, None])
+    images = pa.StructArray.from_arrays([data, paths], ["bytes", "path"])
+    table = pa.table({"x": pa.chunked_array([images[:2], images[2:]])})
+    rows = TableRows(table, [Part(IMAGE, ("x",))], np.array([5, 2, 0, 3]), name="x")
+    source = TableSource(rows)
+    assert [source.encoded(at).data for at in (0, 1, 3)] == [blobs[5], blobs[2], blobs[3]]
+    assert [source.key(at) for at in range(4)] == ["5", "2:b", "0:/nowhere.jpg", "3"]
+    extents = source.gather(np.arange(4)).blobs["image"].extents
+    assert [extents.path(at) for at in range(4)] == ["", "", "/nowhere.jpg", ""]
+    assert extents.read(1) == blobs[2]
