@@ -5,6 +5,7 @@ from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
+from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.packed import PackedDataset, Part
 from fastdata.converters.packing import Packed, pack
@@ -21,6 +22,7 @@ __all__ = [
     "Encoding",
     "ImageFolder",
     "ImageNet",
+    "LmdbImages",
     "MaskedImages",
     "Packed",
     "PackedDataset",

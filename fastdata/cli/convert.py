@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fastdata.cli.convert_tables import COMMANDS
+from fastdata.cli import convert_archives, convert_tables
 from fastdata.cli.locations import (
     Location,
     named,
@@ -348,5 +348,5 @@ def _parquet(kind: str, about: str) -> None:
 _parquet("parquet", "Parquet with a column of images, from any writer.")
 _parquet("petastorm", "Parquet of petastorm, whose metadata are not unpickled.")
 
-for _one in COMMANDS:
+for _one in (*convert_archives.COMMANDS, *convert_tables.COMMANDS):
     command.add_command(_one)

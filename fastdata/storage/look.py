@@ -77,6 +77,7 @@ def look(place: str | os.PathLike[str]) -> Look:
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r".*\.parquet"),
+        ("lmdb", "LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
         ("webdataset", "tar files", files, r".*\.tar"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
         ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
