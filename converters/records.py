@@ -190,7 +190,7 @@ def read_record(record: Record) -> bytes:
         os.close(descriptor)
     if len(data) != length:
         raise SampleError(f"has {len(data)} bytes now, but had {length} when it was listed")
-    if mtime_ns != record.mtime_ns:
-        # Of an archive, another image may lie there.
+    if record.crc32c is None and mtime_ns != record.mtime_ns:
+        # In an archive, another image may lie there now.
         raise SampleError("has changed since it was listed")
     return data
