@@ -101,7 +101,8 @@ class LmdbImages(Sharded):
         folders = found if "" not in found else {}
         named = None if database is None else database.encode()
         self._listings = [
-            LmdbListing(file, folder, named, keys, {}, {}, Counter()) for folder, file in found.items()
+            LmdbListing(file, folder, named, keys, {}, {}, Counter())
+            for folder, file in found.items()
         ]
         for listing in self._listings:
             _require_images(listing)
@@ -329,9 +330,7 @@ class LmdbListing(NamedTuple):
                 f"There is: {names}. Name another with --database.",
             ) from None
         except CorruptionError as error:
-            raise SourceError(
-                error.what, error.hint or "Check that it was copied whole."
-            ) from None
+            raise SourceError(error.what, error.hint or "Check that it was copied whole.") from None
         except OSError as error:
             raise SourceError(
                 f"{self.file}: cannot be read: {error.strerror}", "Check its permissions."

@@ -24,8 +24,8 @@ _ROWS = 64
 
 
 @contextmanager
-def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file.
+def open_parquet(file: SourceFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """Open a Parquet file; yield it, and the file below.
 
     Raises:
         RemoteError: Its URL cannot be reached, on opening or later.
@@ -37,7 +37,7 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
             with pq.ParquetFile(source) as opened:
                 if opened.metadata.num_rows > size:
                     raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
-                yield opened
+                yield opened, source
     except FastdataError:
         raise
     except PARQUET_ERRORS as error:
@@ -54,32 +54,6 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
         # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
     return python_values(values)
-
-
-def stored_columns(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order.
-
-    Raises:
-        SourceError: Two columns have the same path, or one has an unknown type.
-    """
-    found: dict[str, pa.DataType] = {}
-
-    def add(prefix: str, kind: pa.DataType) -> None:
-        if pa.types.is_struct(kind):
-            for number in range(kind.num_fields):
-                child = kind.field(number)
-                add(f"{prefix}.{child.name}", child.type)
-        elif prefix in found:
-            raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
-        else:
-            found[prefix] = kind
-
-    try:
-        for field in file.schema_arrow:
-            add(field.name, field.type)
-    except pa.ArrowException as error:
-        raise SourceError(f"{path}: its columns cannot be read: {error}") from None
-    return found
 
 
 def column_path(schema: pa.Schema, column: str) -> list[str]:
