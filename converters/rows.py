@@ -1,4 +1,4 @@
-"""Reads of single rows of Parquet columns; in row order, each row group is read once."""
+"""Reads of single rows of columns in Parquet and Arrow files; in row order, each group once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import python_values
+from fastdata.storage.formats.arrow_ipc import MappedArrow
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
 if TYPE_CHECKING:
     from fastdata.converters.trees import SourceFile
 
+#: Begins a Parquet file.
+_PARQUET = b"PAR1"
 #: Rows to decode at a time: some megabytes of images.
 _ROWS = 64
 
@@ -104,6 +108,43 @@ class _Column:
         self._source.close()
 
 
+class _ArrowColumn:
+    """Reader of one column of an Arrow file, forwards; going back restarts at its begin."""
+
+    def __init__(self, file: SourceFile, column: str) -> None:
+        self._file = MappedArrow(file.location)
+        self._column = column
+        self._top = column_path(self._file.schema, column)[0]
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._batch: pa.RecordBatch | None = None
+        self._first = 0
+
+    def value(self, row: int) -> Any:
+        """Return the column's value in a row of the file."""
+        if self._batch is None or row < self._first:
+            self._batches, self._first = self._file.batches([self._top]), 0
+            self._batch = next(self._batches, None)
+        while self._batch is not None and row >= self._first + self._batch.num_rows:
+            self._first += self._batch.num_rows
+            self._batch = next(self._batches, None)
+        if self._batch is None:
+            raise SampleError(f"has {self._first} rows now, but had more when it was listed")
+        return column_values(self._batch.slice(row - self._first, 1), self._column)[0]
+
+    def close(self) -> None:
+        """Release the file's memory."""
+        self._batch = None
+
+
+def _reader(file: SourceFile, column: str) -> _Column | _ArrowColumn:
+    """Return a reader of a column; of the files behind URLs, all are Parquet."""
+    if not is_url(file.location):
+        with file.open() as opened:
+            if opened.read(len(_PARQUET)) != _PARQUET:
+                return _ArrowColumn(file, column)
+    return _Column(file, column)
+
+
 class NullError(SampleError):
     """A value that is null."""
 
@@ -136,7 +177,7 @@ def read_row(
             file = open_file(path)
             if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
-            reader = _open.readers[column] = _Column(file, column)
+            reader = _open.readers[column] = _reader(file, column)
         value = reader.value(row)
     except ChangedError:
         close_rows()

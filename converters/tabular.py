@@ -423,7 +423,7 @@ def _batches(
     Raises:
         SourceError: It cannot be read, or has other columns.
     """
-    folders = _folder_values(file.name + "/")
+    folders = _folder_values(file.name)
     with file.open() as opened:
         names = stored_columns(file, opened.schema)
         kinds = dict.fromkeys(folders, pa.string()) | names

@@ -80,7 +80,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "flat captions": (flat_captions, "in metadata.csv", "fastdata convert table --root"),
     "flat": (flat, "a flat folder of images, with no class folders", "<root>/<class>/"),
     "table": (table, "a table, train.csv", "fastdata convert table --root"),
-    "save_to_disk": (save_to_disk, "save_to_disk", "fastdata convert parquet"),
+    "save_to_disk": (save_to_disk, "save_to_disk", "fastdata convert arrow"),
 }
 
 

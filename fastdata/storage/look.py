@@ -63,12 +63,7 @@ def look(place: str | os.PathLike[str]) -> Look:
     if "_dataset.json" in files:
         return _source("dataset", "a packed dataset", named)
     if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
-        split = "" if "state.json" in files else '["train"]'
-        return Look(
-            "a dataset that Hugging Face's save_to_disk wrote",
-            f"Write datasets.load_from_disk({str(path)!r}){split}.to_parquet("
-            '"images.parquet"), then fastdata convert parquet --root images.parquet',
-        )
+        return _source("arrow", "a dataset that Hugging Face's save_to_disk wrote", named)
     if coupled := _coupled(path, folders):
         return coupled
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
@@ -77,6 +72,8 @@ def look(place: str | os.PathLike[str]) -> Look:
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r".*\.parquet"),
+        ("arrow", "Arrow", files, r".*\.arrow"),
+        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
         ("lmdb", "LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
         ("webdataset", "tar files", files, r".*\.tar"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
