@@ -17,8 +17,16 @@ import pytest
 from fastdata.converters import LmdbImages, Source, pack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sources import Expected, SourceConformance, bytes_of, convert, encoded, jpeg, picture
-from sources import require_said
+from sources import (
+    Expected,
+    SourceConformance,
+    bytes_of,
+    convert,
+    encoded,
+    jpeg,
+    picture,
+    require_said,
+)
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
@@ -222,6 +230,7 @@ def test_what_is_written_after_the_listing_is_a_bad_sample(tmp_path: Path) -> No
     """LMDB may write other images to the pages of those that were listed."""
     from fastdata.converters.encode import Encoding
     from fastdata.converters.tasks import encode, reader
+
     from fastdata.errors import SampleError
 
     path = write(tmp_path / "in", {b"a": jpeg(0) * 5})

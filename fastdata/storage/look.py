@@ -63,7 +63,8 @@ def look(place: str | os.PathLike[str]) -> Look:
     if "_dataset.json" in files:
         return _source("dataset", "a packed dataset", named)
     if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
-        return _source("arrow", "a dataset that Hugging Face's save_to_disk wrote", named)
+        what = "a dataset that Hugging Face's save_to_disk wrote"
+        return Look(what, f"fastdata convert arrow --root {named}")
     if coupled := _coupled(path, folders):
         return coupled
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
@@ -72,15 +73,19 @@ def look(place: str | os.PathLike[str]) -> Look:
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r".*\.parquet"),
-        ("arrow", "Arrow", files, r".*\.arrow"),
-        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
-        ("lmdb", "LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
         ("webdataset", "tar files", files, r".*\.tar"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
         ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return _source(kind, what, named)
+    for kind, what, names, wanted in (
+        ("arrow", "Arrow files", files, r".*\.arrow"),
+        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
+        ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
+    ):
+        if any(re.fullmatch(wanted, name) for name in names):
+            return Look(what, f"fastdata convert {kind} --root {named}")
     if lower and lower <= _SPLITS:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
