@@ -126,7 +126,7 @@ def _saved(folder: Path, features: str) -> list[ArrowRows]:
     state = _read_json(folder / _STATE)
 
     def files(*keys: str) -> list[LocalFile]:
-        listed = next((state[key] for key in keys if state.get(key)), [])
+        listed: Any = next((state[key] for key in keys if state.get(key)), [])
         try:
             return [LocalFile(folder / one["filename"]) for one in listed]
         except (TypeError, KeyError):

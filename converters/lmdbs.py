@@ -20,7 +20,6 @@ from fastdata.converters.records import MOST_CLASSES, Record, Sharded
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import (
     LeftOut,
-    LocalFile,
     RemoteTree,
     SourceFile,
     file_at,
@@ -36,6 +35,7 @@ from fastdata.errors import CorruptionError, SampleError, SourceError, UsageErro
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_file
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
+from fastdata.storage.local import LocalFile
 from fastdata.storage.look import instead
 from fastdata.storage.manifest import MANIFEST_NAME
 from fastdata.storage.source import MOST_BYTES

@@ -267,7 +267,8 @@ class _OpenMds:
         ends = list(accumulate(lengths, initial=begin + 4 * count))
         if ends[-1] != end or min(lengths, default=0) < 0:
             raise ValueError(f"sample {row} has other sizes than its columns")
-        return {one.name: place for one, *place in zip(columns, ends, lengths, strict=False)}
+        places = zip(ends, lengths, strict=False)
+        return {one.name: place for one, place in zip(columns, places, strict=True)}
 
     def _read(self, offset: int, length: int) -> bytes:
         self._opened.seek(offset)

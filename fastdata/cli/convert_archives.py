@@ -150,8 +150,8 @@ COMMANDS = (
     ),
     _tabular(
         "arrow",
-        "Arrow IPC files or streams with a column of images: what Hugging Face's save_to_disk and "
-        "cache hold.\n\nEach of their splits makes a dataset.",
+        "Arrow IPC files or streams with a column of images.\n\nSuch are what Hugging Face's "
+        "save_to_disk writes, and its cache. Each of their splits makes a dataset.",
         "  $ fastdata convert arrow --root food101-saved --split train",
         _arrow,
         _arrow_splits,

@@ -289,7 +289,8 @@ def _levels(data: bytes, most: int, rows: int) -> list[bool]:
     if found < rows:
         raise ValueError("has too few definition levels")
     levels = np.concatenate(runs) if runs else np.empty(0, np.int64)
-    return (levels[:rows] == most).tolist()
+    present: list[bool] = (levels[:rows] == most).tolist()
+    return present
 
 
 class Thrift:
