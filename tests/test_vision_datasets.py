@@ -25,7 +25,7 @@ from vision_datasets import (
 )
 
 from fastdata import DataLoader
-from fastdata.errors import DatasetError, SampleError, SlowPathWarning
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
 
 # pycocotools has not moved to NumPy 2 completely.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -420,3 +420,22 @@ def test_a_subclass_is_told_which_class_to_wrap(
         SlowPathWarning, match="Take torchvision's CocoDetection itself, and wrap it"
     ):
         DataLoader(dataset, 4, collate_fn=_together)
+
+
+def test_a_fastdata_step_between_torchvisions(tv: Any, make: Callable[..., Any]) -> None:
+    from torchvision.transforms import v2
+
+    from fastdata.transforms import FixedSizeCrop
+
+    def opened_with(**fills: Any) -> Any:
+        steps = v2.Compose([FixedSizeCrop((64, 64), fill=(9, 8, 7), **fills), v2.ToImage()])
+        return make("CocoDetection", steps, ["boxes", "labels", "masks"])
+
+    with pytest.raises(UsageError, match="its fill is a colour, and masks are numbers"):
+        DataLoader(opened_with(), 4, collate_fn=_together)
+    dataset = opened_with(mask_fill=0)
+    for image, target in _loaded(dataset):
+        assert image.shape[1:] == (64, 64)
+        assert target.get("masks", image).shape[1:] == (64, 64)
+    with pytest.raises(UsageError, match="called with an image and its target"):
+        dataset[0]
