@@ -103,10 +103,10 @@ def exchanged(crc: int) -> int:
     return (crc << 16 | crc >> 16) & 0xFFFF_FFFF
 
 
-_RECORD = struct.Struct("<QQQiiiiIIHHIBBHI")
+_RECORD = struct.Struct("<QQQiiiiIIHHIBBBBI")
 _RECORD_FIELDS = ["offset", "length", "at", "file", "label", "width", "height", "crc32c"]
 _RECORD_FIELDS += ["names_crc", "key_size", "path_size", "table_size", "encoding", "channels"]
-_RECORD_FIELDS += ["zeros", "crc"]
+_RECORD_FIELDS += ["orientation", "zero", "crc"]
 
 
 def index_rows(dataset: Path) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
         record = data[64 + 64 * number : 128 + 64 * number]
         row = dict(zip(_RECORD_FIELDS, _RECORD.unpack(record), strict=True))
         assert row["crc"] == exchanged(crc32c(number.to_bytes(8, "little") + record[:60]))
-        assert (row["at"], row["zeros"]) == (end, 0)
+        assert (row["at"], row["zero"]) == (end, 0)
         names = end + row["key_size"] + row["path_size"]
         key, path = heap[end : end + row["key_size"]], heap[end + row["key_size"] : names]
         assert row["names_crc"] == crc32c(key + path)

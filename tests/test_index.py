@@ -51,6 +51,7 @@ def row(number: int) -> Row:
         encoding=ENCODINGS[number % len(ENCODINGS)],
         crc32c=(2_654_435_761 * number) % (1 << 32),
         seek_points=None if number % 4 else number.to_bytes(8, "little"),
+        orientation=1 + number % 8,
     )
 
 
@@ -109,6 +110,7 @@ def fast_batch(start: int, stop: int) -> pa.RecordBatch:
         "channels": np.full_like(numbers, 3),
         "crc32c": (2_654_435_761 * numbers) % (1 << 32),
         "seek_points": pa.nulls(stop - start, pa.binary()),
+        "orientation": np.ones_like(numbers),
     }
     jpegs = pa.array(np.ones(stop - start), pa.int8())
     encoding = pa.DictionaryArray.from_arrays(jpegs, pa.array(ENCODINGS, pa.string()))

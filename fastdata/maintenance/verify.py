@@ -566,12 +566,13 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
     width, height = open_image(data, info).size
     if (width, height) != (row.width, row.height):
         return f"is {width} x {height} pixels, the index says {row.width} x {row.height}"
-    if found is not None and found != info:
+    if found is not None and found[:4] != info[:4]:
         return (
-            f"is {found.encoding} of {found.channels} channels and orientation "
-            f"{found.orientation}, the index says {row.encoding} of {row.channels} and "
-            f"{orientation}"
+            f"is {found.encoding} of {found.channels} channels, "
+            f"the index says {row.encoding} of {row.channels}"
         )
+    if found is not None and found != info:
+        return f"has EXIF orientation {found.orientation}, the index says {row.orientation}"
     if row.seek_points is not None:
         code, detail, _ = _native.check_seek_points(row.seek_points, data)
         if code != "ok":
