@@ -129,7 +129,7 @@ class Loaders:
         """Return the loader of a contender."""
         dataset = self._dataset.shuffle(seed=1) if "shuffled" in name else self._dataset
         transform = self._transform(train)
-        given = {
+        given: dict[str, Any] = {
             "batch_size": self._batch,
             "shuffle": train,
             "drop_last": train,

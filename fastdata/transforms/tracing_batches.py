@@ -174,7 +174,7 @@ class _Found(NamedTuple):
     nodes: list[Node]
 
 
-def _columns(course: tracing.Path, count: int) -> _Found | str:
+def _columns(course: symbols.Path, count: int) -> _Found | str:
     """Return what a course makes of a batch of so many rows; or why that is not known."""
     result = course.result
     if not isinstance(result, dict) or not all(isinstance(key, str) for key in result):

@@ -17,8 +17,7 @@ int64_t offset_at(ByteSpan offsets, int64_t place) {
 
 bool BinaryColumn::add(const BinaryChunk& chunk) {
   const auto most = static_cast<int64_t>(chunk.offsets.size / (chunk.wide ? 8 : 4)) - 1;
-  if (chunk.count < 0 || chunk.first < 0 || chunk.count > most ||
-      chunk.first > most - chunk.count)
+  if (chunk.count < 0 || chunk.first < 0 || chunk.count > most || chunk.first > most - chunk.count)
     return false;
   const auto bits = static_cast<size_t>(chunk.first + chunk.count);
   if (chunk.validity.size > 0 && chunk.validity.size < (bits + 7) / 8) return false;
