@@ -8,11 +8,9 @@ import os
 import re
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from fastdata.benchmarks import measure
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
-from sources import jpeg
+from sources import jpeg, write_mds
 
 import fastdata
 from fastdata import ImageDataset
@@ -192,18 +190,7 @@ def make_archives(folder: Path) -> None:
     rows = [{"image": {"bytes": image, "path": None}, "label": 0} for image in images.values()]
     saved = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
     saved.save_to_disk(folder / "food101-saved")
-    values = [struct.pack("<I", len(image)) + image for image in images.values()]
-    ends = list(accumulate(map(len, values), initial=4 * len(values) + 8))
-    data = struct.pack(f"<{len(ends) + 1}I", len(values), *ends) + b"".join(values)
-    about = {
-        "format": "mds", "version": 2, "samples": len(values), "zip_data": None,
-        "raw_data": {"basename": "shard.00000.mds", "bytes": len(data)},
-        "column_names": ["jpg"], "column_encodings": ["jpeg"], "column_sizes": [None],
-    }  # fmt: skip
-    place = folder / "imagenet-mds/val"
-    place.mkdir(parents=True)
-    (place / "shard.00000.mds").write_bytes(data)
-    (place / "index.json").write_text(json.dumps({"version": 2, "shards": [about]}))
+    write_mds(folder / "imagenet-mds/val", list(images.values()))
 
 
 #: Folders of annotated images in the workplace.
