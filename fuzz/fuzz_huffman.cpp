@@ -67,12 +67,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (derive_table(spec, false, table).ok()) {
     build_ac_lookup(spec, lookup);
     for (int bits = first; bits < 1 << kAcLookupBits; bits += kEach) check_ac(table, lookup, bits);
-    static uint16_t skip[1 << kAcLookupBits];
-    if (data[0] & 128) build_skip_lookup(lookup, skip);
   }
   if (derive_table(spec, true, table).ok()) {
     build_dc_lookup(spec, lookup);
     for (int bits = first; bits < 1 << kDcLookupBits; bits += kEach) check_dc(table, lookup, bits);
+    static SkipTables skip;
+    if (data[0] & 128) build_skip_tables(spec, spec, skip);
   }
   return 0;
 }

@@ -71,25 +71,42 @@ void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits
   fill(lookup + used, (1 << kBits) - used, 0);
 }
 
-void build_skip_lookup(const uint32_t ac_lookup[1 << kAcLookupBits],
-                       uint16_t lookup[1 << kAcLookupBits]) {
-  constexpr uint32_t kMask = (1 << kAcLookupBits) - 1;
-  constexpr uint32_t kMaxAdvance = 63 - 16;  // one more symbol still fits six bits
-  for (uint32_t bits = 0; bits <= kMask; bits++) {
-    uint32_t length = 0, advance = 0, end = 0;
-    while (advance <= kMaxAdvance) {
-      const uint32_t entry = ac_lookup[bits << length & kMask];
-      const uint32_t symbol_advance = entry >> 8 & 0xFF;
-      if (symbol_advance >= kAcEscape || length + (entry & 63) > kAcLookupBits) break;
-      length += entry & 63;
-      if (symbol_advance == kAcEndOfBlock) {
-        end = kAcEndOfBlock;
+void build_skip_tables(const HuffmanSpec& dc, const HuffmanSpec& ac, SkipTables& tables) {
+  constexpr int kBits = kAcLookupBits, kSize = 12;
+  constexpr unsigned kMask = SkipTables::kEntries - 1, kMaxAdvance = 63 - 16;
+  int used = for_each_code<kBits>(dc, [&](uint8_t symbol, int length, int entry, int span) {
+    const int total = length + symbol;
+    std::fill_n(tables.dc + entry, span, total <= kMaxSkipLength ? total | symbol << kSize : 0);
+  });
+  std::fill(tables.dc + used, tables.dc + SkipTables::kEntries, 0);
+  // Single symbols with the number of their extra bits; an end of block advances by none.
+  uint16_t single[SkipTables::kEntries];
+  used = for_each_code<kBits>(ac, [&](uint8_t symbol, int length, int entry, int span) {
+    const int run = symbol >> 4, size = symbol & 15, total = length + size;
+    const int advance = size == 0 && run < 15 ? 0 : run + 1;
+    std::fill_n(single + entry, span,
+                total <= kMaxSkipLength ? total | advance << kSkipAdvance | size << kSize : 0);
+  });
+  std::fill(single + used, single + SkipTables::kEntries, 0);
+  for (unsigned bits = 0; bits <= kMask; bits++) {
+    unsigned length = 0, advance = 0, end = 0;
+    while (advance <= kMaxAdvance) {  // one more still fits six bits
+      const unsigned entry = single[bits << length & kMask], total = entry & 63;
+      const unsigned code = total - (entry >> kSize);
+      if (total == 0 || length + code > kBits || length + total > kMaxSkipLength) break;
+      length += total;
+      const unsigned step = entry >> kSkipAdvance & 63;
+      if (step == 0) {
+        end = kSkipEndOfBlock;
         break;
       }
-      advance += symbol_advance;
+      advance += step;
     }
-    const uint32_t none = length == 0 ? kAcEscape : 0;
-    lookup[bits] = static_cast<uint16_t>(length | (advance | end | none) << 8);
+    tables.ac[bits] = static_cast<uint16_t>(
+        length == 0 ? kSkipSlow : length | advance << kSkipAdvance | end);
+    const unsigned entry = single[bits] & 0xFFF;
+    tables.one[bits] = static_cast<uint16_t>(
+        entry == 0 ? kSkipSlow : entry >> kSkipAdvance ? entry : entry | kSkipEndOfBlock);
   }
 }
 
@@ -105,8 +122,11 @@ void EntropyTables::build_lookups() {
 void EntropyTables::build_skip() {
   if (skip_built) return;
   build_lookups();
-  for (int i = 0; i < 4; i++)
-    if (ac_used >> i & 1) build_skip_lookup(ac_lookup[i], skip_lookup[i]);
+  for (int i = 0; i < header->component_count; i++)
+    if (skip_of[i] == i) {
+      const Component& c = header->components[i];
+      build_skip_tables(header->dc[c.dc_table], header->ac[c.ac_table], skip[i]);
+    }
   skip_built = true;
 }
 
@@ -125,10 +145,14 @@ Status EntropyTables::build(const JpegHeader& jpeg) {
         return s;
     dc_used |= 1u << c.dc_table;
     ac_used |= 1u << c.ac_table;
+    skip_of[i] = 0;
+    while (jpeg.components[skip_of[i]].dc_table != c.dc_table ||
+           jpeg.components[skip_of[i]].ac_table != c.ac_table)
+      skip_of[i]++;
     for (int b = 0; b < c.h * c.v; b++, block++)
       plan[block] = {dc_lookup[c.dc_table],
                      ac_lookup[c.ac_table],
-                     skip_lookup[c.ac_table],
+                     skip[skip_of[i]].ac,
                      &dc_table[c.dc_table],
                      &ac_table[c.ac_table],
                      &plan[block + 1],
