@@ -36,7 +36,7 @@ FASTDATA_INLINE void fill(uint32_t* out, int count, uint32_t value) {
 
 void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]) {
   constexpr int kBits = kAcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     uint32_t* out = lookup + entry;
     const uint32_t run = symbol >> 4, size = symbol & 15;
     if (size == 0) {
@@ -62,7 +62,7 @@ void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits
 
 void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits]) {
   constexpr int kBits = kDcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     const int total = length + symbol;
     const uint32_t bias = static_cast<uint32_t>(1 - (1 << symbol)) << 16;
     fill(lookup + entry, span,
@@ -71,42 +71,31 @@ void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits
   fill(lookup + used, (1 << kBits) - used, 0);
 }
 
-void build_skip_tables(const HuffmanSpec& dc, const HuffmanSpec& ac, SkipTables& tables) {
-  constexpr int kBits = kAcLookupBits, kSize = 12;
-  constexpr unsigned kMask = SkipTables::kEntries - 1, kMaxAdvance = 63 - 16;
-  int used = for_each_code<kBits>(dc, [&](uint8_t symbol, int length, int entry, int span) {
-    const int total = length + symbol;
-    std::fill_n(tables.dc + entry, span, total <= kMaxSkipLength ? total | symbol << kSize : 0);
-  });
-  std::fill(tables.dc + used, tables.dc + SkipTables::kEntries, 0);
-  // Single symbols with the number of their extra bits; an end of block advances by none.
-  uint16_t single[SkipTables::kEntries];
-  used = for_each_code<kBits>(ac, [&](uint8_t symbol, int length, int entry, int span) {
-    const int run = symbol >> 4, size = symbol & 15, total = length + size;
-    const int advance = size == 0 && run < 15 ? 0 : run + 1;
-    std::fill_n(single + entry, span,
-                total <= kMaxSkipLength ? total | advance << kSkipAdvance | size << kSize : 0);
-  });
-  std::fill(single + used, single + SkipTables::kEntries, 0);
-  for (unsigned bits = 0; bits <= kMask; bits++) {
-    unsigned length = 0, advance = 0, end = 0;
-    while (advance <= kMaxAdvance) {  // one more still fits six bits
-      const unsigned entry = single[bits << length & kMask], total = entry & 63;
-      const unsigned code = total - (entry >> kSize);
-      if (total == 0 || length + code > kBits || length + total > kMaxSkipLength) break;
-      length += total;
-      const unsigned step = entry >> kSkipAdvance & 63;
-      if (step == 0) {
-        end = kSkipEndOfBlock;
-        break;
+void build_skip_lookup(const HuffmanSpec& spec, uint16_t lookup[1 << kAcLookupBits]) {
+  constexpr int kBits = kAcLookupBits;
+  // The look-ups of fewer bits, each from 2^bits on, give what may follow a symbol.
+  uint16_t shorter[1 << kBits];
+  for (int bits = 0; bits <= kBits; bits++) {
+    uint16_t* const out = bits < kBits ? shorter + (1 << bits) : lookup;
+    const int used = for_each_code(spec, bits, [&](uint8_t symbol, int length, int at, int span) {
+      const int run = symbol >> 4, size = symbol & 15, rest = bits - length - size;
+      const bool end = size == 0 && run < 15;
+      const unsigned advance = end ? 0 : run + 1;
+      const unsigned one = (length + size) | advance << kSkipAdvance | (end ? kSkipEndOfBlock : 0);
+      if (end || rest <= 0) {
+        const bool fits = kBits - rest <= kMaxSkipLength;
+        std::fill_n(out + at, span, fits ? one : kSkipNone);
+        return;
       }
-      advance += step;
-    }
-    tables.ac[bits] = static_cast<uint16_t>(
-        length == 0 ? kSkipSlow : length | advance << kSkipAdvance | end);
-    const unsigned entry = single[bits] & 0xFFF;
-    tables.one[bits] = static_cast<uint16_t>(
-        entry == 0 ? kSkipSlow : entry >> kSkipAdvance ? entry : entry | kSkipEndOfBlock);
+      const uint16_t* const next = shorter + (1 << rest);
+      for (int i = 0; i < span; i++) {
+        const unsigned entry = next[i & ((1 << rest) - 1)];
+        const bool joins =
+            entry != kSkipNone && advance + (entry >> kSkipAdvance & 63) < 64;  // six bits
+        out[at + i] = static_cast<uint16_t>(joins ? one + entry : one);
+      }
+    });
+    std::fill(out + used, out + (1 << bits), kSkipNone);
   }
 }
 
@@ -122,11 +111,8 @@ void EntropyTables::build_lookups() {
 void EntropyTables::build_skip() {
   if (skip_built) return;
   build_lookups();
-  for (int i = 0; i < header->component_count; i++)
-    if (skip_of[i] == i) {
-      const Component& c = header->components[i];
-      build_skip_tables(header->dc[c.dc_table], header->ac[c.ac_table], skip[i]);
-    }
+  for (int i = 0; i < 4; i++)
+    if (ac_used >> i & 1) build_skip_lookup(header->ac[i], skip_lookup[i]);
   skip_built = true;
 }
 
@@ -145,14 +131,10 @@ Status EntropyTables::build(const JpegHeader& jpeg) {
         return s;
     dc_used |= 1u << c.dc_table;
     ac_used |= 1u << c.ac_table;
-    skip_of[i] = 0;
-    while (jpeg.components[skip_of[i]].dc_table != c.dc_table ||
-           jpeg.components[skip_of[i]].ac_table != c.ac_table)
-      skip_of[i]++;
     for (int b = 0; b < c.h * c.v; b++, block++)
       plan[block] = {dc_lookup[c.dc_table],
                      ac_lookup[c.ac_table],
-                     skip[skip_of[i]].ac,
+                     skip_lookup[c.ac_table],
                      &dc_table[c.dc_table],
                      &ac_table[c.ac_table],
                      &plan[block + 1],

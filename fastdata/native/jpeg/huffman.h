@@ -39,13 +39,13 @@ struct HuffmanTable {
 /// category above 15.
 Status derive_table(const HuffmanSpec& spec, bool is_dc, HuffmanTable& table);
 
-/// Calls emit(symbol, length, first entry, entries) for each code short enough, in
+/// Calls emit(symbol, length, first entry, entries) for each code of at most `bits`, in
 /// order of code; returns the first entry without one.
-template <int kBits, typename Emit>
-FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, Emit emit) {
+template <typename Emit>
+FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, int bits, Emit emit) {
   int entry = 0, index = 0;
-  for (int length = 1; length <= kBits; length++) {
-    const int span = 1 << (kBits - length);
+  for (int length = 1; length <= bits; length++) {
+    const int span = 1 << (bits - length);
     for (int i = 0; i < spec.counts[length]; i++, index++, entry += span)
       emit(spec.symbols[index], length, entry, span);
   }
@@ -75,25 +75,16 @@ constexpr uint32_t kAcEscape = 128;
 constexpr int kMaxDcEntryBits = 23;
 
 // A skip entry serves to get past a block. It stands for as many AC symbols as have their codes
-// among its bits; the last one's extra bits may lie behind. By bits: 0-5 the symbols' length, 0 if
-// there is none; 6-11 how far they advance; 12 the last one is an end of block; 13 the first is
-// too long for the look-up. Three fit in a refill.
+// among its bits; the last one's extra bits may lie behind. By bits: 0-5 the symbols' length; 6-11
+// how far they advance; 12 the last one is an end of block; 13 there is none, the first is too
+// long. Three fit in a refill.
 constexpr unsigned kSkipAdvance = 6;
-constexpr unsigned kSkipEndOfBlock = 1 << 12;
-constexpr unsigned kSkipSlow = 1 << 13;
+constexpr unsigned kSkipEndOfBlock = 1 << 12, kSkipNone = 1 << 13;
 constexpr int kMaxSkipLength = 18;
-
-/// Look-ups to skip the blocks of a component. `one` has single AC symbols, for the end of a
-/// block that is full; `dc` has the length of a code and its extra bits, and their number from
-/// bit 12 on.
-struct SkipTables {
-  static constexpr int kEntries = 1 << kAcLookupBits;
-  uint16_t dc[kEntries], ac[kEntries], one[kEntries];
-};
 
 void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]);
 void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits]);
-void build_skip_tables(const HuffmanSpec& dc, const HuffmanSpec& ac, SkipTables& tables);
+void build_skip_lookup(const HuffmanSpec& spec, uint16_t lookup[1 << kAcLookupBits]);
 
 /// How the blocks of an MCU are decoded, in scan order; `next` goes round.
 struct BlockPlan {
@@ -124,8 +115,7 @@ struct EntropyTables {
 
   alignas(64) uint32_t ac_lookup[4][1 << kAcLookupBits];
   alignas(64) uint32_t dc_lookup[4][1 << kDcLookupBits];
-  alignas(64) SkipTables skip[kMaxComponents];  // components may share one
-  int skip_of[kMaxComponents];  // which one each has
+  alignas(64) uint16_t skip_lookup[4][1 << kAcLookupBits];
   HuffmanTable ac_table[4], dc_table[4];
   const JpegHeader* header = nullptr;
   unsigned dc_used = 0, ac_used = 0;  // a bit for each table
