@@ -35,7 +35,7 @@ from fastdata.converters.listing import (
 
 from fastdata.executors import Executor
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.storage.arrow import as_numpy, unsliced
+from fastdata.storage.arrow import as_numpy, unsliced, validity
 
 #: Names of the orders.
 SHUFFLED, SOURCE = ORDERS = ("shuffled", "source")
@@ -154,14 +154,15 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Return for each row the first row of its block, whose rows are read together."""
     places = np.arange(len(rows))
     path = as_numpy(rows.column("path").dictionary_encode().indices)
-    group = as_numpy(rows.column("group").fill_null(-1))
+    grouped = rows.column("group")
+    group = np.where(validity(grouped), as_numpy(grouped), -1)
     begins = np.empty(len(rows), np.bool_)
     begins[0] = True
     begins[1:] = (path[1:] != path[:-1]) | (group[1:] != group[:-1])
     # Pixels in the listing need no reading, so each row is a block.
     pixels = rows.column("pixels")
     if pixels.null_count < len(rows):
-        begins |= as_numpy(pixels.is_valid().cast(pa.uint8())).astype(np.bool_)
+        begins |= validity(pixels)
     run = np.maximum.accumulate(np.where(begins, places, 0))
     before = np.cumsum(as_numpy(rows.column("size"))) - as_numpy(rows.column("size"))
     piece = (before - before[run]) // BLOCK_BYTES

@@ -38,6 +38,26 @@ void check_ac(const HuffmanTable& table, const uint32_t* lookup, int bits) {
         "AC", bits);
 }
 
+/// Symbol by symbol: as far as an entry goes, and that it takes as many as it can.
+void check_skip(const HuffmanTable& table, const uint16_t* lookup, int bits) {
+  unsigned length = 0, advance = 0, end = 0;
+  while (!end && length < kAcLookupBits) {
+    const int rest = bits << length & ((1 << kAcLookupBits) - 1), known = kAcLookupBits - length;
+    const auto [symbol, code] = table.find(static_cast<uint32_t>(rest) << (16 - kAcLookupBits));
+    const int run = symbol >> 4, size = symbol & 15;
+    const bool is_end = size == 0 && run < 15;
+    if (code == 0 || code > known || length + code + size > kMaxSkipLength) break;
+    if (advance + (is_end ? 0 : run + 1) > 63) return;  // how many are joined then does not matter
+    length += code + size;
+    if (is_end)
+      end = kSkipEndOfBlock;
+    else
+      advance += run + 1;
+  }
+  check(lookup[bits] == (length ? length | advance << kSkipAdvance | end : kSkipNone), "skip",
+        bits);
+}
+
 void check_dc(const HuffmanTable& table, const uint32_t* lookup, int bits) {
   const auto [symbol, length] = table.find(static_cast<uint32_t>(bits) << (16 - kDcLookupBits));
   const uint32_t entry = lookup[bits];
@@ -68,7 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     build_ac_lookup(spec, lookup);
     for (int bits = first; bits < 1 << kAcLookupBits; bits += kEach) check_ac(table, lookup, bits);
     static uint16_t skip[1 << kAcLookupBits];
-    if (data[0] & 128) build_skip_lookup(lookup, skip);
+    build_skip_lookup(spec, skip);
+    for (int bits = first; bits < 1 << kAcLookupBits; bits += kEach) check_skip(table, skip, bits);
   }
   if (derive_table(spec, true, table).ok()) {
     build_dc_lookup(spec, lookup);

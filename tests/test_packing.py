@@ -77,6 +77,21 @@ def test_pandas_is_not_needed(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
+def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> None:
+    # pyarrow imports it for some calls where it is installed, which takes a second.
+    (tmp_path / "pandas.py").write_text("raise RuntimeError('pandas was imported')")
+    words = ["convert", "imagefolder", "--root", str(tree), "--out", str(tmp_path / "packed")]
+    words += ["--to", container, "--order", "shuffled", "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fastdata", *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize(("workers", "order"), [(1, "source"), (2, "source"), (2, "shuffled")])
 def test_interrupted_and_resumed(
     tree: Path, tmp_path: Path, container: str, workers: int, order: str

@@ -125,6 +125,11 @@ def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return values[column.offset : column.offset + len(column)]
 
 
+def validity(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which values of an array are not null."""
+    return as_numpy(column.is_valid().cast(pa.uint8())).view(np.bool_)
+
+
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that a column is stored with.
 
@@ -276,7 +281,7 @@ def update_digest(digest: Any, column: pa.Array) -> None:
     if column.null_count == len(column):
         return
     if column.null_count:
-        digest.update(as_numpy(column.is_valid().cast(pa.uint8())).tobytes())
+        digest.update(validity(column).tobytes())
         column = unsliced(column).drop_null()
     kind = column.type
     if kind in (pa.string(), pa.binary()):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_numpy, list_lengths, unsliced
+from fastdata.storage.arrow import as_numpy, list_lengths, unsliced, validity
 from fastdata.storage.fields import (
     BLOBS,
     BOXES,
@@ -130,7 +130,7 @@ def why_misshapen(name: str, meaning: str) -> str:
 
 
 def _nulls(column: pa.Array) -> _Flags:
-    return ~as_numpy(column.is_valid().cast(pa.uint8())).view(np.bool_)
+    return ~validity(column)
 
 
 def _lists_with(column: pa.Array, wrong: Callable[[pa.Array], _Flags]) -> _Flags:

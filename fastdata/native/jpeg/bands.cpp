@@ -44,7 +44,7 @@ bool find_symbol(BandScan& band, BandSymbol& symbol, int& size) {
 
 void build_first_lookup(const HuffmanSpec& spec, int low, uint32_t lookup[1 << kAcLookupBits]) {
   constexpr int kBits = kAcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     uint32_t* out = lookup + entry;
     const uint32_t run = symbol >> 4;
     const int size = symbol & 15;
@@ -66,7 +66,7 @@ void build_first_lookup(const HuffmanSpec& spec, int low, uint32_t lookup[1 << k
 
 void build_refining_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]) {
   constexpr int kBits = kAcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     const uint32_t run = symbol >> 4;
     const int size = symbol & 15;
     if (size == 0 && run < 15)

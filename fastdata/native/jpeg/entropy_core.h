@@ -139,7 +139,7 @@ FASTDATA_INLINE bool skip_symbol(Cursor& cursor, Stream& s) {
 /// cursor as it is.
 FASTDATA_INLINE bool step(SkipCursor& cursor, uint32_t& entry) {
   entry = cursor.skip[cursor.bits >> (64 - kAcLookupBits)];
-  const unsigned k = cursor.k + (entry >> 8);
+  const unsigned k = cursor.k + (entry >> kSkipAdvance);
   if (FASTDATA_UNLIKELY(k >= 63)) return false;
   consume(cursor, entry);
   cursor.k = k;
@@ -150,8 +150,7 @@ FASTDATA_INLINE bool step(SkipCursor& cursor, uint32_t& entry) {
 /// the entry's last symbol, which are taken one symbol at a time. False: the stream has no
 /// more work, or failed.
 FASTDATA_INLINE bool special(SkipCursor& cursor, Stream& s, RunSource& runs, uint32_t entry) {
-  if (FASTDATA_LIKELY((entry & kAcEndOfBlock << 8) &&
-                      cursor.k + (entry >> 8) < 63 + kAcEndOfBlock)) {
+  if (FASTDATA_LIKELY((entry & kSkipEndOfBlock) && cursor.k + (entry >> kSkipAdvance & 63) < 63)) {
     consume(cursor, entry);
   } else {
     Cursor symbol = cursor;
@@ -166,6 +165,7 @@ FASTDATA_INLINE bool special(SkipCursor& cursor, Stream& s, RunSource& runs, uin
     ok = leave_block(s, runs);
     static_cast<Cursor&>(cursor) = s.cursor;
   } else {
+    refill(cursor);
     ok = fast_begin_block(cursor, s);
   }
   cursor.skip = s.plan->skip;

@@ -47,7 +47,7 @@ constexpr uint32_t entry_of(int length, int size, uint32_t advance) {
 void build_lookup(const HuffmanSpec& spec, bool dc, uint32_t* out) {
   constexpr uint32_t kSlow = entry_of(0, 0, kVectorSlow);
   const int used =
-      for_each_code<kVectorLookupBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+      for_each_code(spec, kVectorLookupBits, [&](uint8_t symbol, int length, int entry, int span) {
         const int run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
         const uint32_t advance = dc ? 0 : size == 0 && run < 15 ? kVectorEndOfBlock : run + 1;
         const bool fits = length + size <= kVectorMaxLength;

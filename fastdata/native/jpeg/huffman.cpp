@@ -36,7 +36,7 @@ FASTDATA_INLINE void fill(uint32_t* out, int count, uint32_t value) {
 
 void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]) {
   constexpr int kBits = kAcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     uint32_t* out = lookup + entry;
     const uint32_t run = symbol >> 4, size = symbol & 15;
     if (size == 0) {
@@ -62,7 +62,7 @@ void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits
 
 void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits]) {
   constexpr int kBits = kDcLookupBits;
-  const int used = for_each_code<kBits>(spec, [&](uint8_t symbol, int length, int entry, int span) {
+  const int used = for_each_code(spec, kBits, [&](uint8_t symbol, int length, int entry, int span) {
     const int total = length + symbol;
     const uint32_t bias = static_cast<uint32_t>(1 - (1 << symbol)) << 16;
     fill(lookup + entry, span,
@@ -71,25 +71,31 @@ void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits
   fill(lookup + used, (1 << kBits) - used, 0);
 }
 
-void build_skip_lookup(const uint32_t ac_lookup[1 << kAcLookupBits],
-                       uint16_t lookup[1 << kAcLookupBits]) {
-  constexpr uint32_t kMask = (1 << kAcLookupBits) - 1;
-  constexpr uint32_t kMaxAdvance = 63 - 16;  // one more symbol still fits six bits
-  for (uint32_t bits = 0; bits <= kMask; bits++) {
-    uint32_t length = 0, advance = 0, end = 0;
-    while (advance <= kMaxAdvance) {
-      const uint32_t entry = ac_lookup[bits << length & kMask];
-      const uint32_t symbol_advance = entry >> 8 & 0xFF;
-      if (symbol_advance >= kAcEscape || length + (entry & 63) > kAcLookupBits) break;
-      length += entry & 63;
-      if (symbol_advance == kAcEndOfBlock) {
-        end = kAcEndOfBlock;
-        break;
+void build_skip_lookup(const HuffmanSpec& spec, uint16_t lookup[1 << kAcLookupBits]) {
+  constexpr int kBits = kAcLookupBits;
+  // The look-ups of fewer bits, each from 2^bits on, give what may follow a symbol.
+  uint16_t shorter[1 << kBits];
+  for (int bits = 0; bits <= kBits; bits++) {
+    uint16_t* const out = bits < kBits ? shorter + (1 << bits) : lookup;
+    const int used = for_each_code(spec, bits, [&](uint8_t symbol, int length, int at, int span) {
+      const int run = symbol >> 4, size = symbol & 15, rest = bits - length - size;
+      const bool end = size == 0 && run < 15;
+      const unsigned advance = end ? 0 : run + 1;
+      const unsigned one = (length + size) | advance << kSkipAdvance | (end ? kSkipEndOfBlock : 0);
+      if (end || rest <= 0) {
+        const bool fits = kBits - rest <= kMaxSkipLength;
+        std::fill_n(out + at, span, fits ? one : kSkipNone);
+        return;
       }
-      advance += symbol_advance;
-    }
-    const uint32_t none = length == 0 ? kAcEscape : 0;
-    lookup[bits] = static_cast<uint16_t>(length | (advance | end | none) << 8);
+      const uint16_t* const next = shorter + (1 << rest);
+      for (int i = 0; i < span; i++) {
+        const unsigned entry = next[i & ((1 << rest) - 1)];
+        const bool joins =
+            entry != kSkipNone && advance + (entry >> kSkipAdvance & 63) < 64;  // six bits
+        out[at + i] = static_cast<uint16_t>(joins ? one + entry : one);
+      }
+    });
+    std::fill(out + used, out + (1 << bits), kSkipNone);
   }
 }
 
@@ -106,7 +112,7 @@ void EntropyTables::build_skip() {
   if (skip_built) return;
   build_lookups();
   for (int i = 0; i < 4; i++)
-    if (ac_used >> i & 1) build_skip_lookup(ac_lookup[i], skip_lookup[i]);
+    if (ac_used >> i & 1) build_skip_lookup(header->ac[i], skip_lookup[i]);
   skip_built = true;
 }
 

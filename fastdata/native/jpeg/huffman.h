@@ -39,13 +39,13 @@ struct HuffmanTable {
 /// category above 15.
 Status derive_table(const HuffmanSpec& spec, bool is_dc, HuffmanTable& table);
 
-/// Calls emit(symbol, length, first entry, entries) for each code short enough, in
+/// Calls emit(symbol, length, first entry, entries) for each code of at most `bits`, in
 /// order of code; returns the first entry without one.
-template <int kBits, typename Emit>
-FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, Emit emit) {
+template <typename Emit>
+FASTDATA_INLINE int for_each_code(const HuffmanSpec& spec, int bits, Emit emit) {
   int entry = 0, index = 0;
-  for (int length = 1; length <= kBits; length++) {
-    const int span = 1 << (kBits - length);
+  for (int length = 1; length <= bits; length++) {
+    const int span = 1 << (bits - length);
     for (int i = 0; i < spec.counts[length]; i++, index++, entry += span)
       emit(spec.symbols[index], length, entry, span);
   }
@@ -74,14 +74,17 @@ constexpr uint32_t kAcEscape = 128;
 // cannot make the bit count negative whatever it holds.
 constexpr int kMaxDcEntryBits = 23;
 
-// A skip entry stands for as many whole AC symbols as its bits hold, by bits: 0-5 their
-// length; 8-13 how far they advance; 14 the last one is an end of block (kAcEndOfBlock); 15
-// there is none, the first escapes (kAcEscape). It serves to get past a block.
+// A skip entry serves to get past a block. It stands for as many AC symbols as have their codes
+// among its bits; the last one's extra bits may lie behind. By bits: 0-5 the symbols' length; 6-11
+// how far they advance; 12 the last one is an end of block; 13 there is none, the first is too
+// long. Three fit in a refill.
+constexpr unsigned kSkipAdvance = 6;
+constexpr unsigned kSkipEndOfBlock = 1 << 12, kSkipNone = 1 << 13;
+constexpr int kMaxSkipLength = 18;
 
 void build_ac_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kAcLookupBits]);
 void build_dc_lookup(const HuffmanSpec& spec, uint32_t lookup[1 << kDcLookupBits]);
-void build_skip_lookup(const uint32_t ac_lookup[1 << kAcLookupBits],
-                       uint16_t lookup[1 << kAcLookupBits]);
+void build_skip_lookup(const HuffmanSpec& spec, uint16_t lookup[1 << kAcLookupBits]);
 
 /// How the blocks of an MCU are decoded, in scan order; `next` goes round.
 struct BlockPlan {
