@@ -134,7 +134,7 @@ def _pairs(results: Path) -> Values:
 
 
 def _hugging_face(results: Path) -> Values:
-    result = _read(results / "hugging_face.json")
+    result = _read(results / "hugging-face-speed.json")
     return {
         **result,
         "machine": _machine(result),

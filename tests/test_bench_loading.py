@@ -109,7 +109,7 @@ def test_a_dataset_with_holes_reads_as_the_one_it_is_made_from(tmp_path):
         both[1][4096]
 
 
-@pytest.mark.parametrize("name", ["loading", "kinds", "pairs", "fields"])
+@pytest.mark.parametrize("name", ["loading", "kinds", "pairs", "fields", "hugging-face-speed"])
 def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"
     shutil.copy(results / f"{name}.json", tmp_path)
