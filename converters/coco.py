@@ -441,7 +441,7 @@ def _segmentation(
 def decode_counts(text: str) -> list[int]:
     """Return the run lengths of COCO's compressed RLE.
 
-    A number has five bits a character, the lowest first; from the third on, it is the difference
+    A number has five bits a character, the lowest first; from the fourth on, it is the difference
     from the one before the last.
 
     Raises:

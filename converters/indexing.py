@@ -6,11 +6,16 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.lmdbs import LmdbImages
+from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import root_of
 from fastdata.converters.packing import Packed, pack
+from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 
@@ -25,9 +30,19 @@ from fastdata.storage.look import look
 _SOURCES: Mapping[str, Callable[..., Source]] = {
     "webdataset": WebDataset,
     "imagefolder": ImageFolder,
+    "parquet": partial(ParquetImages, extents=True),
+    "lmdb": LmdbImages,
+    "arrow": ArrowImages,
+    "mds": MdsImages,
 }
 #: Kinds, by the suffix of a file.
-_SUFFIXES = {".tar": "webdataset"}
+_SUFFIXES = {
+    ".tar": "webdataset",
+    ".parquet": "parquet",
+    ".mdb": "lmdb",
+    ".mds": "mds",
+    ".arrow": "arrow",
+}
 
 
 def source_of(
@@ -52,7 +67,9 @@ def source_of(
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
         raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")
-    return _SOURCES[kind](place, storage_options=storage_options, **options)
+    if storage_options is not None:
+        options["storage_options"] = storage_options
+    return _SOURCES[kind](place, **options)
 
 
 def kinds() -> Sequence[str]:
@@ -65,7 +82,7 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     by_suffix = _SUFFIXES.get(os.path.splitext(first)[1])
     if by_suffix or not is_url(first):
         found = look(first)
-        kind = by_suffix or found.source
+        kind = by_suffix or found.kind
         if kind in _SOURCES:
             return kind
         if kind == "dataset":

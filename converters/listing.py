@@ -60,6 +60,7 @@ SCHEMA = pa.schema(
         ("height", pa.int32()),
         ("width", pa.int32()),
         ("pixels", pa.binary()),
+        ("orientation", pa.uint8()),
         ("problem", pa.string()),
         ("column", pa.string()),
         ("group", pa.int32()),
@@ -298,7 +299,8 @@ def _values(record: Record) -> tuple[Any, ...]:
     rest = (record.problem, record.column, record.group, record.crc32c, record.window)
     sizes = (record.size, record.values_size)
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
-    return *first, record.mtime_ns, *size_and_pixels, *rest, *sizes, *fields
+    turn = record.orientation
+    return *first, record.mtime_ns, *size_and_pixels, turn, *rest, *sizes, *fields
 
 
 def _stored_path(record: Record) -> bytes:

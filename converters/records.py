@@ -177,25 +177,30 @@ def listing_shards(source: Source) -> Sequence[Listable]:
     return found
 
 
-def read_record(path: str, offset: int, length: int) -> bytes:
-    """Read a record's bytes.
+def read_record(record: Record) -> bytes:
+    """Read a record's bytes from its file.
 
     Raises:
         UnreadableError: The file cannot be read.
         SampleError: The file has changed since it was listed.
     """
+    length = record.length
     if not 0 <= length <= MOST_BYTES:
         raise SampleError(f"has {length:,} bytes, and an image may have {MOST_BYTES:,} at most")
     try:
-        descriptor = open_descriptor(path)
+        descriptor = open_descriptor(record.path)
     except OSError as error:
         raise UnreadableError(f"cannot be opened: {error.strerror}") from None
     try:
-        data = read_exactly(descriptor, offset, length)
+        data = read_exactly(descriptor, record.offset, length)
+        mtime_ns = os.fstat(descriptor).st_mtime_ns
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
     if len(data) != length:
         raise SampleError(f"has {len(data)} bytes now, but had {length} when it was listed")
+    if record.crc32c is None and mtime_ns != record.mtime_ns:
+        # In an archive, another image may lie there now.
+        raise SampleError("has changed since it was listed")
     return data

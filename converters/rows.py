@@ -1,4 +1,4 @@
-"""Reads of single rows of Parquet columns; in row order, each row group is read once."""
+"""Reads of single rows of columns in Parquet and Arrow files; in row order, each group once."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import python_values
+from fastdata.storage.formats.arrow_ipc import MappedArrow
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 
 if TYPE_CHECKING:
     from fastdata.converters.trees import SourceFile
 
+#: Begins a Parquet file.
+_PARQUET = b"PAR1"
 #: Rows to decode at a time: some megabytes of images.
 _ROWS = 64
 
 
 @contextmanager
-def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file.
+def open_parquet(file: SourceFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """Open a Parquet file; yield it, and the file below.
 
     Raises:
         RemoteError: Its URL cannot be reached, on opening or later.
@@ -37,7 +41,7 @@ def open_parquet(file: SourceFile) -> Iterator[pq.ParquetFile]:
             with pq.ParquetFile(source) as opened:
                 if opened.metadata.num_rows > size:
                     raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
-                yield opened
+                yield opened, source
     except FastdataError:
         raise
     except PARQUET_ERRORS as error:
@@ -54,32 +58,6 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
         # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
     return python_values(values)
-
-
-def stored_columns(path: SourceFile, file: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order.
-
-    Raises:
-        SourceError: Two columns have the same path, or one has an unknown type.
-    """
-    found: dict[str, pa.DataType] = {}
-
-    def add(prefix: str, kind: pa.DataType) -> None:
-        if pa.types.is_struct(kind):
-            for number in range(kind.num_fields):
-                child = kind.field(number)
-                add(f"{prefix}.{child.name}", child.type)
-        elif prefix in found:
-            raise SourceError(f"{path}: two columns have the same path", "Rename or drop one.")
-        else:
-            found[prefix] = kind
-
-    try:
-        for field in file.schema_arrow:
-            add(field.name, field.type)
-    except pa.ArrowException as error:
-        raise SourceError(f"{path}: its columns cannot be read: {error}") from None
-    return found
 
 
 def column_path(schema: pa.Schema, column: str) -> list[str]:
@@ -130,6 +108,43 @@ class _Column:
         self._source.close()
 
 
+class _ArrowColumn:
+    """Reader of one column of an Arrow file, forwards; going back restarts at its begin."""
+
+    def __init__(self, file: SourceFile, column: str) -> None:
+        self._file = MappedArrow(file.location)
+        self._column = column
+        self._top = column_path(self._file.schema, column)[0]
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._batch: pa.RecordBatch | None = None
+        self._first = 0
+
+    def value(self, row: int) -> Any:
+        """Return the column's value in a row of the file."""
+        if self._batch is None or row < self._first:
+            self._batches, self._first = self._file.batches([self._top]), 0
+            self._batch = next(self._batches, None)
+        while self._batch is not None and row >= self._first + self._batch.num_rows:
+            self._first += self._batch.num_rows
+            self._batch = next(self._batches, None)
+        if self._batch is None:
+            raise SampleError(f"has {self._first} rows now, but had more when it was listed")
+        return column_values(self._batch.slice(row - self._first, 1), self._column)[0]
+
+    def close(self) -> None:
+        """Release the file's memory."""
+        self._batch = None
+
+
+def _reader(file: SourceFile, column: str) -> _Column | _ArrowColumn:
+    """Return a reader of a column; of the files behind URLs, all are Parquet."""
+    if not is_url(file.location):
+        with file.open() as opened:
+            if opened.read(len(_PARQUET)) != _PARQUET:
+                return _ArrowColumn(file, column)
+    return _Column(file, column)
+
+
 class NullError(SampleError):
     """A value that is null."""
 
@@ -162,7 +177,7 @@ def read_row(
             file = open_file(path)
             if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
-            reader = _open.readers[column] = _Column(file, column)
+            reader = _open.readers[column] = _reader(file, column)
         value = reader.value(row)
     except ChangedError:
         close_rows()

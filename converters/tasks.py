@@ -297,7 +297,7 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
         blobs = [blob for one in records if not one.problem for blob in one.blobs]
         extent = fetch([*records, *blobs], storage_options)
     else:
-        extent = _read_extent
+        extent = read_record
 
     def read(record: Record) -> bytes:
         if record.pixels is not None and record.pixels[2] is not None:
@@ -325,10 +325,6 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
         return encoding.apply(data, probe(data))
     height, width, _ = record.pixels
     return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
-
-
-def _read_extent(record: Record) -> bytes:
-    return read_record(record.path, record.offset, record.length)
 
 
 def pack_file(job: Job, unit: Unit) -> None:

@@ -76,6 +76,7 @@ def main(folder: str) -> None:
     write_huffman(Path(folder) / "huffman")
     write_seek(Path(folder) / "seek")
     write_augment(Path(folder) / "augment")
+    write_outlines(Path(folder) / "outlines")
     write_png(Path(folder) / "png")
     write_index(Path(folder) / "index")
 
@@ -119,6 +120,41 @@ def write_seek(out: Path) -> None:
         # fuzz_seek.cpp turns it into version 2, which only large images have.
         partial = table[:16] + bytes(16) + table[16:]
         (out / f"seed-{number}-2").write_bytes(mcus + b"\x1f\x08" + partial)
+
+
+def write_outlines(out: Path) -> None:
+    """Write polygons and run lengths, in masks that are cut, padded and mirrored."""
+    out.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(5)
+    width, height = 32, 24
+    for number in range(24):
+        polygons, calls = number % 4, number // 8
+        box = [0, 0, width, height] if number % 3 else [-5, 3, width - 2, height + 9]
+        sides = [number for _ in range(2) for number in (width, height, 0, 0)][:6]
+        sides[number % 6] += number % 5
+        data = bytes([width - 1, height - 1, polygons, calls, number])
+        data += b"".join((one * 64).to_bytes(2, "little", signed=True) for one in box)
+        data += b"".join((one * 256).to_bytes(2, "little", signed=True) for one in sides)
+        data += bytes([number % 16 | 128 * (number % 2)])
+        for _ in range(calls):
+            data += bytes([rng.randrange(5)])
+            data += b"".join((4 * rng.randrange(4) + 1).to_bytes(2, "little") for _ in range(6))
+        if polygons:
+            # Parts of pixels: those that end in 0, 1 and 2 are no numbers, or far away.
+            corners = rng.choices(range(-997, 12_000, 16), k=12 * polygons)
+            data += b"".join(one.to_bytes(2, "little", signed=True) for one in corners)
+        else:
+            data += b"".join(map(_run_length, (100 + number, 50, width * height - 150 - number)))
+        (out / f"seed-{number}").write_bytes(data)
+
+
+def _run_length(count: int) -> bytes:
+    """Return one of the first three run lengths in COCO's text."""
+    text = b""
+    while count > 15:
+        text += bytes([48 + (count & 31) + 32])
+        count >>= 5
+    return text + bytes([48 + count])
 
 
 def write_png(out: Path) -> None:

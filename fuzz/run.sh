@@ -9,6 +9,7 @@
 #   huffman   any codes: look-up tables agree with the canonical code
 #   seek      any bytes as a seek table; each way to a point gives the same point
 #   augment   any operations with any values; the SIMD levels agree
+#   outlines  any polygons and run lengths, cut and moved: the pixels are those of the whole mask
 #   png       any bytes as a PNG's inflated rows
 #   index     any bytes as rows of an index, and as the samples that they point to
 #   rows      the same without the samples
@@ -28,7 +29,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode header huffman seek augment png index rows oracle readers
+  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle readers
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -51,7 +52,7 @@ case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
 threads) inputs=decode sanitizers=thread ;;
 rows) inputs=index ;;
-huffman | seek | augment) longest=384 ;;
+huffman | seek | augment | outlines) longest=384 ;;
 oracle)
   inputs=decode libraries=-ljpeg
   if ! printf '#include <cstdio>\n#include <jpeglib.h>\nint main() {}\n' |

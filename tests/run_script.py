@@ -2,11 +2,13 @@
 
     run_script.py REPORT SCRIPT ARGUMENTS...
 
-REPORT becomes JSON: for each pass over a loader, what the loader says of itself, and the labels.
+REPORT becomes JSON: for each pass over a loader, what the loader says of itself, and the numbers
+that tell its samples apart.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import sys
@@ -26,16 +28,43 @@ class Recorded(fastdata.DataLoader):
     """fastdata's, noting what it gives."""
 
     def __iter__(self) -> Iterator[Any]:
-        labels: list[int] = []
-        passes.append({"explained": self.explain(), "labels": labels})
+        samples: list[int] = []
+        passes.append({"explained": self.explain(), "samples": samples})
         for batch in super().__iter__():
-            labels += batch[1].tolist()
+            samples += map(_number, batch[1])
             yield batch
+
+
+def _number(target: Any) -> int:
+    """Return an image_id, a label, or the one class of a mask."""
+    if isinstance(target, dict):
+        return int(target["image_id"])
+    return int(target[target != 255].max())
+
+
+def _nms(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> torch.Tensor:
+    from torchvision.ops import box_iou
+
+    left, kept = scores.argsort(descending=True), []
+    while len(left):
+        best = left[:1]
+        kept.append(best)
+        left = left[box_iou(boxes[best], boxes[left])[0] <= threshold]
+    return torch.cat(kept) if kept else left
+
+
+def import_models() -> None:
+    """Import torchvision, with a box suppression in Python where its C++ operators are missing."""
+    import_torchvision()
+    if not importlib.import_module("torchvision.extension")._has_ops():
+        boxes = importlib.import_module("torchvision.ops.boxes")
+        boxes._assert_has_ops = lambda: None
+        torch.library.impl("torchvision::nms", "cpu", _nms)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    import_torchvision()
+    import_models()
     report, script, *_ = sys.argv[1:]
     # The one line that is changed.
     torch.utils.data.DataLoader = Recorded  # type: ignore[misc]

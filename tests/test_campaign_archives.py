@@ -20,13 +20,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hostile
+import lmdb
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from containers import pack_tree
-from fastdata.converters import ImageNet, ParquetImages, Source, WebDataset, pack
+from fastdata.converters import (
+    ArrowImages,
+    ImageNet,
+    LmdbImages,
+    MdsImages,
+    ParquetImages,
+    Source,
+    WebDataset,
+    pack,
+)
 from hangs import HANG
 from jpegs import encode, picture
-from sources import tar_bytes
+from sources import tar_bytes, write_mds
 
 from fastdata import ImageDataset, verify
 from fastdata.cli import cli
@@ -51,6 +62,21 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / kind).mkdir()
         for path in root.glob(f"*/*{suffix}"):
             shutil.copy(path, root / kind)
+    images = [path.read_bytes() for path in sorted(root.glob("tree/*/*"))]
+    (root / "lmdb source").mkdir()
+    with (
+        lmdb.open(str(root / "lmdb source/x.mdb"), subdir=False, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, image in enumerate(images):
+            transaction.put(b"%d" % number, image * (number + 1))
+    for name, new in (("stream", pa.ipc.new_stream), ("file", pa.ipc.new_file)):
+        structs = [{"bytes": image, "path": None} for image in images]
+        table = pa.table({"image": structs, "label": [0] * 6, "text": ["a"] * 6})
+        (root / f"arrow {name}").mkdir()
+        with new(str(root / f"arrow {name}/x.arrow"), table.schema) as writer:
+            writer.write_table(table, 4)
+    write_mds(root / "mds source", images)
     members = [(path.name, path.read_bytes()) for path in sorted(root.glob("tree/class0/*"))]
     inner = [(f"n0000000{number}.tar", tar_bytes(members)) for number in range(2)]
     (root / "imagenet").mkdir()
@@ -62,8 +88,9 @@ def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Rand
     """Lists a changed source, and packs one in ten."""
 
     def use(case: Path, rng: random.Random) -> None:
-        (path,) = case.iterdir()
-        path.write_bytes(hostile.CHANGES[path.suffix](path.read_bytes(), rng))
+        path = rng.choice(sorted(case.iterdir()))
+        change = hostile.CHANGES.get(path.suffix, hostile.damage)
+        path.write_bytes(change(path.read_bytes(), rng))
         opened = source(case)
         for _ in opened.records():
             pass
@@ -107,6 +134,10 @@ def run(*arguments: object) -> None:
 USES: dict[str, Callable[[Path, random.Random], None]] = {
     "webdataset": read_source(WebDataset),
     "parquet source": read_source(ParquetImages),
+    "lmdb source": read_source(LmdbImages),
+    "arrow stream": read_source(ArrowImages),
+    "arrow file": read_source(ArrowImages),
+    "mds source": read_source(MdsImages),
     "imagenet": read_source(lambda root: ImageNet(root, "train")),
     **dict.fromkeys(CONTAINERS, read_dataset),
 }

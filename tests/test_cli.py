@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import datasets
+import lmdb
 import pytest
 from annotated import (
     write_coco,
@@ -27,6 +29,7 @@ from fastdata.benchmarks import measure
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
+from sources import jpeg, write_mds
 
 import fastdata
 from fastdata import ImageDataset
@@ -100,7 +103,8 @@ def tidy(words: list[str], folder: Path) -> None:
     """Removes what an example wrote, so that the next may write it with other options."""
     if words[0] == "convert":
         # What an example names as its own output, the next line may read.
-        kept = {"imagenet", "imagenet-train-lmdb", "celeba", "ade", *_ANNOTATED, *_PACKED, *words}
+        kept = {"imagenet", "imagenet-train-lmdb", "celeba", "ade", *_ANNOTATED, *_ARCHIVES}
+        kept |= {*_PACKED, *words}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
@@ -145,6 +149,7 @@ def fill(folder: Path) -> None:
     assert sent.returncode == 0, sent.stderr
     make_tables(folder)
     make_annotated(folder)
+    make_archives(folder)
     for out, options in _PACKED.items():
         done = run("convert", *options.split(), "--out", out, cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -168,6 +173,24 @@ def make_tables(folder: Path) -> None:
         "captions.csv": captions, "celeba/list.csv": attributes, "ade.jsonl": masks,
     }.items():  # fmt: skip
         (folder / name).write_text("\n".join(lines) + "\n")
+
+
+#: Folders in the workplace of files that other libraries write.
+_ARCHIVES = ("lsun", "train.lmdb", "food101-saved", "imagenet-mds")
+
+
+def make_archives(folder: Path) -> None:
+    """Make the LMDBs, the saved dataset and the MDS shard that the examples name."""
+    images = {f"class/{n}": jpeg(n) for n in range(4)}
+    (folder / "lsun").mkdir()
+    for name in ("lsun/church_outdoor_val_lmdb", "train.lmdb"):
+        with lmdb.open(str(folder / name), map_size=1 << 24) as db, db.begin(write=True) as writing:
+            for key, image in images.items():
+                writing.put(key.encode(), image)
+    rows = [{"image": {"bytes": image, "path": None}, "label": 0} for image in images.values()]
+    saved = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
+    saved.save_to_disk(folder / "food101-saved")
+    write_mds(folder / "imagenet-mds/val", list(images.values()))
 
 
 #: Folders of annotated images in the workplace.

@@ -70,6 +70,22 @@ def save_to_disk(root: Path) -> None:
     write(root, "data-00000-of-00001.arrow", "state.json", "dataset_info.json", data=b"{}")
 
 
+def arrow(root: Path) -> None:
+    write(root, "x-train.arrow", "dataset_info.json", data=b"{}")
+
+
+def mds(root: Path) -> None:
+    write(root, "index.json", "shard.00000.mds", data=b"{}")
+
+
+def lmdb(root: Path) -> None:
+    write(root, "data.mdb", "lock.mdb", data=b"")
+
+
+def lsun(root: Path) -> None:
+    write(root, "church_lmdb/data.mdb", "bedroom_lmdb/data.mdb", data=b"")
+
+
 #: How each is made, and what is said of it.
 KINDS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "coco": (coco, "images with annotations in annotations/", "fastdata convert coco --root"),
@@ -80,7 +96,11 @@ KINDS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "flat captions": (flat_captions, "in metadata.csv", "fastdata convert table --root"),
     "flat": (flat, "a flat folder of images, with no class folders", "<root>/<class>/"),
     "table": (table, "a table, train.csv", "fastdata convert table --root"),
-    "save_to_disk": (save_to_disk, "save_to_disk", "fastdata convert parquet"),
+    "save_to_disk": (save_to_disk, "save_to_disk", "fastdata convert arrow"),
+    "arrow": (arrow, "Arrow files", "fastdata convert arrow"),
+    "mds": (mds, "MDS shards", "fastdata convert mds"),
+    "lmdb": (lmdb, "an LMDB", "fastdata convert lmdb"),
+    "lsun": (lsun, "an LMDB", "fastdata convert lmdb"),
 }
 
 

@@ -185,6 +185,24 @@ def test_masks_are_converted_as_todtype_says(v2: Any, grey: Path) -> None:
             assert torch.equal(mask.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
 
 
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+@pytest.mark.parametrize("narrow", [True, False])
+def test_masks_that_are_converted_first_are_torchvisions(v2: Any, grey: Path, narrow: bool) -> None:
+    """Through another dtype, and with a fill that only that one has."""
+    from torchvision import tv_tensors
+
+    def to(dtype: torch.dtype) -> Any:
+        return v2.ToDtype({tv_tensors.Mask: dtype, "others": None})
+
+    fill = {tv_tensors.Mask: 1000, "others": 0}
+    then = [to(torch.bool), to(torch.uint8)] if narrow else [to(torch.int64), v2.Pad(5, fill=fill)]
+    transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage(), *then])
+    dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))
+    samples = [one for batch in DataLoader(dataset, 4, collate_fn=list) for one in batch]
+    for row, sample in enumerate(samples):
+        _assert_same(sample, _expected(grey, row, transform))
+
+
 def test_stacking_masks_of_one_kind_copies_nothing(v2: Any, grey: Path) -> None:
     def collate(samples: list[Any]) -> Any:
         images, masks = zip(*samples)  # noqa: B905
@@ -315,6 +333,8 @@ def test_what_torchvision_does_not_do_to_masks_is_refused(v2: Any, grey: Path) -
         "RandAugment cannot be done": v2.Compose([v2.ToImage(), v2.RandAugment()]),
         "expands masks": v2.RandomRotation(20, expand=True),
         "masks are numbers": v2.Compose([v2.ToImage(), v2.RandomRotation(20, fill=[1, 2, 3])]),
+        "colour, and masks are numbers": v2.Compose([v2.Pad(5, fill=[1, 2, 3]), v2.ToImage()]),
+        "its fill is a colour": v2.Compose([v2.RandomCrop(9, 5, fill=[1, 2, 3]), v2.ToImage()]),
     }
     for words, transform in refused.items():
         dataset = ImageDataset(grey, transforms=transform, fields=("image", "mask"))

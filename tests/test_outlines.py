@@ -271,3 +271,8 @@ def test_many_objects() -> None:
     assert not failures
     assert masks.shape == (100_000, 4, 5)
     assert (masks == cocos_mask(outline, 5, 4)).all()
+
+
+def test_sides_beyond_the_cores_are_refused() -> None:
+    _, failures = painted([[[[0.0, 0.0, 3.0, 0.0, 3.0, 3.0]]]], [((1 << 24) + 1, 1)])
+    assert [(place, code) for place, code, *_ in failures] == [(0, "too_large")]

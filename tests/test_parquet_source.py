@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +20,7 @@ from fastdata.converters.tasks import encode, reader
 from fastdata.converters.trees import file_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import convert, jpeg, require_said
+from sources import bytes_of, convert, jpeg, require_said
 
 from fastdata import ImageDataset, verify
 from fastdata.cli import cli
@@ -362,3 +363,110 @@ def test_any_row_in_any_order(
     for number in [*range(total), *(w % total for w in wanted)]:
         assert read_row(str(path), "nested.bytes", number, mtime_ns, file_at) == blobs[number]
     close_rows()
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.one_of(st.none(), st.integers(0, 300)), min_size=1, max_size=60),
+    shape=st.sampled_from(["required", "nullable", "struct", "deep", "large"]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    page=st.sampled_from([100, 2_000, 1 << 20]),
+    rows=st.integers(1, 61),
+    checksum=st.booleans(),
+)
+def test_plain_uncompressed_columns_are_extents(
+    sizes: list[int | None], shape: str, version: str, page: int, rows: int, checksum: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    blobs = [None if size is None else IMAGES[n % 12] + bytes(size) for n, size in enumerate(sizes)]
+    name = "image"
+    if shape == "required":
+        blobs = [one or b"-" for one in blobs]
+        column, nullable = pa.array(blobs, pa.binary()), False
+    else:
+        column, nullable = pa.array(blobs, pa.large_binary()), True
+        if shape == "nullable":
+            column = column.cast(pa.binary())
+    if shape in ("struct", "deep"):
+        structs = [
+            None if n % 4 == 3 else {"bytes": one, "path": None} for n, one in enumerate(blobs)
+        ]
+        blobs = [one and one["bytes"] for one in structs]
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        column, name = pa.array(structs, kind), "image.bytes"
+        if shape == "deep":
+            kind = pa.struct([("in", kind)])
+            column, name = pa.array([{"in": one} for one in structs], kind), "image.in.bytes"
+    schema = pa.schema([pa.field("image", column.type, nullable=nullable), ("n", pa.int64())])
+    table = pa.table({"image": column, "n": range(len(blobs))}, schema)
+    path = tmp_path_factory.mktemp("plain") / "x.parquet"
+    pq.write_table(
+        table, path, row_group_size=rows, compression={name: "none", "n": "snappy"},
+        use_dictionary=False, data_page_version=version, data_page_size=page, write_batch_size=2,
+        write_page_checksum=checksum,
+    )  # fmt: skip
+    source = ParquetImages(path, image_column=name)
+    assert source.decoded_because == ""
+    assert [file.location for file in source.archives or ()] == [str(path)]
+    for record, blob in zip(source.records(), blobs, strict=True):
+        if blob is None:
+            assert record.problem == f"the {name} of row {int(record.key[-8:])} is null"
+        else:
+            assert record.column is None and bytes_of(record) == blob
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compression": "snappy"}, "image.bytes is compressed by Snappy"),
+        ({"compression": "zstd"}, "image.bytes is compressed by ZSTD"),
+        ({"compression": "none", "use_dictionary": True}, "encoded with a dictionary"),
+        (
+            {"compression": "none", "column_encoding": {"image.bytes": "DELTA_LENGTH_BYTE_ARRAY"}},
+            "image.bytes is not PLAIN-encoded",
+        ),
+    ],
+)
+def test_other_columns_are_read_through_pyarrow(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    table = pa.table({"image": structs(IMAGES), "label": [0] * 12})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+    pq.write_table(table, tmp_path / "b.parquet", **{"use_dictionary": False, **options})
+    source = ParquetImages(tmp_path)
+    assert said in source.decoded_because and "in 1 of 2 files" in source.decoded_because
+    assert source.archives is None
+    found = packed(tmp_path, source)
+    assert [image for _, _, image in found] == IMAGES * 2
+
+
+def test_what_the_hub_holds(tmp_path: Path) -> None:
+    """As `datasets` writes columns of images now: several row groups and fields, in place."""
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(2)})
+    columns = {
+        "image": [{"bytes": image, "path": None} for image in IMAGES],
+        "label": [n % 2 for n in range(12)],
+    }
+    made = datasets.Dataset.from_dict(columns, features=features)
+    made.to_parquet(tmp_path / "in.parquet", batch_size=5)
+    assert pq.read_metadata(tmp_path / "in.parquet").num_row_groups == 3
+    source = ParquetImages(tmp_path / "in.parquet")
+    assert source.decoded_because == ""
+    assert [bytes_of(record) for record in source.records()] == IMAGES
+    assert [image for _, _, image in packed(tmp_path, source)] == IMAGES
+
+
+def test_plain_pages_that_are_damaged(tmp_path: Path) -> None:
+    """A length that leaves its page, and a header that is none: then pyarrow says what it is."""
+    path = write(tmp_path / "in.parquet", {"image": IMAGES, "label": [0] * 12}, row_group_size=6,
+                 compression="none", use_dictionary=False)  # fmt: skip
+    whole = path.read_bytes()
+    record = list(ParquetImages(path).records())[8]
+    for at, data in ((record.offset - 4, b"\xff\xff\xff\x7f"), (record.offset - 4, b"\1\0\0\0")):
+        path.write_bytes(whole[:at] + data + whole[at + len(data) :])
+        result = convert("parquet", "--root", path, "--out", tmp_path / "out")
+        require_said(result, 1, path, "image of row group 1 has a")
+    at = pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    path.write_bytes(whole[:at] + b"\xff" * 8 + whole[at + 8 :])
+    found = packed(tmp_path, ParquetImages(path), skip_bad=True)
+    assert [image for _, _, image in found] == IMAGES[:6]

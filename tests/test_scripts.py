@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,19 @@ from hangs import HANG
 from PIL import Image
 
 SAMPLES = 8  # of each split, every one of a class of its own; two batches
+
+_DETECTION = (
+    "references/detection/train.py",
+    "references",
+    "--data-path {data} --model ssdlite320_mobilenet_v3_large --device cpu -b 4 -j 2 --epochs 2 "
+    "--output-dir . --use-v2 --data-augmentation ",
+)
+_SEGMENTATION = (
+    "references/segmentation/train.py",
+    "references",
+    "--data-path {data} --model lraspp_mobilenet_v3_large --device cpu -b 4 -j 2 --epochs 2 "
+    "--output-dir . --dataset ",
+)
 
 #: Where a script lies in its checkout, what else is in there, and its arguments.
 SCRIPTS = {
@@ -45,6 +60,14 @@ SCRIPTS = {
         "{data} --dataset torch/image_folder --model resnet18 --img-size 64 --num-classes 8 "
         "--device cpu -b 4 -j 2 --epochs 2 --warmup-epochs 0 --cooldown-epochs 0 --output .",
     ),
+    **{
+        f"torchvision's detection, {preset}": (*_DETECTION[:2], _DETECTION[2] + preset)
+        for preset in ("hflip", "multiscale", "ssd", "ssdlite")
+    },
+    **{
+        f"torchvision's segmentation, {dataset}": (*_SEGMENTATION[:2], _SEGMENTATION[2] + dataset)
+        for dataset in ("coco", "coco --use-v2", "voc")
+    },
 }
 
 
@@ -61,14 +84,58 @@ def find(script: str, beside: str) -> Path:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one set of images as classes, as COCO and as VOC."""
     folder = tmp_path_factory.mktemp("images")
+    voc = folder / "VOCdevkit" / "VOC2012"
     for split in ("train", "val"):
+        annotations = []
         for number in range(SAMPLES):
-            path = folder / split / f"class{number}" / "0.jpg"
-            path.parent.mkdir(parents=True)
-            pixels = np.full((240 + number, 250, 3), number * 10, np.uint8)
-            Image.fromarray(pixels).save(path)
+            height, name = 240 + number, f"{split}{number}"
+            image = Image.fromarray(np.full((height, 250, 3), number * 10, np.uint8))
+            mask = Image.fromarray(np.full((height, 250), number, np.uint8))
+            _save(image, folder / split / f"class{number}" / "0.jpg")
+            _save(image, folder / f"{split}2017" / f"{name}.jpg")
+            _save(image, voc / "JPEGImages" / f"{name}.jpg")
+            _save(mask, voc / "SegmentationClass" / f"{name}.png")
+            annotations += _annotations(number, height)
+        about = {
+            "images": [
+                {
+                    "id": number,
+                    "file_name": f"{split}{number}.jpg",
+                    "width": 250,
+                    "height": 240 + number,
+                }
+                for number in range(SAMPLES)
+            ],
+            "annotations": [{**one, "id": at} for at, one in enumerate(annotations, 1)],
+            "categories": [{"id": one, "name": str(one)} for one in range(91)],
+        }
+        _write(folder / "annotations" / f"instances_{split}2017.json", json.dumps(about))
+        names = "".join(f"{split}{number}\n" for number in range(SAMPLES))
+        _write(voc / "ImageSets" / "Segmentation" / f"{split}.txt", names)
     return folder
+
+
+def _save(image: Image.Image, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _annotations(number: int, height: int) -> list[dict[str, Any]]:
+    """Return an object over all of an image, and one that no class of segmentation is for."""
+    category = (0, 5, 2, 16, 9, 44, 6, 3)[number]  # class ``number`` of the segmentation reference
+    found = []
+    for one, (x, y, w, h) in ((category, (0, 0, 250, height)), (13, (60, 70, 80, 90))):
+        outline = [x, y, x + w, y, x + w, y + h, x, y + h]
+        place = {"bbox": [x, y, w, h], "area": w * h, "segmentation": [outline], "iscrowd": 0}
+        found.append({"image_id": number, "category_id": one, **place})
+    return found
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -83,11 +150,12 @@ def test_a_script_runs_unmodified(images: Path, tmp_path: Path, name: str) -> No
         command, capture_output=True, text=True, timeout=HANG, env=environment, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert not re.search(r"loss: +(nan|inf)", done.stdout)
     passes = json.loads(report.read_text())
     assert len(passes) == 4  # training and validation, twice
     for one in passes:
         assert one["explained"].startswith("native"), one["explained"]
-        assert sorted(one["labels"]) == list(range(SAMPLES))
-    first, _, second, _ = (one["labels"] for one in passes)
+        assert sorted(one["samples"]) == list(range(SAMPLES))
+    first, _, second, _ = (one["samples"] for one in passes)
     assert first != second
     assert "SlowPathWarning" not in done.stderr

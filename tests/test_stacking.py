@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
 
 from fastdata import DataLoader  # noqa: E402
+from fastdata.errors import UsageError  # noqa: E402
 from fastdata.loading.stacking import is_closed  # noqa: E402
 
 BATCH = 6
@@ -284,6 +285,58 @@ def _in_threads(samples: list[Any]) -> Any:
     return found
 
 
+def _by_pool(function: Callable[[Any], Any], values: Any) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(function, values))
+
+
+def _by_a_default(samples: list[Any], run: Any = _by_pool) -> Any:
+    several = [image for image, _ in samples]
+    found = several[0].new_zeros((len(several), *several[0].shape))
+    run(lambda number: found[number].copy_(several[number]), range(len(several)))
+    return found
+
+
+def _by_a_named_default(samples: list[Any], *, run: Any = _by_pool) -> Any:
+    return _by_a_default(samples, run)
+
+
+def _empty(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    return several[0].new(), several[0].new(0), several[0].new_zeros((0, 3)), several[0].new(2, 0)
+
+
+def _of_another_size(samples: list[Any]) -> Any:
+    several, failed = [image for image, _ in samples], 0
+    found = several[0].new_zeros((len(several), 3, 50, 50))
+    for number, one in enumerate(several):
+        try:
+            found[number].copy_(one)
+        except:  # noqa: E722  # a name would be one more that the function calls
+            failed += 1
+    return found, torch.tensor([failed])
+
+
+def _fill_that_does_not_fit(samples: list[Any]) -> Any:
+    several, failed = [image for image, _ in samples], 0
+    found = several[0].new_zeros((len(several), *several[0].shape))
+    try:
+        found.fill_(300)
+    except:  # noqa: E722  # as above
+        failed += 1
+    for number, one in enumerate(several):
+        found[number].copy_(one)
+    return found, torch.tensor([failed])
+
+
+def _fill_that_changes(samples: list[Any]) -> Any:
+    several = [image for image, _ in samples]
+    value = torch.tensor(3)
+    found = several[0].new_full((len(several), 3, 101, 101), value)
+    value.copy_(torch.tensor(9))
+    return found
+
+
 class _Classed(torch.Tensor):
     """As torchvision's tensors have classes of their own."""
 
@@ -304,6 +357,12 @@ OTHERS = {
     "sample kept": _sample_kept,
     "other dtype": _converted,
     "in threads": _in_threads,
+    "by a default": _by_a_default,
+    "by a named default": _by_a_named_default,
+    "empty": _empty,
+    "of another size": _of_another_size,
+    "fill that does not fit": _fill_that_does_not_fit,
+    "fill that changes": _fill_that_changes,
     "scaled": _scaled,
     "in place": _in_place,
     "mixed in place": _mixed_in_place,
@@ -375,6 +434,17 @@ def test_batches_are_those_of_torchs_loader(name: str, pictures: Any) -> None:
         _write(expected)
     for found, expected in pairs:
         _assert_same(found, expected)
+
+
+def test_samples_that_a_thread_changes_after_the_stack_are_an_error(pictures: Any) -> None:
+    def collate(samples: list[Any]) -> Any:
+        found = torch.stack(_images(samples))
+        _by_pool(torch.Tensor.zero_, _images(samples))
+        return found
+
+    loader = DataLoader(pictures, BATCH, collate_fn=collate)
+    with pytest.raises(UsageError, match=r"has changed samples.*after torch.stack"):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -513,6 +583,47 @@ def _program(seed: int) -> Any:
     space: dict[str, Any] = {"torch": torch}
     exec(f"def collate(samples):\n    {text}", space)
     return space["collate"]
+
+
+numpy = None
+
+
+def _unset_cell() -> Callable[..., Any]:
+    def collate(samples: list[Any]) -> Any:
+        return later(samples)
+
+    if len("") > 0:
+        later = len
+    return collate
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda batch: batch[0][0].numpy(),  # also where a global has the name of the attribute
+        lambda batch, stack=os.stat: stack(batch),
+        lambda batch, *, own=np: own.stack(batch),
+        lambda batch: os.getcwd(),
+        lambda batch: open(batch),  # noqa: SIM115
+        _unset_cell(),
+    ],
+)
+def test_functions_that_may_call_others_are_not_closed(collate: Callable[..., Any]) -> None:
+    assert numpy is None
+    assert not is_closed(collate)
+
+
+def test_an_error_of_copying_by_hand_is_raised_by_its_line(pictures: Any) -> None:
+    def collate(samples: list[Any]) -> Any:
+        found = samples[0][0].new_zeros((len(samples), 3, 98, 98))
+        found[0].copy_(samples[0][0])
+        return found
+
+    assert is_closed(collate)
+    loader = DataLoader(pictures, BATCH, num_workers=1, collate_fn=collate, require_native=True)
+    with pytest.raises(RuntimeError, match="must match") as caught:
+        next(iter(loader))
+    assert "collate" in [one.name for one in caught.traceback]
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))

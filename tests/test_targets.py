@@ -143,6 +143,42 @@ def test_a_sample_is_what_torchvision_makes_of_it(
         _assert_same(dataset.__getitems__([row])[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "after"),
+    [
+        ({"BoundingBoxes": torch.int64, "KeyPoints": torch.int32}, "resize"),
+        ({"BoundingBoxes": torch.int64}, "format"),
+        ({"BoundingBoxes": torch.int64}, "drop"),
+        ({"KeyPoints": torch.float16}, "pad"),
+        ({"BoundingBoxes": torch.int64}, "floats"),
+        ({"BoundingBoxes": torch.float64, "KeyPoints": torch.float64}, "resize"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+def test_what_is_converted_is_no_more_what_the_core_computes_with(
+    v2: Any, packed: Path, kinds: dict[str, torch.dtype], after: str
+) -> None:
+    from torchvision import tv_tensors
+
+    def to(dtypes: dict[str, torch.dtype]) -> Any:
+        classes = {getattr(tv_tensors, name): dtype for name, dtype in dtypes.items()}
+        return v2.ToDtype({**classes, "others": None})
+
+    floats = [to(dict.fromkeys(kinds, torch.float32))]
+    then = {"floats": floats}.get(after) or _pipelines(v2)[after].transforms
+    transform = v2.Compose([v2.ToImage(), to(kinds), *then])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    loader: Any = DataLoader(dataset, 5, num_workers=1, collate_fn=list)
+    samples = [sample for batch in loader for sample in batch]
+    for row, sample in enumerate(samples):
+        expected = _as_torchvision(packed, row, transform)
+        for name in ("boxes", "keypoints"):
+            assert sample[1][name].dtype == expected[1][name].dtype
+            difference = sample[1][name].double() - expected[1][name].double()
+            assert not len(difference) or difference.abs().max() <= 1e-4
+        assert torch.equal(sample[1]["labels"], expected[1]["labels"])
+
+
 def test_without_a_collate_fn_lists_are_ragged(v2: Any, packed: Path) -> None:
     transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage()])
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
@@ -213,6 +249,15 @@ def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
         DataLoader(dataset, 2, require_native=True)
 
 
+def test_transforms_need_the_image(v2: Any, packed: Path) -> None:
+    with pytest.raises(UsageError, match="has no image"):
+        ImageDataset(packed, transforms=v2.ToImage(), fields=("boxes", "labels"))
+    dataset = ImageDataset(packed, transforms=v2.ToImage(), fields=_FIELDS)
+    with pytest.raises(UsageError, match="has no image"):
+        dataset.fields = ("boxes",)
+    assert dataset.fields == _FIELDS
+
+
 def test_transforms_exclude_transform(packed: Path) -> None:
     with pytest.raises(UsageError, match="transforms="):
         ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))
@@ -253,3 +298,34 @@ def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank
     resumed = loader()
     resumed.load_state_dict(half.state_dict())
     assert first + rows(resumed) == epochs[0]
+
+
+def test_images_of_several_sizes_are_told_of_a_collate_fn(packed: Path, v2: Any) -> None:
+    from fastdata import collate_padded
+
+    steps = v2.Compose([v2.Resize(32), v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
+    with pytest.warns(SlowPathWarning, match=r"give a collate_fn, such as .*collate_padded\(32\)"):
+        DataLoader(dataset, 4)
+    assert DataLoader(dataset, 4, collate_fn=collate_padded(32)).explain().startswith("native")
+
+
+def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> None:
+    def loader(**options: Any) -> Any:
+        steps = [v2.Resize((32, 32)), v2.SanitizeBoundingBoxes(**options), v2.ToImage()]
+        dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=("image", "boxes"))
+        return DataLoader(dataset, 4)
+
+    with pytest.warns(SlowPathWarning, match="labels_getter=None is for boxes alone"):
+        loader()
+    assert loader(labels_getter=None).explain().startswith("native")
+
+
+def test_a_joint_transform_needs_the_image(packed: Path, v2: Any) -> None:
+    steps = v2.Compose([v2.Resize((32, 32)), v2.ToImage()])
+    with pytest.raises(UsageError, match="has no image"):
+        ImageDataset(packed, transforms=steps, fields=("boxes", "labels"))
+    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
+    with pytest.raises(UsageError, match="has no image"):
+        dataset.fields = ("boxes",)
+    assert dataset.fields == _FIELDS

@@ -117,6 +117,12 @@ def test_a_sample_whose_targets_do_not_fit_together_is_bad(
     dataset = _dataset(packed, v2.Compose([v2.SanitizeBoundingBoxes(), v2.ToImage()]))
     with pytest.raises(SampleError, match=f"1.*{words}"):
         _samples(dataset)
+    loader: Any = DataLoader(dataset, 1, collate_fn=list, require_native=True)
+    alone = iter(loader)
+    next(alone)
+    with pytest.raises(SampleError, match=f"1.*{words}"):  # a batch of bad samples only
+        next(alone)
+    assert len(list(alone)) == len(rows) - 2
     with pytest.warns(UserWarning, match=words):
         samples = _samples(dataset, on_error="skip")
     assert len(samples) == len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from vision_datasets import (
 )
 
 from fastdata import DataLoader
-from fastdata.errors import DatasetError, SampleError, SlowPathWarning
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
 
 # pycocotools has not moved to NumPy 2 completely.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -170,6 +171,33 @@ def test_masks_that_cannot_be_painted_are_an_error(
     dataset._dataset._load_target(dataset.ids[row])[0]["segmentation"] = found
     with pytest.raises(SampleError, match=f"sample {row}"):
         _loaded(Subset(dataset, [row]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("bbox", [], "boxes have 0 numbers"),
+        ("segmentation", [1, 1, 9, 9, 5, 30], "annotations cannot be used"),
+    ],
+)
+def test_annotations_of_another_form_cost_their_sample(
+    tv: Any, make: Callable[..., Any], key: str, value: Any, words: str
+) -> None:
+    from torchvision.transforms import v2
+
+    steps = v2.Compose([_steps(tv, "resize"), v2.SanitizeBoundingBoxes(labels_getter=None)])
+    dataset = make("CocoDetection", steps, ("boxes", "labels", "masks"))
+    rows = [row for row in range(ROWS) if dataset._dataset._load_target(dataset.ids[row])]
+    bad, *others = rows
+    for one in dataset._dataset._load_target(dataset.ids[bad]):
+        one[key] = value
+    loader = DataLoader(Subset(dataset, rows), 1, collate_fn=_together, require_native=True)
+    batches = iter(loader)
+    with pytest.raises(SampleError, match=f"sample {bad}: .*{words}"):
+        next(batches)
+    for row, batch in zip(others, batches, strict=True):
+        (sample,) = zip(*batch, strict=True)
+        assert_same(sample, dataset[row])
 
 
 @pytest.mark.parametrize(
@@ -375,3 +403,39 @@ def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[
     dataset = make("VOCDetection", _steps(tv, "resize"))._dataset
     with pytest.warns(SlowPathWarning, match="wrap_dataset_for_transforms_v2"):
         DataLoader(dataset, 4, collate_fn=_together)
+
+
+def test_a_subclass_is_told_which_class_to_wrap(
+    tv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CocoDetection(tv.datasets.CocoDetection):  # type: ignore[misc,name-defined]
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    root = make_coco(tmp_path)
+    dataset = CocoDetection(root / "images", root / "instances.json")
+    # torchvision imports its wrapper when it is first called.
+    monkeypatch.delitem(sys.modules, "torchvision.tv_tensors._dataset_wrapper")
+    with pytest.warns(
+        SlowPathWarning, match="Take torchvision's CocoDetection itself, and wrap it"
+    ):
+        DataLoader(dataset, 4, collate_fn=_together)
+
+
+def test_a_fastdata_step_between_torchvisions(tv: Any, make: Callable[..., Any]) -> None:
+    from torchvision.transforms import v2
+
+    from fastdata.transforms import FixedSizeCrop
+
+    def opened_with(**fills: Any) -> Any:
+        steps = v2.Compose([FixedSizeCrop((64, 64), fill=(9, 8, 7), **fills), v2.ToImage()])
+        return make("CocoDetection", steps, ["boxes", "labels", "masks"])
+
+    with pytest.raises(UsageError, match="its fill is a colour, and masks are numbers"):
+        DataLoader(opened_with(), 4, collate_fn=_together)
+    dataset = opened_with(mask_fill=0)
+    for image, target in _loaded(dataset):
+        assert image.shape[1:] == (64, 64)
+        assert target.get("masks", image).shape[1:] == (64, 64)
+    with pytest.raises(UsageError, match="called with an image and its target"):
+        dataset[0]

@@ -13,7 +13,13 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.batches.batch import Batch
-from fastdata.batches.helpers import InlineExecutor, await_done, helper_threads, result_of
+from fastdata.batches.helpers import (
+    InlineExecutor,
+    await_done,
+    helper_threads,
+    raise_outage,
+    result_of,
+)
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.painted import OutlinePipeline
 from fastdata.errors import FastdataError, OutageError
@@ -156,9 +162,7 @@ class BlobPipeline(_OneStage):
             batch.failed.setdefault(slot, self._source.problem(row, detail, code))
         for data, length in zip(read.take(), batch.lengths, strict=True):
             batch.values.append(None if data is None or not length else data.tobytes())
-        for error in batch.failed.values():
-            if isinstance(error, OutageError):  # the samples may be intact
-                raise error
+        raise_outage(batch.failed)
         return batch.failed
 
     def image(self, batch: BlobBatch) -> list[bytes | None]:

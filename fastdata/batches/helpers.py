@@ -6,11 +6,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from fastdata.errors import FastdataError, OutageError
 from fastdata.remote.abandoning import cancel_awaited
 
 T = TypeVar("T")
@@ -157,6 +158,17 @@ class Waitable(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for some seconds or until it is done; return whether it is done."""
+
+
+def raise_outage(failed: Mapping[int, FastdataError]) -> None:
+    """Raise the first outage among the errors of samples, which may be intact.
+
+    Raises:
+        OutageError: There is one.
+    """
+    for error in failed.values():
+        if isinstance(error, OutageError):
+            raise error
 
 
 def await_done(pending: Waitable, deadline: float | None) -> None:

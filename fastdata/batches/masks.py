@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.helpers import await_done, result_of
+from fastdata.batches.helpers import await_done, raise_outage, result_of
 from fastdata.batches.stats import Counters
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
-from fastdata.errors import FastdataError, OutageError, SampleError, UsageError
+from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
 from fastdata.transforms.forms import MASK_FILTER
@@ -182,9 +182,7 @@ class MaskPipeline:
             else:
                 self._counters.count(found.kind, found.decoder)
         batch.image = None  # which refers to this batch: memory of a cycle comes back late
-        for error in batch.failed.values():
-            if isinstance(error, OutageError):  # the samples may be intact
-                raise error
+        raise_outage(batch.failed)
         return batch.failed
 
     def _decode_redrawn(self, batch: MaskBatch) -> None:

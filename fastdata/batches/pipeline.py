@@ -20,7 +20,7 @@ from fastdata.batches.batch import (
     too_small,
 )
 from fastdata.batches.buffers import BatchMemory, BufferPool
-from fastdata.batches.helpers import await_done, result_of
+from fastdata.batches.helpers import await_done, raise_outage, result_of
 from fastdata.batches.painted import OutlinePipeline
 from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
@@ -31,7 +31,6 @@ from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
     FallbackWarning,
     FastdataError,
-    OutageError,
     SampleError,
     warn,
 )
@@ -291,9 +290,7 @@ class Pipeline:
             decoded = np.ones(len(batch.planned.indices), np.bool_)
             decoded[[*batch.slow, *batch.failed]] = False
         self._count(batch, decoded)
-        for error in batch.failed.values():
-            if isinstance(error, OutageError):  # the samples may be intact
-                raise error
+        raise_outage(batch.failed)
         return dict(sorted(batch.failed.items()))
 
     def _count(

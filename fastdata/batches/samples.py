@@ -115,7 +115,7 @@ def require_known(
         joint: Whether there is a joint transform.
 
     Raises:
-        UsageError: It has not, or they are no names.
+        UsageError: It has not, they are no names, or a joint transform has no image.
     """
     of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
     besides = [*BESIDES, *(of_joint if joint else [])]
@@ -126,6 +126,11 @@ def require_known(
             needs = f" {name!r} needs transforms=." if name in of_joint else ""
             what = f"{where}: has no field {name!r} (fields={names!r})"
             raise UsageError(what, f"It has {listed}.{needs}")
+    if joint and "image" not in names:
+        raise UsageError(
+            f"{where}: transforms= takes (image, target), and fields={names!r} has no image",
+            'Name "image" in fields=, or leave transforms= out.',
+        )
 
 
 def chosen_fields(
@@ -149,13 +154,19 @@ def chosen_fields(
         labels: Whether there is one of labels.
 
     Raises:
-        UsageError: There is no such field, or a transform has none.
+        UsageError: There is no such field, a transform has none, or a joint one no image.
     """
     known = {field.name: field for field in fields}
     if given is None:
         given = [name for name in (IMAGE.name, LABEL.name) if name in known]
     require_known(given, known, path, joint=joint)
     require_images(path, known, transforms, given)
+    if joint and IMAGE.name not in given:
+        raise UsageError(
+            f"{path}: transforms= takes the image and its targets, and fields={given!r} has no "
+            "image",
+            'Name "image" there, or leave transforms= out.',
+        )
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)

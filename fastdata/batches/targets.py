@@ -85,15 +85,14 @@ def _kind_of(field: Field | None) -> str:
 def reader_of(images: Images) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
     recipe = of_any_size(images.recipe)
-    joint = None if isinstance(recipe, Refusal) else recipe.joint
-    if joint is None or isinstance(recipe, Refusal):
+    if isinstance(recipe, Refusal) or recipe.joint is None:
         return None
-    if recipe.tail and joint.names("geometry"):
+    if recipe.tail and recipe.joint.names("geometry"):
         last = recipe.unknown[0]
         raise UsageError(
             f'fields has "geometry", which is not known after {last.name}: {last.reason}', last.hint
         )
-    return TargetReader(images.schema, joint)
+    return TargetReader(images.schema, recipe.joint)
 
 
 class Geometry(NamedTuple):
@@ -123,6 +122,7 @@ class TargetReader:
 
     def __init__(self, fields: Sequence[Field], joint: Joint) -> None:
         self._fields = {field.name: field for field in fields}
+        self._outlines = outlines_among(fields)
         self.joint = joint
         self._boxes, self._points = joint.names("boxes"), joint.names("points")
         self._sanitised = [
@@ -143,10 +143,6 @@ class TargetReader:
         if not self.joint.names("outlines"):
             return []
         return [*(field.name for field in self._outlines.values()), *self._boxes]
-
-    @property
-    def _outlines(self) -> dict[str, Field]:
-        return outlines_among(self._fields.values())
 
     def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> Outlines:
         """Return what paints masks, after the pixel program of their images; see `Outlines`."""
@@ -429,7 +425,8 @@ def _without(column: Column, rows: Iterable[int]) -> Column:
             return column
         column = pa.array(column.tolist())
     gone = set(rows)
-    return column.take(pa.array([None if at in gone else at for at in range(len(column))]))
+    kept = [None if at in gone else at for at in range(len(column))]
+    return column.take(pa.array(kept, pa.int64()))
 
 
 def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fastdata.cli.convert_tables import COMMANDS
+from fastdata.cli import convert_archives, convert_tables
 from fastdata.cli.locations import (
     Location,
     named,
@@ -23,11 +23,10 @@ from fastdata.converters import imagenet
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packed import PackedDataset, Part
-from fastdata.converters.parquet import ParquetImages, is_petastorm, parquet_splits
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.webdataset import WebDataset
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import UsageError
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.look import look, metadata, table_hint
@@ -293,60 +292,5 @@ def _read_keys(path: Path) -> list[str]:
         raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
 
 
-_PARQUET_HELP = """\
-The column of images is found by its contents, that of labels by its name (label, class, …) or
-Hugging Face's features; else name them. All other columns are fields; the columns taken and left
-out are printed. Rows whose image or label is null are bad samples. Files named as Hugging Face's
-splits (train-00000-of-00002.parquet) make a dataset a split.
-
-\b
-Examples:
-  $ fastdata convert imagenet --split val --to parquet --out val-parquet
-  $ fastdata convert parquet --root val-parquet --to lmdb
-"""
-_PARQUET_ARGUMENTS = ("image_column", "label_column", "key_column", "formats", "masks")
-
-
-def _parquet(kind: str, about: str) -> None:
-    @command.command(
-        kind,
-        help=f"{about}\n\n{_PARQUET_HELP}",
-    )
-    @root_option()
-    @click.option("--image-column", metavar="NAME", help="The images. [default: found]")
-    @click.option("--label-column", metavar="NAME", help="Class numbers or names. [default: found]")
-    @click.option(
-        "--key-column", metavar="NAME", help="Keys. [default: key, else file and row number]"
-    )
-    @click.option("--split", metavar="NAME", help="Which split. [default: all found]")
-    @fields_option("Columns")
-    @meanings
-    @shared
-    def run(root: Path | str, split: str | None, fields: list[str] | None, **options: Any) -> None:
-        drivers = options["storage_options"]
-        if kind == "petastorm" and not is_petastorm(root, drivers):
-            raise SourceError(
-                f"{named(root)}: has no _common_metadata of petastorm",
-                "For other Parquet use fastdata convert parquet.",
-            )
-        columns = {name: options.pop(name) for name in _PARQUET_ARGUMENTS}
-
-        def source(one: str | None) -> Source:
-            opened = ParquetImages(
-                root, fields=fields, split=one, storage_options=drivers, **columns
-            )
-            say(f"{named(root)}: {opened.columns_taken}", err=True)
-            return opened
-
-        splits = [split] if split is not None else parquet_splits(root, drivers)
-        sources = {one: partial(source, one) for one in splits}
-        if split is None and len(splits) < 2:
-            sources = {"": partial(source, None)}
-        pack_all(source_name(root).removesuffix(".parquet"), root, sources, options)
-
-
-_parquet("parquet", "Parquet with a column of images, from any writer.")
-_parquet("petastorm", "Parquet of petastorm, whose metadata are not unpickled.")
-
-for _one in COMMANDS:
+for _one in (*convert_archives.COMMANDS, *convert_tables.COMMANDS):
     command.add_command(_one)

@@ -114,7 +114,7 @@ def load(
                 kind, pillow, learnable = "raw", False, None
             else:
                 with Image.open(io.BytesIO(blob)) as opened_image:
-                    size = upright_size(*opened_image.size, turn)
+                    size = upright_size(opened_image.width, opened_image.height, turn)
             image = Encoded(number, data, *size, has, learnable, turn, kind, pillow)
             if failed := _decode([image], recipe, 0):
                 raise failed[0]

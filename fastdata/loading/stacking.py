@@ -8,16 +8,20 @@ in this thread are seen. So steps are put off for functions that can do nothing 
 
 from __future__ import annotations
 
-import builtins
+import dis
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from types import CodeType, FunctionType
+from itertools import chain
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from fastdata.errors import UsageError
+from fastdata.transforms.tracing import codes_in
 
 _Held = TypeVar("_Held")
 
@@ -45,14 +49,20 @@ class Stacking(TorchFunctionMode):
         if batch.dtype == torch.bfloat16 or not batch.numel():  # numpy has no bfloat16
             return list(batch.unbind())
         array = batch.numpy()
-        self._loans[_address(batch)] = _Loan(batch, weakref.ref(array))
-        return list(torch.from_numpy(array).unbind())
+        samples = list(torch.from_numpy(array).unbind())
+        self._loans[_address(batch)] = _Loan(batch, weakref.ref(array), samples[0])
+        return samples
 
     def settle(self) -> None:
         """Do what was put off; separate stacks from samples that the collate function has kept.
 
         The caller has no reference to samples any more.
+
+        Raises:
+            UsageError: Samples were changed where that was not seen, after they were stacked.
         """
+        for loan in self._loans.values():
+            loan.end()
         for canvas in self._canvases.values():
             if not self._replaced(canvas):
                 canvas.write()
@@ -89,8 +99,8 @@ class Stacking(TorchFunctionMode):
         if canvas is None:
             return None
         if func in _FILLS and first is canvas.tensor and not canvas.copies:
-            canvas.value = args[1] if len(args) > 1 else 0
-            return (first,) if type(canvas.value) in (int, float) else None
+            zero = func is torch.Tensor.zero_ and len(args) == 1
+            return (first,) if canvas.fill(*((0,) if zero else args[1:])) else None
         if func in _VIEWS:
             found = func(*args)
             several = (found,) if isinstance(found, torch.Tensor) else found
@@ -105,14 +115,18 @@ class Stacking(TorchFunctionMode):
         """Return memory for a batch, not filled yet."""
         if _address(like) not in self._loans:
             return None
-        value = 0 if func is torch.Tensor.new_zeros else None
+        value = (0,) if func is torch.Tensor.new_zeros else ()
         if func is torch.Tensor.new_full:
-            *about, value = about  # type: ignore[assignment]
-        if func is torch.Tensor.new and any(type(side) is not int for side in about):
+            about, value = about[:1], about[1:]
+        sides = about and all(type(side) is int and side > 0 for side in about)
+        if func is torch.Tensor.new and not sides:
             return None  # it copies what it is given
         array = like.new_empty(*about).numpy()
         tensor = torch.from_numpy(array)
-        self._canvases[_address(tensor)] = _Canvas(tensor, weakref.ref(array), value)
+        canvas = _Canvas(tensor, weakref.ref(array))
+        if func in _FILLED and not canvas.fill(*value):
+            return None
+        self._canvases[_address(tensor)] = canvas
         return (tensor,)
 
     def _write_what_is_read(self, func: Any, values: Any, harmless: bool) -> None:
@@ -175,23 +189,36 @@ class _Loan:
     """Memory of a batch, whose samples a collate function has.
 
     Attributes:
-        views: Weak reference to an array that all samples refer to, and nothing else.
+        views: Weak reference to an array that all samples refer to, and nothing else after `end`.
         given: A stack of samples that lies in this memory.
         escaped: Whether something else than torch may write to the samples.
     """
 
-    def __init__(self, batch: torch.Tensor, views: weakref.ref[Any]) -> None:
+    def __init__(self, batch: torch.Tensor, views: weakref.ref[Any], sample: torch.Tensor) -> None:
         self.views, self.escaped = views, False
         self.given: torch.Tensor | None = None
         self._batch = batch
+        # All samples have one counter of changes.
+        self._sample: torch.Tensor | None = None if sample.is_inference() else sample
+        self._version = 0
 
     def give(
         self, shape: tuple[int, ...], stride: tuple[int, ...], begin: int
     ) -> torch.Tensor | None:
-        """Return the part of the memory from an address."""
+        """Return the part of the memory from an address, with a shape and strides."""
         offset = (begin - _address(self._batch)) // self._batch.element_size()
         self.given = torch.as_strided(self._batch, shape, stride, offset)
+        self._version = 0 if self._sample is None else self._sample._version
         return self.given
+
+    def end(self) -> None:
+        """Drop what it has of the samples; raise `UsageError` if the stack has changed with one."""
+        sample, self._sample = self._sample, None
+        if self.given is not None and sample is not None and sample._version != self._version:
+            raise UsageError(
+                "collate_fn has changed samples in a thread or in compiled code, after torch.stack",
+                "Change them before, or change copies: sample.clone().",
+            )
 
     def separate(self) -> None:
         """Give the stack memory of its own, as torch's copy has."""
@@ -210,19 +237,29 @@ class _Canvas:
         copies: (target, source) of each copy that was put off.
     """
 
-    def __init__(self, tensor: torch.Tensor, memory: weakref.ref[Any], value: Any) -> None:
-        self.tensor, self.memory, self.value = tensor, memory, value
+    def __init__(self, tensor: torch.Tensor, memory: weakref.ref[Any]) -> None:
+        self.tensor, self.memory = tensor, memory
+        self.value: float | None = None
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def has(self, view: torch.Tensor) -> bool:
         """Return whether a tensor is a view of it."""
         return _address(view) == _address(self.tensor)
 
+    def fill(self, *given: Any) -> bool:
+        """Put off filling it with a number; return False if that is something else."""
+        if [type(one) for one in given] not in ([int], [float]):
+            return False
+        self.tensor.flatten()[:1].fill_(*given)  # torch's error, if the dtype cannot have it
+        (self.value,) = given
+        return True
+
     def copy(self, target: torch.Tensor, source: Any, loans: Mapping[int, _Loan]) -> bool:
-        """Put off copying a sample to a view; return False if it is something else."""
+        """Put off copying a sample to a view of its shape; return False if it is something else."""
         if not self.has(target) or type(source) is not torch.Tensor:
             return False
-        if source.dtype != target.dtype or _address(source) not in loans:
+        same = (source.dtype, source.shape) == (target.dtype, target.shape)
+        if not same or _address(source) not in loans:
             return False
         self.copies.append((target, source))
         return True
@@ -230,7 +267,7 @@ class _Canvas:
     def is_full(self) -> bool:
         """Return whether one sample after the other is all that it has."""
         tensor = self.tensor
-        if tensor.ndim == 0 or len(self.copies) != len(tensor):
+        if not self.copies or tensor.ndim == 0 or len(self.copies) != len(tensor):
             return False
         step, shape, stride = tensor[0].nbytes, tensor.shape[1:], tensor.stride()[1:]
         return all(
@@ -275,8 +312,8 @@ def _used(held: Mapping[int, _Held], values: Any) -> Iterator[_Held]:
 def is_closed(function: Any) -> bool:
     """Return whether a function can call no more than torch, some builtins, and such functions.
 
-    Every name in its code is known: a function of Python that is closed, torch, a builtin that
-    calls nothing else, or an attribute of tensors and containers.
+    All that its code can reach is known: a function of Python that is closed, torch, a constant, a
+    builtin that calls nothing else, or an attribute of tensors and containers.
     """
     return _is_closed(function, set())
 
@@ -287,22 +324,25 @@ def _is_closed(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:
         return True
     seen.add(id(value))
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    own = vars(builtins) | value.__globals__
-    return all(_is_closed(one, seen) for one in cells) and all(
-        name in _BUILTINS
-        if own.get(name, value) is vars(builtins).get(name)
-        else (_is_closed(own[name], seen) if name in own else name in _ATTRIBUTES)
-        for name in _names(value.__code__)
-    )
+    names, attributes = _names(value.__code__)
+    own, cells = value.__globals__, value.__closure__ or ()
+    if not attributes <= _ATTRIBUTES or not names - own.keys() <= _BUILTINS:
+        return False
+    if CellType() in cells:  # an empty one
+        return False
+    held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    held += [cell.cell_contents for cell in cells]
+    return all(_is_closed(one, seen) for one in (*held, *map(own.get, names & own.keys())))
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in some code."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+@lru_cache(64)
+def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of globals that some code reads; and all others, such as attributes."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for one in chain.from_iterable(map(dis.get_instructions, codes_in(code))):
+        if one.opcode in dis.hasname:
+            names[one.opname == "LOAD_GLOBAL"].add(one.argval)
+    return frozenset(names[True]), frozenset(names[False])
 
 
 _BUILTINS = frozenset(
@@ -322,6 +362,7 @@ _ATTRIBUTES = frozenset(
 
 _STACKS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
 _NEW = (torch.Tensor.new, torch.Tensor.new_empty, torch.Tensor.new_full, torch.Tensor.new_zeros)
+_FILLED = (torch.Tensor.new_full, torch.Tensor.new_zeros)
 _FILLS = (torch.Tensor.fill_, torch.Tensor.zero_)
 _VIEWS = (torch.Tensor.__getitem__, torch.Tensor.unbind, torch.unbind)
 
@@ -342,13 +383,7 @@ _HARMLESS = _METADATA | {
 #: Functions that let others than torch write to a tensor.
 _ESCAPES = frozenset(
     {
-        "numpy",
-        "data_ptr",
-        "storage",
-        "untyped_storage",
-        "_typed_storage",
-        "__array__",
-        "__dlpack__",
-        "__cuda_array_interface__",
+        *("__array__", "__cuda_array_interface__", "__dlpack__", "_typed_storage", "data_ptr"),
+        *("numpy", "storage", "untyped_storage"),
     }
 )

@@ -6,6 +6,7 @@ it apart to columns. So keys, dtypes and formats are torchvision's.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -135,7 +136,7 @@ _KINDS = {
         _coco_target,
         methods=("_load_image", "_load_target"),
         optional=True,
-        outlines=lambda objects: _coco_outlines(objects),
+        outlines=_coco_outlines,
     ),
     "VOCDetection": _Kind(
         "torchvision.datasets.voc",
@@ -215,11 +216,17 @@ def annotated_classes() -> tuple[type[Any], ...]:
 
 def wrapping_hint(dataset: Any) -> str:
     """Return the line that wraps a dataset of `annotated_classes`; "" for others."""
+    base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
+    if base is not None:
+        with suppress(ImportError):  # torchvision before 0.16
+            importlib.import_module(_WRAPPER)  # torchvision imports it when it first wraps
     kind = _kind_of(dataset)
-    if kind is None:
+    if base is None or kind is None:
         return ""
+    own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods)
+    what = f"Take torchvision's {base.__name__} itself, and wrap it" if own else "Wrap it"
     return (
-        "Wrap it: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
+        f"{what}: dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), with "
         "transforms= of torchvision.transforms.v2, which take (image, target). The target then "
         "has boxes as BoundingBoxes, and masks as Mask."
     )
@@ -257,28 +264,31 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
     keys = _cells(dataset._wrapper).get("target_keys", ())
     if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
         return made
-    return _described(dataset, inner, kind, keys)
+    if _is_standard(dataset.transforms):
+        why = "transform= takes its images alone, so that boxes do not follow them"
+        return NotKnown(why, "Give it transforms=, which takes (image, target).")
+    made_of = _with_dict(inner, kind, keys) if kind.parts is None else _with_parts(inner, kind)
+    return _as_images(dataset, inner, kind, *made_of, keys)
 
 
 def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
-    """Return how fastdata reads a dataset of masks that is not wrapped; see above."""
+    """Return `recognise_annotated` of a dataset of masks that is not wrapped."""
     base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
-    kind = _KINDS[base.__name__] if base is not None else None
-    if base is None or kind is None or dataset.transforms is None:
+    if base is None or dataset.transforms is None:
         return None
-    found = {} if kind.parts is None else kind.parts(dataset)
-    one_mask = len(found) == 1 and not set(map(type, next(iter(found.values())))) <= {int}
-    if not one_mask and kind.parts is not None:
+    kind = _KINDS[base.__name__]
+    parts = None if kind.parts is None else kind.parts(dataset)
+    if parts is not None and (len(parts) != 1 or _are_labels(*parts.values())):
         return None
     own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods) or changed(base)
     if own:
         return overridden(own)
-    if not one_mask:
+    if parts is None:
         return _with_made_mask(dataset, dataset, kind, None)
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
         return NotKnown(why, "Give it transforms=, which takes both.")
-    annotated, joint = _with_parts(dataset, kind, ())
+    annotated, joint = _with_parts(dataset, kind)
     joint = joint.changed(joint.targets, as_pil=True, flat=True, filter="nearest")
     return _as_images(dataset, dataset, kind, annotated, joint)
 
@@ -361,15 +371,6 @@ def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
     return ""
 
 
-def _described(dataset: Any, inner: Any, kind: _Kind, keys: Collection[str]) -> Images | NotKnown:
-    """Return how the core reads a wrapped dataset whose target has some keys."""
-    if _is_standard(dataset.transforms):
-        why = "transform= takes its images alone, so that boxes do not follow them"
-        return NotKnown(why, "Give it transforms=, which takes (image, target).")
-    annotated, joint = (_with_dict if kind.parts is None else _with_parts)(inner, kind, keys)
-    return _as_images(dataset, inner, kind, annotated, joint, keys)
-
-
 def _as_images(
     dataset: Any,
     inner: Any,
@@ -413,14 +414,19 @@ _NOTHING = (
 )
 
 
-def _with_parts(inner: Any, kind: _Kind, keys: Collection[str]) -> tuple[Annotated, Joint]:
+def _are_labels(values: Sequence[Any]) -> bool:
+    """Return whether a part is a number of each image, rather than the file of a mask."""
+    return {*map(type, values)} <= {int}
+
+
+def _with_parts(inner: Any, kind: _Kind) -> tuple[Annotated, Joint]:
     """Return a dataset whose target is one part, or a tuple of several; and a sample's form."""
     assert kind.parts is not None
     found = {name: list(values) for name, values in kind.parts(inner).items()}
     if not found:
         fields, joint = _NOTHING
         return Annotated(kind.images(inner), fields, lambda row: {_TARGET: None}), joint
-    files = {name: values for name, values in found.items() if not set(map(type, values)) <= {int}}
+    files = {name: values for name, values in found.items() if not _are_labels(values)}
     fields = [
         Field(name, "mask") if name in files else Field(name, "column", pa.int64())
         for name in found
@@ -501,6 +507,8 @@ def _values(
         value = target.get(name, ABSENT)
         if name == kind.boxes:
             found[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
+            if value is not ABSENT and value.shape[-1] != 4:
+                raise SampleError(f"its boxes have {value.shape[-1]} numbers, not 4", "Correct it.")
             value = None if value is ABSENT else value.as_subclass(torch.Tensor).float().numpy()
         elif name in kind.values:
             if value is not ABSENT and (value.dtype != torch.int64 or value.ndim != 1):

@@ -16,6 +16,10 @@ struct ByteSpan {
   const uint8_t* end() const { return data + size; }
 };
 
+/// The most pixels of an image's side after a resize, a crop or a pad. More would only be a
+/// mistake, and take long to count through.
+constexpr int kLongestSide = 1 << 24;
+
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 constexpr size_t round_up(size_t n, size_t multiple) {

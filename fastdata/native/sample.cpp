@@ -16,9 +16,6 @@ namespace {
 // A thread keeps at most so much of each buffer from one sample to the next.
 constexpr size_t kKeep = size_t{32} << 20;
 
-// Larger sizes would only be mistakes, and take long to count through.
-constexpr int kMaxResize = 1 << 24;
-
 /// The largest of 8, 4, 2, 1 by which the crop can shrink and still be no smaller than
 /// what it is resized to.
 int dct_scale(const Box& crop, int width, int height) {
@@ -175,7 +172,7 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   const bool inner = crop.inside(width, height);
   if (!inner &&
       !(cut.padding == 2 && crop.x0 < crop.x1 && crop.y0 < crop.y1 &&
-        int64_t{crop.x1} - crop.x0 <= kMaxResize && int64_t{crop.y1} - crop.y0 <= kMaxResize))
+        int64_t{crop.x1} - crop.x0 <= kLongestSide && int64_t{crop.y1} - crop.y0 <= kLongestSide))
     return {Code::bad_region, "a region outside the image"};
 
   plan.scale = 1;
@@ -198,8 +195,8 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
     return {Code::bad_region, "a window outside the resized image"};
   if (cut.flip & kFlipX) plan.left = width_out - plan.width - plan.left;
   if (cut.flip & kFlipY) plan.top = height_out - plan.height - plan.top;
-  if (plan.full_width > std::max(kMaxResize, plan.width) ||
-      plan.full_height > std::max(kMaxResize, plan.height))
+  if (plan.full_width > std::max(kLongestSide, plan.width) ||
+      plan.full_height > std::max(kLongestSide, plan.height))
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
   Extension across = all_of(crop.width()), down = all_of(crop.height());

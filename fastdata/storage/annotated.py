@@ -73,7 +73,13 @@ class AnnotatedSource(FilesSource):
         """
         about = self.field(field, ("column",))
         numbers = range(len(self)) if rows is None else rows.tolist()
-        return _as_column([self._row(row)[field] for row in numbers], about)
+        values = [self._row(row)[field] for row in numbers]
+        try:
+            return _as_column(values, about)
+        except Exception:
+            for row in numbers:  # the error names its row
+                self._called(lambda one: _as_column([self._row(one)[field]], about), row)
+            raise
 
     def _row(self, row: int) -> Mapping[str, Any]:
         """Return a row's values."""

@@ -43,11 +43,13 @@ class Look(NamedTuple):
         hint: What to write, or to do.
         source: The kind of ``fastdata convert`` that reads it as an image and a class a sample; ""
             for images with annotations or other columns, and where none does.
+        kind: The kind that reads its images, with whatever else there is; "" where none is sure.
     """
 
     what: str
     hint: str
     source: str = ""
+    kind: str = ""
 
 
 def look(place: str | os.PathLike[str]) -> Look:
@@ -63,12 +65,8 @@ def look(place: str | os.PathLike[str]) -> Look:
     if "_dataset.json" in files:
         return _source("dataset", "a packed dataset", named)
     if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
-        split = "" if "state.json" in files else '["train"]'
-        return Look(
-            "a dataset that Hugging Face's save_to_disk wrote",
-            f"Write datasets.load_from_disk({str(path)!r}){split}.to_parquet("
-            '"images.parquet"), then fastdata convert parquet --root images.parquet',
-        )
+        what = "a dataset that Hugging Face's save_to_disk wrote"
+        return Look(what, f"fastdata convert arrow --root {named}", kind="arrow")
     if coupled := _coupled(path, folders):
         return coupled
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
@@ -83,6 +81,13 @@ def look(place: str | os.PathLike[str]) -> Look:
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return _source(kind, what, named)
+    for kind, what, names, wanted in (
+        ("arrow", "Arrow files", files, r".*\.arrow"),
+        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
+        ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
+    ):
+        if any(re.fullmatch(wanted, name) for name in names):
+            return Look(what, f"fastdata convert {kind} --root {named}", kind=kind)
     if lower and lower <= _SPLITS:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
@@ -120,7 +125,7 @@ def metadata(path: Path) -> list[str]:
 
 
 def _source(kind: str, what: str, named: str) -> Look:
-    return Look(what, f"fastdata convert {kind} --root {named}", kind)
+    return Look(what, f"fastdata convert {kind} --root {named}", kind, kind)
 
 
 def _splits(path: Path, splits: list[str], named: str) -> Look:

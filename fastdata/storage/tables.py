@@ -136,8 +136,8 @@ class TableSource(LearningSource):
         except ValueError as error:
             raise self.problem(row, str(error).removeprefix(": "), "corrupt_index") from None
         if not data and field == "image":
-            problem = self.problem(row, "it has no image")
-            raise MissingError(problem.what, problem.hint)
+            missing = self.problem(row, "it has no image")
+            raise MissingError(missing.what, missing.hint)
         return self._turned(data, field)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:

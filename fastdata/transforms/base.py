@@ -39,11 +39,13 @@ from fastdata.transforms.tree import Builder, native_program
 class Transform(Step):
     """Base of all transforms here. The core does not know classes that scripts derive from them."""
 
-    def __call__(self, image: Image.Image) -> Any:
+    def __call__(self, image: Image.Image, *targets: Any) -> Any:
         """Transform one image.
 
         Args:
             image: A PIL image; modes other than RGB are converted to it.
+            targets: None; a joint transform runs in a `fastdata.DataLoader` or
+                `fastdata.ImageDataset` alone.
 
         Returns:
             A contiguous tensor, (3, height, width) or, if it is grey, (1, height, width): uint8
@@ -51,8 +53,13 @@ class Transform(Step):
 
         Raises:
             UsageError: It is not a PIL image, or too small for a crop that may not pad; or the
-                transforms cannot be composed.
+                transforms cannot be composed; or there are targets.
         """
+        if targets:
+            raise UsageError(
+                f"{self.title} was called with an image and its target, which only the core moves",
+                "Load the samples with a fastdata.DataLoader or a fastdata.ImageDataset.",
+            )
         return call(self, image, *read(self, None, Libraries()))
 
 
@@ -100,6 +107,8 @@ class Filling(Transform):
     def unfit(self, reading: Reading) -> Declined | None:
         if reading.has_masks and self.mask_fill is None and self.colours:
             return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
+        if reading.converts_masks and self.fills[1] > 255:
+            return Declined("its fill may fit into masks only once they are converted")
         return super().unfit(reading)
 
 

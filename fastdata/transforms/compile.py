@@ -341,8 +341,10 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
         first = next((view for view in views if view.misplaced is not None), None)
         if first is not None and first.fixed is None and first.misplaced is not first.tail[0]:
             reason = _refusal(first)
-        # Ours ask the same when they are called; torchvision's Compose calls them one by one.
+        # Ours ask the same when they are called; torchvision's Compose calls them one by one, which
+        # works with an image alone.
         fails = is_ours(transform) or any(view.fails for view in views)
+        fails = fails or (joint is not None and any(is_ours(view.misplaced) for view in views))
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
         return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
@@ -396,8 +398,10 @@ def _refusal(view: Reading) -> str:
     """Say why there is no recipe for a view."""
     if not view.tail or not (view.fails or view.fixed is None):
         after = f" after {view.last}" if view.last else ""
+        targets = view.joint is not None
+        lists = "give a collate_fn, such as fastdata.collate_padded(32); or " if targets else ""
         return (
-            f"The images may have different sizes{after} and cannot make a batch: add "
+            f"The images may have different sizes{after} and cannot make a batch: {lists}add "
             "fastdata.transforms.CenterCrop(224), which leaves images of that size as they are, "
             "or use a Resize to (height, width)."
         )

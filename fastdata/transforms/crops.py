@@ -194,7 +194,9 @@ class RandomCrop(Filling, _Cropping):
         return self.adds_zeros or not (self.pads or self.pads_all)
 
     def unfit(self, reading: Reading) -> Declined | None:
-        return _leaves_places(self, reading) if self.pads or self.pads_all else None
+        if not (self.pads or self.pads_all):
+            return None
+        return _leaves_places(self, reading) or super().unfit(reading)
 
     def may_pad(self, size: Fixed) -> bool:
         return self.pads_all or super().may_pad(size)
@@ -283,7 +285,7 @@ class Pad(Filling):
         return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
 
     def unfit(self, reading: Reading) -> Declined | None:
-        return _leaves_places(self, reading)
+        return _leaves_places(self, reading) or super().unfit(reading)
 
     def size_after(self, size: Fixed) -> Fixed:
         left, top, right, bottom = self.padding  # type: ignore[misc]

@@ -19,6 +19,9 @@ from fastdata.transforms.forms import MASK_FILTER, leaves, mapped
 #: Kinds of targets that follow the image's geometry.
 MOVED = ("boxes", "points", "mask", "outlines")
 
+#: Why a step cannot follow a target that is `Target.settled`.
+CONVERTED = "boxes or key points are converted before it, to other numbers than those in the core"
+
 #: Value of an optional target in a sample that lacks it.
 ABSENT = object()
 
@@ -56,7 +59,10 @@ class Target:
     @property
     def settled(self) -> bool:
         """Whether it is converted so that later steps would compute with other numbers."""
-        return bool(self.whole and (self.dtype or self.format != "xyxy"))
+        if self.whole and (self.dtype or self.format != "xyxy"):
+            return True
+        exact = self.kind not in ("boxes", "points") or self.dtype in ("", "float32", "float64")
+        return not exact
 
     def converted(self, tensor: Any) -> Any:
         """Return a tensor of it in the dtype and the form that it is delivered in."""
@@ -194,9 +200,9 @@ def by_heuristic(sample: Any) -> Any:
     if isinstance(sample, (list, tuple)):
         sample = sample[1] if len(sample) > 1 else None
     if not isinstance(sample, Mapping):
-        raise LookupError("its second element is no dict")
+        raise LookupError("the target is no dict; labels_getter=None is for boxes alone")
     exact = [key for key in sample if key.lower() == "labels"]
     found = exact + [key for key in sample if "label" in key.lower()]
     if not found:
-        raise LookupError("no key has 'label' in it")
+        raise LookupError("no key has 'label' in it; labels_getter=None is for boxes alone")
     return sample[found[0]]

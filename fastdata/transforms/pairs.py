@@ -1,4 +1,4 @@
-"""Moves of an image and its mask, as `fastdata.transforms.tracing_pairs` records them."""
+"""Moves of the parts of a sample, and the steps that an image and its mask have in common."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Move:
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """What decides sizes and places."""
+        """Its name and arguments, which decide sizes and places."""
         return self.name, *self.values
 
 
@@ -66,12 +66,12 @@ class Part:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Return all that moves it."""
+        """All that moves it, in order."""
         return tuple(one for one in self.done if isinstance(one, Move))
 
     @property
     def place(self) -> Place:
-        """What decides its size."""
+        """The geometry of its moves, which decides its size."""
         return tuple(one.geometry for one in self.moves)
 
 

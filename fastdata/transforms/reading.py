@@ -18,7 +18,7 @@ import numpy as np
 
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
-from fastdata.transforms.joint import Joint
+from fastdata.transforms.joint import CONVERTED, Joint
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
     NOT_KNOWN,
@@ -385,6 +385,13 @@ class Reading:
         return self.joint is not None and bool(self.joint.names("mask", "outlines"))
 
     @property
+    def converts_masks(self) -> bool:
+        """Whether masks have another dtype here than in the core."""
+        if self.joint is None:
+            return False
+        return any(self.joint.targets[name].dtype for name in self.joint.names("mask", "outlines"))
+
+    @property
     def has_tensor(self) -> bool:
         """Whether another library's transform would get a tensor, or an array."""
         return self.kind not in ("pil", "own")
@@ -503,7 +510,7 @@ class Reading:
         if self.joint is not None and self.joint.still:
             return Declined("targets are plain tensors here, which it leaves as they are")
         if self.joint is not None and self.joint.settled:
-            return Declined("boxes of whole numbers are converted before it")
+            return Declined(CONVERTED)
         if (reason := step.unfit(self)) is not None:
             return reason
         if not self.pixels and step.is_geometry and step.cut(self):

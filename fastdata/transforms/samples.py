@@ -21,11 +21,10 @@ from fastdata.transforms.crops import (
 from fastdata.transforms.joint import MOVED
 from fastdata.transforms.originals import is_copied, overridden, transform_class
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, not_known
+from fastdata.transforms.pairs import Lack, Move
 from fastdata.transforms.reading import Reading, Step
 from fastdata.transforms.symbols import Path, Unknown
 from fastdata.transforms.tracing_leaves import (
-    Missing,
-    Move,
     State,
     torch_class,
     trace_leaf,
@@ -181,23 +180,23 @@ def _step(move: Move, of_masks: Sequence[Move]) -> Any:
     if move.name == "vertical_flip":
         return RandomVerticalFlip(1.0)
     *padding, mode = move.values
-    fills = {one.fill for one in of_masks if one.fill != move.fill}
+    fills = {one.own for one in of_masks if one.own != move.own}
     if len(fills) > 1 or any(isinstance(fill, (list, tuple)) for fill in fills):
         raise Unknown("it fills masks with other values")
     mask_fill = fills.pop() if fills else None
-    if not any(isinstance(one, Missing) for one in padding):
-        return Pad(tuple(padding), move.fill, mode, mask_fill=mask_fill)
+    if not any(isinstance(one, Lack) for one in padding):
+        return Pad(tuple(padding), move.own, mode, mask_fill=mask_fill)
     *before, right, below = padding if len(padding) == 4 else (None, None, None)
     size = _least(below, "height"), _least(right, "width")
     if any(before):
         raise Unknown("it pads on the left or above by what is missing")
-    return PadToSize(size, move.fill, mode, mask_fill=mask_fill)
+    return PadToSize(size, move.own, mode, mask_fill=mask_fill)
 
 
 def _least(padding: Any, axis: str) -> int:
     """Return the least side that padding by what is missing leaves."""
     if padding == 0:
         return 1
-    if not isinstance(padding, Missing) or padding.axis != axis:
+    if not isinstance(padding, Lack) or padding.axis != axis:
         raise Unknown("it pads a side by other than what it is missing")
     return padding.size

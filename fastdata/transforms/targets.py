@@ -17,7 +17,7 @@ from fastdata.storage.fields import BOXES
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Filling, Transform, range_words
 from fastdata.transforms.checks import Fill, Range
-from fastdata.transforms.joint import by_heuristic
+from fastdata.transforms.joint import CONVERTED, by_heuristic
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Cut, Fixed, Reading, Step
 from fastdata.transforms.tree import Builder
@@ -149,7 +149,7 @@ class ConvertBoundingBoxFormat(_OfBoxes):
         if joint is None or joint.still:
             return _ALONE
         if joint.settled:
-            return Declined("boxes of whole numbers are converted before it")
+            return Declined(CONVERTED)
         reading.joint = joint.changed(joint.names("boxes"), format=self.format)
         return None
 
@@ -171,7 +171,10 @@ class Delivery(Step):
         if joint is None or joint.pure:
             return None
         for kind, dtype in self.dtypes:
-            joint = joint.changed(joint.names(kind), dtype=dtype)
+            names = joint.names(kind)
+            if any(joint.targets[name].dtype not in ("", dtype) for name in names):
+                return Declined("targets have been converted to another dtype before it")
+            joint = joint.changed(names, dtype=dtype)
         reading.joint = replace(joint, pure=self.pure)
         return None
 

@@ -26,7 +26,7 @@ from PIL.Image import Image as PILImage
 
 from fastdata.transforms import symbols, tracing, users
 from fastdata.transforms.originals import pillow_changed
-from fastdata.transforms.symbols import Held, Node, Symbol, Unknown, held_by
+from fastdata.transforms.symbols import Held, Node, Path, Symbol, Unknown, held_by
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Found(NamedTuple):
     nodes: list[Node]
 
 
-def _columns(course: symbols.Path, count: int) -> _Found | str:
+def _columns(course: Path, count: int) -> _Found | str:
     """Return what a course makes of a batch of so many rows; or why that is not known."""
     result = course.result
     if not isinstance(result, dict) or not all(isinstance(key, str) for key in result):

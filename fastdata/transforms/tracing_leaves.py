@@ -17,6 +17,7 @@ from fastdata.transforms import symbols, tracing
 from fastdata.transforms.forms import leaves
 from fastdata.transforms.originals import own_function, transform_class
 from fastdata.transforms.outcomes import Conversion
+from fastdata.transforms.pairs import Lack, Move
 from fastdata.transforms.symbols import (
     MISSING,
     Held,
@@ -65,29 +66,6 @@ class State:
     def pure(self) -> bool:
         """Whether it is a plain tensor."""
         return self.cls is sys.modules["torch"].Tensor
-
-
-@dataclass(frozen=True)
-class Move:
-    """A function of torchvision's that moves a leaf.
-
-    Attributes:
-        name: Of the function.
-        values: Its arguments, but for the fill.
-        fill: Its fill; None: none.
-    """
-
-    name: str
-    values: tuple[Any, ...] = ()
-    fill: Any = None
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Pixels that a side of the image is short of a size; 0 if it is not."""
-
-    axis: str
-    size: int
 
 
 class _Leaf(Held):
@@ -153,30 +131,21 @@ class _Short(Held):
 
     def __init__(self, run: Any, axis: str, size: int) -> None:
         super().__init__(run, "a number of pixels")
-        self.missing = Missing(axis, size)
+        self.missing = Lack(axis, size)
 
 
 class _Missing(Held):
-    """`Missing`, as a number."""
+    """A `Lack` as a number; or several, as the question whether there is any."""
 
-    def __init__(self, run: Any, missing: Missing) -> None:
+    def __init__(self, run: Any, *missing: Lack) -> None:
         super().__init__(run, "a number of pixels")
         self.missing = missing
 
     def returned(self) -> Any:
-        return self.missing
+        return self.missing[0] if len(self.missing) == 1 else super().returned()
 
     def truth(self) -> bool:
-        return bool(self.run.is_short((self.missing,)))
-
-
-class _AnyMissing(_Missing):
-    def __init__(self, run: Any, several: tuple[Missing, ...]) -> None:
-        Held.__init__(self, run, "a number of pixels")
-        self.several_missing = several
-
-    def truth(self) -> bool:
-        return bool(self.run.is_short(self.several_missing))
+        return bool(self.run.is_short(self.missing))
 
 
 class _Vector(Held):
@@ -236,9 +205,9 @@ class LeafRun(tracing.Run):
 
     def __init__(self, script: list[int]) -> None:
         super().__init__(script)
-        self.short: dict[tuple[Missing, ...], bool] = {}
+        self.short: dict[tuple[Lack, ...], bool] = {}
 
-    def is_short(self, several: tuple[Missing, ...]) -> bool:
+    def is_short(self, several: tuple[Lack, ...]) -> bool:
         """Return whether any is above 0, which is one of two courses."""
         if several not in self.short:
             self.short[several] = self.choose((0.5, 0.5)) == 0
@@ -248,7 +217,7 @@ class LeafRun(tracing.Run):
         # A pad of nothing is no pad: so a course that pads by what is missing is all of them.
         found = {
             value for one in result.done if isinstance(one, Move)
-            for value in one.values if isinstance(value, Missing)
+            for value in one.values if isinstance(value, Lack)
         } if isinstance(result, State) else set()  # fmt: skip
         for several, short in self.short.items():
             pads = len(self.short) == 1 and found and found <= set(several)
@@ -351,21 +320,21 @@ def _to_dtype(run: Any, inpt: Any, dtype: Any = None, scale: Any = False) -> Any
     return leaf.then(Conversion(None, "float32"), dtype="float32")
 
 
-def _moves(name: str, run: Any, inpt: Any, *args: Any, **kwargs: Any) -> Any:
-    leaf = _leaf(inpt)
+def _moved(leaf: _Leaf) -> _Leaf:
+    """Return a leaf that torchvision's functions move."""
     if leaf.state.pure and leaf.state.kind != "image":
         raise Unknown("moves a plain tensor")
-    if args or kwargs:
-        raise TypeError
-    return leaf.then(Move(name))
+    return leaf
+
+
+def _moves(name: str, run: Any, inpt: Any) -> Any:
+    return _moved(_leaf(inpt)).then(Move(name))
 
 
 def _pad(
     run: Any, inpt: Any, padding: Any, fill: Any = None, padding_mode: Any = "constant"
 ) -> Any:
-    leaf = _leaf(inpt)
-    if leaf.state.pure and leaf.state.kind != "image":
-        raise Unknown("moves a plain tensor")
+    leaf = _moved(_leaf(inpt))
     several = symbols.returned(padding)
     values = tuple(several) if isinstance(several, (list, tuple)) else (several,)
     return leaf.then(Move("pad", (*values, plain(padding_mode)), plain(fill)))
@@ -411,8 +380,8 @@ def _any(several: Any) -> bool | Any:
         raise Unknown("asks for the truth of what is not known")
     if any(one for one in values if not isinstance(one, Symbol)):
         return True
-    found = tuple(dict.fromkeys(one.missing for one in missing))
-    return Symbol(_AnyMissing(missing[0].run, found))
+    found = dict.fromkeys(lack for one in missing for lack in one.missing)
+    return Symbol(_Missing(missing[0].run, *found))
 
 
 def _max(*args: Any, **kwargs: Any) -> Any:

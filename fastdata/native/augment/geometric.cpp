@@ -10,8 +10,6 @@
 namespace fastdata {
 namespace {
 
-constexpr int kMaxSide = 1 << 24;  // as sample.cpp has it
-
 /// Pillow's resize of a whole image: each row, then columns of the results.
 void resize_rows_first(Canvas& canvas, const Planes& image, const Planes& next) {
   const Axis &x_axis = canvas.x_axis, &y_axis = canvas.y_axis;
@@ -76,8 +74,8 @@ Status sanitize_boxes(const Call&, Canvas&) { return {}; }
 Status resize(const Call& call, Canvas& canvas) {
   const Planes& image = canvas.image();
   int width, height, filter;
-  if (!whole_number(call.values[0], 1, kMaxSide, width) ||
-      !whole_number(call.values[1], 1, kMaxSide, height) ||
+  if (!whole_number(call.values[0], 1, kLongestSide, width) ||
+      !whole_number(call.values[1], 1, kLongestSide, height) ||
       !whole_number(call.values[2], 0, kLastFilter, filter))
     return {Code::bad_parameters, "a size outside 1 to 2^24, or no such filter"};
   if (width == image.width && height == image.height) return {};
@@ -100,7 +98,7 @@ Status pad(const Call& call, Canvas& canvas) {
   int left, top, right, bottom, number, fill[3];
   int* const sides[4] = {&left, &top, &right, &bottom};
   for (int i = 0; i < 4; i++)
-    if (!whole_number(call.values[i], 0, kMaxSide, *sides[i]))
+    if (!whole_number(call.values[i], 0, kLongestSide, *sides[i]))
       return {Code::bad_parameters, "a padding outside 0 to 2^24"};
   if (!whole_number(call.values[4], 0, 3, number))
     return {Code::bad_parameters, "a padding mode outside 0 to 3"};

@@ -18,7 +18,6 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr int kMaxLeafValues = 14;
 // Larger images are only mistakes, and their sizes would overflow in between.
-constexpr double kMaxSide = 1 << 24;
 constexpr double kMaxConcentration = 1e6;
 
 constexpr double kRadians = 3.14159265358979323846 / 180.0;
@@ -97,7 +96,7 @@ struct PixelProgram::Drawing {
     return call;
   }
   Status set_size(double width, double height) {
-    if (!(width >= 1 && height >= 1 && width <= kMaxSide && height <= kMaxSide))
+    if (!(width >= 1 && height >= 1 && width <= kLongestSide && height <= kLongestSide))
       return {Code::bad_parameters, "an augmentation makes an image without pixels, or too large"};
     drawn.width = static_cast<int>(width);
     drawn.height = static_cast<int>(height);
@@ -571,7 +570,8 @@ Status PixelProgram::Drawing::pad_to() {
 }
 
 Status PixelProgram::Drawing::fixed_size_crop(uint64_t draw) {
-  if (!(v[0] <= kMaxSide && v[1] <= kMaxSide)) return set_size(v[0], v[1]);  // it refuses these
+  if (!(v[0] <= kLongestSide && v[1] <= kLongestSide))
+    return set_size(v[0], v[1]);  // it refuses these
   const CropBox box =
       fastdata::fixed_size_crop(width(), height(), static_cast<int64_t>(v[0]),
                                 static_cast<int64_t>(v[1]), draw_uniform_single(key, draw, 0, 1));
@@ -600,7 +600,8 @@ Status PixelProgram::Drawing::crop(int64_t left, int64_t top, double new_width, 
 
 /// torchvision's functional.center_crop.
 Status PixelProgram::Drawing::centre_crop() {
-  if (!(v[0] <= kMaxSide && v[1] <= kMaxSide)) return set_size(v[0], v[1]);  // it refuses these
+  if (!(v[0] <= kLongestSide && v[1] <= kLongestSide))
+    return set_size(v[0], v[1]);  // it refuses these
   const int64_t x = centred(width(), static_cast<int64_t>(v[0]), false);
   const int64_t y = centred(height(), static_cast<int64_t>(v[1]), false);
   const int64_t across = targets_ahead(width(), static_cast<int64_t>(v[0]));

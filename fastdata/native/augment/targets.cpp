@@ -55,11 +55,12 @@ bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
                    const std::vector<TargetBox>& boxes, std::optional<CropBox>& found) {
   constexpr int kMostRounds = 1000;
   const double* v = of.values;
+  if (!(v[0] >= 0 && v[0] <= 1 && v[1] >= 0 && v[1] <= 1)) return false;
   uint64_t number = 0;
   for (int round = 0; round < kMostRounds; round++) {
     const double least = of.options[draw_integer(key, number++, of.count)];
     if (least >= 1) return true;
-    for (int trial = 0; trial < static_cast<int>(v[4]); trial++, number += 4) {
+    for (int64_t trial = 0; static_cast<double>(trial) < v[4]; trial++, number += 4) {
       const auto part = [&](int side, int whole) {
         return static_cast<int>(static_cast<float>(whole) *
                                 draw_uniform_single(key, number + side, v[0], v[1]));

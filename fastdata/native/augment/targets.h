@@ -64,7 +64,8 @@ struct IoUCrop {
 };
 
 /// Draws torchvision's RandomIoUCrop of an image, from a key of its own; none, if that is drawn.
-/// Its parameters have single precision. False: 1000 rounds have found none.
+/// Its parameters have single precision. False: 1000 rounds have
+/// found none, or the parts are not from 0 to 1.
 bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
                    const std::vector<TargetBox>& boxes, std::optional<CropBox>& found);
 

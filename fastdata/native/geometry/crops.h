@@ -67,7 +67,7 @@ struct Margins {
   double left, top, right, bottom;
 };
 
-/// What torchvision's RandomZoomOut puts around an image, by a factor that is uniform in
+/// The margins that torchvision's RandomZoomOut adds to an image, by a factor that is uniform in
 /// (from, to), from draws `draw` to `draw` + 2. Its parameters have single precision.
 Margins zoomed_out(int64_t width, int64_t height, double from, double to, uint64_t key,
                    uint64_t draw);

@@ -16,7 +16,18 @@ namespace {
 
 // The draw that chooses one of several filters, beyond those of RandomResizedCrop's box.
 constexpr uint64_t kFilterDraw = 2 * kCropAttempts + 2;
-constexpr double kMaxSide = 1 << 30, kMaxResize = 1 << 24;
+constexpr double kMostValue = 1 << 30;
+
+/// Whether a value may be any finite number. Others become integers.
+bool is_any(StepKind kind, size_t value) {
+  switch (kind) {
+    case StepKind::resize_keeping_ratio:
+    case StepKind::resized_crop:
+    case StepKind::scale_jitter: return value >= 2;
+    case StepKind::iou_crop: return value >= 6;
+    default: return false;
+  }
+}
 
 bool is_resize(StepKind kind) { return kind >= StepKind::resize && kind <= StepKind::resized_crop; }
 
@@ -33,7 +44,7 @@ double between(double low, double high, uint64_t key, uint64_t draw) {
   return low + (high - low) * draw_uniform(key, draw);
 }
 
-/// What two boxes have in common; its sizes may be below 0.
+/// The part that two boxes share; its sizes may be below 0.
 CropBox common(const CropBox& a, const CropBox& b) {
   const int64_t left = std::max(a.left, b.left), top = std::max(a.top, b.top);
   return {left, top, std::min(a.left + a.width, b.left + b.width) - left,
@@ -81,7 +92,7 @@ struct Geometry::Drawing {
     move_frame({-before, -above, before + frame.width + after, above + frame.height + below});
   }
   void resize(const GeometryStep& step, double new_width, double new_height, int number) {
-    const auto possible = [](double side) { return side >= 1 && side <= kMaxResize; };
+    const auto possible = [](double side) { return side >= 1 && side <= kLongestSide; };
     const bool fits = possible(new_width) && possible(new_height);
     if (!fits) refuse(number);
     const int64_t width = fits ? whole(new_width) : 1, height = fits ? whole(new_height) : 1;
@@ -236,7 +247,7 @@ void Geometry::Drawing::zoom_out(const GeometryStep& step, int number) {
   if (draw_uniform(key, step.draw) >= v[0]) return;
   const Margins more = zoomed_out(frame.width, frame.height, v[1], v[2], key, step.draw + 1);
   const auto wide = static_cast<double>(frame.width), high = static_cast<double>(frame.height);
-  if (wide + more.left + more.right > kMaxResize || high + more.top + more.bottom > kMaxResize)
+  if (wide + more.left + more.right > kLongestSide || high + more.top + more.bottom > kLongestSide)
     return refuse(number);
   pad(whole(more.left), whole(more.top), whole(more.right), whole(more.bottom));
 }
@@ -307,9 +318,9 @@ Geometry::Geometry(std::vector<GeometryStep> steps) : steps_(std::move(steps)) {
          step.kind != StepKind::iou_crop))
       throw std::invalid_argument("not as many values as it has for " + name);
     for (size_t i = 0; i < step.values.size(); i++)
-      if (!(std::fabs(step.values[i]) <= (i < 2 ? kMaxSide : std::numeric_limits<double>::max())))
-        throw std::invalid_argument("a value that is not finite, or a side beyond 2^30, for " +
-                                    name);
+      if (!(std::fabs(step.values[i]) <=
+            (is_any(step.kind, i) ? std::numeric_limits<double>::max() : kMostValue)))
+        throw std::invalid_argument("a value that is not finite, or beyond 2^30, for " + name);
     if (step.filters.empty() == is_resize(step.kind))
       throw std::invalid_argument("filters are for resizes, and for all of them: " + name);
     for (uint8_t filter : step.filters)

@@ -18,8 +18,8 @@ namespace fastdata {
 /// The dataset that an index describes; its rows are checked against it.
 struct IndexedDataset {
   std::shared_ptr<Files> files;
-  std::string root;     // where rows with a path of their own lie; empty: nowhere
-  int64_t classes = 0;  // labels are below
+  std::string root;      // where rows with a path of their own lie; empty: nowhere
+  int64_t classes = 0;   // labels are below
   bool upright = false;  // images are turned as their orientation says
 };
 

@@ -20,8 +20,7 @@ class Tiff {
 
   uint32_t number(size_t at, int size) const {
     uint32_t value = 0;
-    for (int i = 0; i < size; i++)
-      value = value << 8 | bytes_.data[at + (big_ ? i : size - 1 - i)];
+    for (int i = 0; i < size; i++) value = value << 8 | bytes_.data[at + (big_ ? i : size - 1 - i)];
     return value;
   }
   bool holds(uint64_t at, uint64_t size) const {

@@ -14,7 +14,7 @@ struct ImageInfo {
   const char* sampling = "";  // of a JPEG
   bool progressive = false, arithmetic = false;
   int orientation = 0;  // of a JPEG, as `exif_orientation`
-  Status native;  // ok: this core decodes it; else why not
+  Status native;        // ok: this core decodes it; else why not
 };
 
 /// `bytes` may end anywhere; more of them may tell more.

@@ -68,7 +68,8 @@ Status MaskTask::work(size_t i) {
   if (first == end) return {};
   const MaskSize size{outlines.widths[i], outlines.heights[i]};
   if (size.width < 1 || size.height < 1) return {Code::other_size, "the index has no size of it"};
-  if (size.pixels() >= UINT32_MAX) return {Code::too_large, "masks of nearly 2^32 pixels"};
+  if (size.width > kLongestSide || size.height > kLongestSide || size.pixels() >= UINT32_MAX)
+    return {Code::too_large, "masks of nearly 2^32 pixels, or of 2^24 a side"};
   Scratch& scratch = thread_scratch();
   Sampling& sampling = scratch.sampling;
   const Cut& cut = cuts[i];

@@ -7,12 +7,6 @@
 #include "augment/padding.h"
 
 namespace fastdata {
-namespace {
-
-constexpr int kMaxSide = 1 << 24;  // as sample.cpp has it
-
-}  // namespace
-
 void Sampling::begin(int width, int height) {
   columns_.resize(static_cast<size_t>(width));
   rows_.resize(static_cast<size_t>(height));
@@ -29,11 +23,11 @@ int32_t Sampling::add_fill(uint8_t value) {
 Status Sampling::move(const Cut& cut, uint8_t fill) {
   if (cut.too_small) return {Code::bad_region, "an image that is too small for a crop"};
   for (const int side : {cut.size[0], cut.size[1], cut.canvas[0], cut.canvas[1]})
-    if (side < 1 || side > kMaxSide) return {Code::bad_region, "a cut without pixels"};
+    if (side < 1 || side > kLongestSide) return {Code::bad_region, "a cut without pixels"};
   if (!cut.whole) {
     const int64_t width = int64_t{cut.box[2]} - cut.box[0],
                   height = int64_t{cut.box[3]} - cut.box[1];
-    if (width < 1 || width > kMaxSide || height < 1 || height > kMaxSide)
+    if (width < 1 || width > kLongestSide || height < 1 || height > kLongestSide)
       return {Code::bad_region, "a cut without pixels"};
     const int32_t outside = add_fill(fill);
     crop(columns_, cut.box[0], static_cast<int>(width), outside);
@@ -68,8 +62,8 @@ Status Sampling::move(const Call& call, bool& done) {
     case Operation::iou_crop: return crop(call.values);
     case Operation::resize: {
       int width, height;
-      if (!whole_number(call.values[0], 1, kMaxSide, width) ||
-          !whole_number(call.values[1], 1, kMaxSide, height))
+      if (!whole_number(call.values[0], 1, kLongestSide, width) ||
+          !whole_number(call.values[1], 1, kLongestSide, height))
         return {Code::bad_parameters, "a size outside 1 to 2^24"};
       resize(columns_, width);
       resize(rows_, height);
@@ -119,13 +113,13 @@ Status Sampling::pad(const double* values) {
   int left, top, right, bottom, number, fill;
   int* const sides[4] = {&left, &top, &right, &bottom};
   for (int i = 0; i < 4; i++)
-    if (!whole_number(values[i], 0, kMaxSide, *sides[i]))
+    if (!whole_number(values[i], 0, kLongestSide, *sides[i]))
       return {Code::bad_parameters, "a padding outside 0 to 2^24"};
   if (!whole_number(values[4], 0, 3, number))
     return {Code::bad_parameters, "a padding mode outside 0 to 3"};
   if (!whole_number(values[5], 0, 255, fill))
     return {Code::bad_parameters, "a fill outside 0 to 255"};
-  if (width() + left + right > 3 * kMaxSide || height() + top + bottom > 3 * kMaxSide)
+  if (width() + left + right > 3 * kLongestSide || height() + top + bottom > 3 * kLongestSide)
     return {Code::too_large, "an image of more than 2^24 pixels a side"};
   const auto mode = static_cast<PadMode>(number);
   const int32_t outside = mode == PadMode::constant ? add_fill(static_cast<uint8_t>(fill)) : 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "geometry/geometry.h"
+#include "python/python_view.h"
 
 namespace fastdata {
 namespace {
@@ -28,9 +29,6 @@ std::unique_ptr<Geometry> make_geometry(const std::vector<StepTuple>& tuples) {
   }
   return std::make_unique<Geometry>(std::move(steps));
 }
-
-template <typename T>
-using Row = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 py::array_t<Cut> draw_cuts(const Geometry& geometry, const Row<int64_t>& widths,
                            const Row<int64_t>& heights, const Row<uint64_t>& keys) {

@@ -8,22 +8,10 @@
 #include "augment/program.h"
 #include "geometry/geometry.h"
 #include "python/bindings.h"
+#include "python/python_view.h"
 
 namespace fastdata {
 namespace {
-
-template <typename T>
-using Row = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-/// Returns where each sample's items begin, and the end of the last.
-const int64_t* offsets_of(const Row<int64_t>& offsets, py::ssize_t count, py::ssize_t items) {
-  if (offsets.ndim() != 1 || offsets.size() != count + 1)
-    throw py::value_error("offsets must have one axis, and one more than there are samples");
-  const int64_t* found = offsets.data();
-  if (found[0] != 0 || found[count] != items || !std::is_sorted(found, found + count + 1))
-    throw py::value_error("offsets must rise from 0 to the number of items");
-  return found;
-}
 
 std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row<int32_t>& heights,
                                            const Row<float>& boxes, const Row<int64_t>& box_offsets,

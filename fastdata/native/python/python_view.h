@@ -1,8 +1,10 @@
 // Views of Python's buffers.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,21 @@ class View {
  private:
   Py_buffer view_{};
 };
+
+/// A contiguous array, converted to the type if it has another one.
+template <typename T>
+using Row = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+/// Returns where each sample's items begin, and the end of the last.
+inline const int64_t* offsets_of(const Row<int64_t>& offsets, py::ssize_t count,
+                                 py::ssize_t items) {
+  if (offsets.ndim() != 1 || offsets.size() != count + 1)
+    throw py::value_error("offsets must have one axis, and one more than there are samples");
+  const int64_t* found = offsets.data();
+  if (found[0] != 0 || found[count] != items || !std::is_sorted(found, found + count + 1))
+    throw py::value_error("offsets must rise from 0 to the number of items");
+  return found;
+}
 
 /// A Python copy of some bytes.
 inline py::bytes as_bytes(const std::vector<uint8_t>& bytes) {

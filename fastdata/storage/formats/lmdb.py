@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,10 +158,11 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
             0, 1, 2, ….
     """
     with open_file(path) as file:
-        tree = _Tree(path, file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        tree = Tree(path, partial(read_exactly, file.fileno()), size)
         found: dict[str, tuple[int, int]] = {}
         number = 0
-        for key, offset, length in tree.leaves():
+        for key, offset, length, _ in tree.leaves():
             if key == sample_key(number):
                 if found:
                     yield found
@@ -174,46 +176,83 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
             yield found
 
 
+class Entry(NamedTuple):
+    """Entry of a database.
+
+    Attributes:
+        key: Its key.
+        offset: Offset of its value in the file.
+        length: Length of its value.
+        is_database: Whether the value describes a database, whose name is the key.
+    """
+
+    key: bytes
+    offset: int
+    length: int
+    is_database: bool
+
+
 class _Meta(NamedTuple):
     """Contents of a meta page (``MDB_meta`` in mdb.c)."""
 
     magic: int
     version: int
     page_size: int
+    flags: int
     root: int
     transaction: int
 
 
-class _Tree:
-    """The pages of an environment, as mdb.c lays them out; little-endian, 64 bits."""
+class Tree:
+    """Pages of an environment, as mdb.c lays them out; little-endian, 64 bits.
 
-    _META = struct.Struct("<II 16x I 44x 40x Q 8x Q")  # after a page's header
+    Holds one page for each level of the tree in memory.
+
+    Args:
+        name: The file, for messages.
+        read: Returns bytes of the file, by offset and length; fewer at its end.
+        size: The file's size.
+
+    Raises:
+        CorruptionError: It is not an environment of data version 1.
+    """
+
+    _META = struct.Struct("<II 16x I 44x 4xH 34x Q 8x Q")  # after a page's header
     _MAGIC, _VERSION = 0xBEEFC0DE, 1
     _PAGE = struct.Struct("<8x 2x HHH")  # number, pad; flags, lower, upper
     _BRANCH, _LEAF = 0x01, 0x02
     _NODE = struct.Struct("<HHHH")  # low and high size (or low child), flags, key size
-    _BIG_DATA = 0x01
+    _BIG_DATA, _SUB_DATA = 0x01, 0x02
+    _DATABASE = struct.Struct("<4xH 34x Q")  # MDB_db: flags, root
+    _DUPLICATES = 0x04
     _NO_PAGE = (1 << 64) - 1
     _MOST_DEPTH = 32  # CURSOR_STACK
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path = path
-        self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
-        first = self._meta(0)
-        self._page_size = first.page_size
+    def __init__(self, name: object, read: Callable[[int, int], bytes], size: int) -> None:
+        self._name = name
+        self._read = read
+        self._size = size
+        self._page_size = self._meta(0).page_size
         if not 256 <= self._page_size <= _MOST_PAGE or self._page_size & (self._page_size - 1):
             raise self.corrupt(f"its page size is {self._page_size}")
-        #: Pages that may still be walked: a tree has each of them once.
-        self._pages_left = self._size // self._page_size
-        self._root = max(first, self._meta(self._page_size), key=lambda m: m.transaction).root
+        self._last = self._newest()
 
     def corrupt(self, problem: str) -> CorruptionError:
         """Return the error for a damaged file."""
-        return CorruptionError(f"{self._path}: cannot be read as LMDB: {problem}")
+        return CorruptionError(f"{self._name}: cannot be read as LMDB: {problem}")
+
+    def has_changed(self) -> bool:
+        """Return whether a transaction was committed since the file was opened.
+
+        LMDB writes to pages that older transactions left, so that what was walked may be gone.
+        """
+        return self._newest().transaction != self._last.transaction
+
+    def _newest(self) -> _Meta:
+        return max(self._meta(0), self._meta(self._page_size), key=lambda meta: meta.transaction)
 
     def _meta(self, offset: int) -> _Meta:
-        data = read_exactly(self._descriptor, offset + _PAGE_HEADER, self._META.size)
+        data = self._read(offset + _PAGE_HEADER, self._META.size)
         if len(data) < self._META.size:
             raise self.corrupt("it is too short")
         meta = _Meta(*self._META.unpack(data))
@@ -221,19 +260,44 @@ class _Tree:
             raise self.corrupt(f"it is not of data version {self._VERSION}")
         return meta
 
-    def leaves(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield every entry's key, and the offset and length of its value, in key order."""
-        if self._root != self._NO_PAGE:
-            yield from self._entries(self._root, self._MOST_DEPTH)
+    def leaves(self, database: bytes | None = None) -> Iterator[Entry]:
+        """Yield the entries of a database in the order of their keys.
 
-    def _entries(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+        Args:
+            database: Its name; None for the unnamed one, which has an entry for each named one.
+
+        Raises:
+            CorruptionError: The file is damaged, or a key may have several values.
+            KeyError: There is no such database.
+        """
+        flags, root = self._last.flags, self._last.root
+        if database is not None:
+            found = (one for one in self.leaves() if one.is_database and one.key == database)
+            place = next(found, None)
+            if place is None:
+                raise KeyError(database)
+            data = self._read(place.offset, self._DATABASE.size)
+            if len(data) < self._DATABASE.size:
+                raise self.corrupt("the description of a database lies beyond its end")
+            flags, root = self._DATABASE.unpack(data)
+        if flags & self._DUPLICATES:
+            raise CorruptionError(
+                f"{self._name}: its keys may have several values each (dupsort)",
+                "Write its entries to a database without that flag.",
+            )
+        #: Pages that may still be walked: a tree has each of them once.
+        self._pages_left = self._size // self._page_size
+        if root != self._NO_PAGE:
+            yield from self._entries(root, self._MOST_DEPTH)
+
+    def _entries(self, number: int, depth: int) -> Iterator[Entry]:
         start = number * self._page_size
         self._pages_left -= 1
         if self._pages_left < 0 or not depth:
             raise self.corrupt(f"page {number} is in its tree more than once")
         if start + self._page_size > self._size:
             raise self.corrupt(f"page {number} lies beyond its end")
-        page = read_exactly(self._descriptor, start, self._page_size)
+        page = self._read(start, self._page_size)
         flags, lower, _ = self._PAGE.unpack_from(page)
         nodes = np.frombuffer(page[_PAGE_HEADER : max(lower, _PAGE_HEADER) & ~1], "<u2").tolist()
         try:
@@ -252,7 +316,7 @@ class _Tree:
                     length = low | high << 16
                     if offset + length > self._size:
                         raise self.corrupt(f"a value of page {number} lies beyond its end")
-                    yield key, offset, length
+                    yield Entry(key, offset, length, bool(node_flags & self._SUB_DATA))
                 else:
                     raise self.corrupt(f"page {number} is neither branch nor leaf")
         except struct.error:

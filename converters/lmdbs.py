@@ -1,0 +1,398 @@
+"""Source of LMDBs whose values are encoded images, as people write them for ImageNet or LSUN.
+
+LMDB keeps each value in consecutive bytes of its file. So a record is an extent, and the images
+are read without LMDB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded
+from fastdata.converters.shuffling import split_to_pack
+from fastdata.converters.trees import (
+    LeftOut,
+    RemoteTree,
+    SourceFile,
+    file_at,
+    is_folder,
+    require_utf8,
+    scan,
+    storable,
+    suffix_of,
+)
+
+from fastdata.decode.codecs import kind_of, probe
+from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
+from fastdata.remote.urls import is_url, redact
+from fastdata.storage.files import read_file
+from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
+from fastdata.storage.local import LocalFile
+from fastdata.storage.look import instead
+from fastdata.storage.manifest import MANIFEST_NAME
+from fastdata.storage.source import MOST_BYTES
+
+#: Suffixes of databases that are a file each.
+_SUFFIXES = (".mdb", ".lmdb")
+#: First values of a database to check for images.
+_LOOKED_AT = 8
+#: Keys of entries such as ``__len__`` and ``__keys__``, which hold no image.
+_NO_IMAGE = re.compile(r"__.*__", re.DOTALL)
+#: Group of the pattern of keys that is the class.
+_CLASS = "class"
+
+
+class LmdbImages(Sharded):
+    """Source of the values of an LMDB, in the order of its keys.
+
+    A key that is printable UTF-8 is the sample's key, without ``/`` at its beginning; of another
+    key, the sample's is ``0x`` and its digits. Keys such as ``__len__`` are left out.
+
+    A folder of several LMDBs has one class a database, with its name but for ``_lmdb``, as LSUN's
+    has; keys then begin with the database's name. In a single database, classes are what ``keys``
+    finds in the keys, or what ``labels`` says. Otherwise there are none.
+
+    A value that is no image is a bad sample. If none of the first values is an image, this raises.
+
+    Args:
+        root: A folder with ``data.mdb``, a file (``subdir=False``), or a folder of several; or the
+            URL of one.
+        database: Name of a named database; None for the unnamed one.
+        keys: Regular expression of the keys of images, which must match as a whole; others are
+            left out. Its group ``class``, if it has one, is the class's name:
+            ``(?P<class>[^/]+)/.*``.
+        labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
+            or name of its class. A key that is not in the file is a bad sample.
+        storage_options: Options of the driver of a URL.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: There is no LMDB, it is damaged, or its values are no images.
+        UsageError: There is no such database, or an argument is wrong.
+    """
+
+    root: str | None = None  # there are no image files to leave in place
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        database: str | None = None,
+        keys: str | None = None,
+        labels: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        pattern = _compiled(keys)
+        found = _databases(root, storage_options)
+        where = redact(os.fspath(root)) if is_url(root) else str(Path(root).resolve())
+        self.archives = list(found.values())
+        self.inputs: list[Path | str] = [file.location for file in self.archives]
+        self.about: dict[str, Any] = {"kind": "lmdb", "root": where}
+        self.about |= {"database": database} if database else {}
+        self.about |= {"keys": keys} if keys else {}
+        folders = found if "" not in found else {}
+        named = None if database is None else database.encode()
+        self._listings = [
+            LmdbListing(file, folder, named, keys, {}, {}, Counter())
+            for folder, file in found.items()
+        ]
+        for listing in self._listings:
+            _require_images(listing)
+        by_key = {} if labels is None else _read_labels(Path(labels))
+        in_keys = pattern is not None and _CLASS in pattern.groupindex
+        if sum((bool(folders), in_keys, labels is not None)) > 1:
+            raise UsageError(
+                f"{where}: its classes would come from two of folders, --keys and --labels",
+                "Give one of them, or the path of a single database.",
+            )
+        names = {*by_key.values(), *map(_class_of, folders)}
+        if in_keys:
+            names = {name for one in self._listings for name in one.class_names()}
+        self.classes = sorted(names)
+        if labels is not None and all(map(_is_number, names)):
+            self.classes = [str(rank) for rank in range(max(map(int, names), default=-1) + 1)]
+        if len(self.classes) > MOST_CLASSES:
+            raise SourceError(f"{where}: has more than {MOST_CLASSES:,} classes", _CLASSES)
+        ranks = {name: rank for rank, name in enumerate(self.classes)}
+        self._listings = [one._replace(ranks=ranks, by_key=by_key) for one in self._listings]
+
+    def shards(self) -> list[LmdbListing]:
+        """Return the shards of the listing: the databases."""
+        return self._listings
+
+
+def _compiled(keys: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if keys is None else re.compile(keys)
+    except re.error as error:
+        raise UsageError(
+            f"--keys {keys!r} is no regular expression: {error}",
+            "Write one, such as '(?P<class>[^/]+)/.*'.",
+        ) from None
+
+
+_CLASSES = "Labels are names, or ranks of classes from 0: check --keys and --labels."
+
+
+def _read_labels(path: Path) -> dict[str, str]:
+    """Return class names by key; numbers without zeros before them if all are numbers.
+
+    Raises:
+        SourceError: The file cannot be read, or a key has two labels.
+    """
+    found: dict[str, str] = {}
+    try:
+        lines = read_file(path).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot be read: {error}", "Name a text file.") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        key, _, label = line.rpartition("\t") if "\t" in line else _words(line)
+        key, label = key.strip().lstrip("/"), label.strip()
+        if not key or not label or found.setdefault(key, label) != label:
+            what = "another label for its key" if key and label else "no key and label"
+            raise SourceError(
+                f"{path}:{number}: has {what}", "Write a key, a tab and a label in each line."
+            )
+    if all(map(_is_number, found.values())):
+        if any(int(label) >= MOST_CLASSES for label in found.values()):
+            raise SourceError(f"{path}: has a label of {MOST_CLASSES:,} or more", _CLASSES)
+        return {key: str(int(label)) for key, label in found.items()}
+    return found
+
+
+def _words(line: str) -> tuple[str, str, str]:
+    """Return the words before the last, and the last."""
+    *before, last = line.rsplit(None, 1)
+    return "".join(before), "", last
+
+
+def _is_number(label: str) -> bool:
+    return label.isascii() and label.isdigit() and len(label) < 19
+
+
+def _class_of(folder: str) -> str:
+    return re.sub(r"[._]?lmdb$|\.mdb$", "", folder)
+
+
+def _databases(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> dict[str, SourceFile]:
+    """Return the files of databases by the name of their folder; "" for a single database."""
+    if is_url(root):
+        url = os.fspath(root)
+        file = RemoteTree(url, storage_options).file(DATA_NAME)
+        try:
+            return {"": file or file_at(url, storage_options)}
+        except FileNotFoundError:
+            raise SourceError(f"{redact(url)}: no LMDB here", "Name its folder, or file.") from None
+    path = require_utf8(Path(root).absolute())
+    if not is_folder(path):
+        if not path.is_file():
+            raise SourceError(f"{root}: no such folder or file", "Name the LMDB with --root.")
+        return {"": LocalFile(path)}
+    if (path / MANIFEST_NAME).exists():
+        raise instead(root, "is no LMDB of others", "")
+    if (path / DATA_NAME).is_file():
+        return {"": LocalFile(path / DATA_NAME)}
+    found: dict[str, SourceFile] = {}
+    for entry in scan(path):
+        if entry.is_dir() and os.path.isfile(os.path.join(entry.path, DATA_NAME)):
+            found[entry.name] = LocalFile(Path(entry.path, DATA_NAME))
+        elif entry.name.endswith(_SUFFIXES) and entry.is_file():
+            found[entry.name] = LocalFile(Path(entry.path))
+    if not found:
+        raise instead(root, "holds no LMDB", "Name the folder of data.mdb with --root.")
+    if split := split_to_pack(map(_class_of, found)):
+        name = next(name for name in found if _class_of(name) == split)
+        raise SourceError(
+            f"{root}: its databases are splits ({', '.join(found)})",
+            f"Pack each by itself: --root {shlex.quote(str(path / name))}",
+        )
+    return found
+
+
+class LmdbListing(NamedTuple):
+    """One database of a source: a shard of its listing.
+
+    Attributes:
+        file: Its file.
+        folder: Name before its keys, if there are several databases; else "".
+        database: Its name in the file; None for the unnamed one.
+        keys: Regular expression of keys.
+        ranks: Labels by class names.
+        by_key: Class names by key.
+        left_out: Entries that `records` skipped.
+    """
+
+    file: SourceFile
+    folder: str
+    database: bytes | None
+    keys: str | None
+    ranks: Mapping[str, int]
+    by_key: Mapping[str, str]
+    left_out: LeftOut
+
+    def records(self) -> Iterator[Record]:
+        """Yield its images in the order of the keys."""
+        self.left_out.clear()
+        state = self.file.mtime_ns
+        for text, name, entry in self.entries(self.left_out):
+            name, problem = name or _class_of(self.folder), None
+            if self.by_key:
+                name = self.by_key.get(text, "")
+                problem = None if name else "its key is not in the file of labels"
+            key, unsafe = storable(f"{self.folder}/{text}" if self.folder else text)
+            yield Record(
+                key,
+                self.ranks.get(name, 0),
+                self.file.location,
+                entry.offset,
+                entry.length,
+                state,
+                problem=problem or unsafe,
+            )
+
+    def class_names(self) -> set[str]:
+        """Return the names of classes in its keys."""
+        return {name for _, name, _ in self.entries(Counter())}
+
+    def entries(self, left_out: LeftOut) -> Iterator[tuple[str, str, Entry]]:
+        """Yield the key as text, the class in it or "", and the place of each image.
+
+        Raises:
+            SourceError: The file is damaged, or has changed meanwhile.
+            UsageError: There is no such database.
+        """
+        pattern = _compiled(self.keys)
+        with self._opened() as (tree, _):
+            for entry in tree.leaves(self.database):
+                if entry.is_database:
+                    continue
+                text = _text(entry.key)
+                if pattern is None:
+                    if _NO_IMAGE.fullmatch(text):
+                        left_out[suffix_of(text)] += 1
+                    else:
+                        yield text.lstrip("/"), "", entry
+                elif match := pattern.fullmatch(text):
+                    name = match[_CLASS] if _CLASS in pattern.groupindex else ""
+                    yield text.lstrip("/"), name or "", entry
+                else:
+                    left_out[suffix_of(text)] += 1
+
+    def read(self, count: int) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys and values of its first images."""
+        with self._opened() as (_, read):
+            for text, _, entry in islice(self.entries(Counter()), count):
+                yield text, read(entry.offset, min(entry.length, MOST_BYTES))
+
+    def named(self) -> list[str]:
+        """Return the names of the file's databases."""
+        with self._opened() as (tree, _):
+            return [_text(one.key) for one in tree.leaves() if one.is_database]
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Tree, Callable[[int, int], bytes]]]:
+        tree: Tree | None = None
+        try:
+            with self.file.open() as opened:
+
+                def read(offset: int, length: int) -> bytes:
+                    opened.seek(offset)
+                    data: bytes = opened.read(length)
+                    return data
+
+                tree = Tree(self.file, read, opened.seek(0, 2))
+                try:
+                    yield tree, read
+                except CorruptionError:
+                    if not tree.has_changed():
+                        raise
+                if tree.has_changed():
+                    raise SourceError(
+                        f"{self.file}: was written to while it was listed",
+                        "Run this again when nothing writes to it.",
+                    )
+        except KeyError:
+            names = ", ".join(self.named()) or "none with a name"
+            raise UsageError(
+                f"{self.file}: has no database {_text(self.database or b'')}",
+                f"There is: {names}. Name another with --database.",
+            ) from None
+        except CorruptionError as error:
+            raise SourceError(error.what, error.hint or "Check that it was copied whole.") from None
+        except OSError as error:
+            raise SourceError(
+                f"{self.file}: cannot be read: {error.strerror}", "Check its permissions."
+            ) from None
+
+
+def _text(key: bytes) -> str:
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if text.isprintable() and text else f"0x{key.hex()}"
+
+
+def _require_images(listing: LmdbListing) -> None:
+    """Check that any of the first values is an image.
+
+    Raises:
+        SourceError: There are none; the message says what the first value is.
+    """
+    first: tuple[str, bytes] | None = None
+    for text, value in listing.read(_LOOKED_AT):
+        first = first or (text, value)
+        with suppress(SampleError):
+            probe(value)
+            return
+    if first is None:
+        names = listing.named() if listing.database is None else []
+        what = "has no entries" if listing.keys is None else f"has no key {listing.keys}"
+        hint = "Check --root and --keys."
+        if names:
+            what, hint = f"has the databases {', '.join(names)}", "Name one with --database."
+        raise SourceError(f"{listing.file}: {what}", hint)
+    raise SourceError(
+        f"{listing.file}: its values are no image files; that of {printable(first[0])} is "
+        f"{_described(first[1])}",
+        "Read them with the program that wrote them, and write an LMDB, or tar files, of the "
+        "images' own bytes. --keys names the images among other entries.",
+    )
+
+
+#: Caffe's Datum: channels, height, width. With ``encoded``, it may begin with the image.
+_DATUM = re.compile(rb"\x08[\x80-\xff]*[\0-\x7f]\x10[\x80-\xff]*[\0-\x7f]\x18[\x80-\xff]*[\0-\x7f]")
+_DATUM_OF_IMAGE = re.compile(rb"\x22[\x80-\xff]*[\0-\x7f]")
+
+
+def _described(value: bytes) -> str:
+    """Return what a value that is no image is, as far as its first bytes show it."""
+    head = value[:16]
+    image = _DATUM_OF_IMAGE.match(head)
+    if _DATUM.match(value) or (image and kind_of(value[image.end() :]) != "other"):
+        return "a Datum of Caffe's (protobuf)"
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        return "a pickled Python object, which could run any code when it is read"
+    if head.startswith(b"\x93NUMPY"):
+        return "a NumPy array"
+    if head.startswith(b"PK\3\4"):
+        return "a zip file, such as NumPy's .npz"
+    if not value:
+        return "empty"
+    if 0x81 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF:
+        return "a map or list of msgpack"
+    if _text(value[:64]).startswith("0x"):
+        return f"{len(value):,} bytes that begin with {head.hex()}"
+    return f"the text {printable(value[:40].decode(errors='replace'))!r}"

@@ -1,0 +1,333 @@
+"""Source of MosaicML Streaming's MDS shards with a column of images.
+
+A shard begins with the number of its samples and their offsets; a sample, with the sizes of its
+columns that have no fixed one. So the values are extents of the shards
+(https://docs.mosaicml.com/projects/streaming).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from fastdata.converters.tabular import BATCH_ROWS, Batch, Place, TabularImages
+from fastdata.converters.trees import LocalTree, RemoteTree, SourceFile, Tree, require_utf8
+
+from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.answers import ChangedError
+from fastdata.remote.urls import is_url
+from fastdata.storage.jsontext import parse_json
+from fastdata.storage.look import instead
+from fastdata.storage.paths import is_inside
+from fastdata.storage.source import MOST_BYTES
+
+_INDEX, _EXTENSION = "index.json", ".mds"
+#: Most bytes of an index.
+_MOST_INDEX = 1 << 30
+#: Encodings whose values are strings.
+_TEXTS = {"str", "json", "str_int", "str_float", "str_decimal"}
+_NUMBERS = {
+    name: np.dtype(name)
+    for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+                 "float16", "float32", "float64")
+} | {"int": np.dtype("int64")}  # fmt: skip
+#: Encodings of images as pixels.
+_PIXELS = {"pil", "list[pil]"}
+#: Programs that unpack what a shard's suffix names.
+_UNPACK = {"zstd": "zstd -d", "gz": "gunzip", "bz2": "bunzip2", "br": "brotli -d",
+           "snappy": "snzip -d"}  # fmt: skip
+
+
+class MdsImages(TabularImages):
+    """Source of the samples of MDS shards, in the order of ``index.json``.
+
+    See `TabularImages`. Numbers and text are columns, ``json`` is text; arrays of a fixed type and
+    shape are lists of a fixed size. Other values are blobs of the bytes that Streaming stores;
+    pickles are never unpickled.
+
+    Args:
+        root: The folder of ``index.json``, or of one folder a split; or its URL.
+        split: The split's folder; None if there are none, or a single one.
+        storage_options: Options of the driver of a URL.
+        **columns: Arguments of `TabularImages` that choose columns.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: There is no index, a shard is missing, compressed or damaged, or no column is
+            recognised.
+        UsageError: A given column or split does not exist.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        split: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **columns: Any,
+    ) -> None:
+        tree = _tree(root, storage_options)
+        where = str(tree)
+        found = mds_splits(root, storage_options)
+        if split is not None and split not in found:
+            there = ", ".join(found) or "none"
+            raise UsageError(f"{where}: has no split {split!r}", f"There is: {there}.")
+        if split is None and len(found) == 1:
+            (split,) = found
+        if split is None and found:
+            raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
+        super().__init__(_shards(tree if split is None else tree / split), where, "mds", **columns)
+        if split is not None:
+            self.about["split"] = split
+
+    def _choose(self, image: str | None, label: str | None, key: str | None) -> Any:
+        rows = self._files[0]
+        assert isinstance(rows, MdsRows)
+        pixels = [one.name for one in rows.columns if one.encoding in _PIXELS]
+        if image in pixels or (image is None and pixels and not rows.may_hold_images):
+            raise SourceError(
+                f"{rows}: its column {image or pixels[0]} has raw pixels (pil), not image files",
+                "Write the shards again with the encoding jpeg or png.",
+            )
+        return super()._choose(image, label, key)
+
+
+def mds_splits(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the folders of splits, which have an index each; none if the root has one.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: There is no index.
+    """
+    tree = _tree(root, storage_options)
+    if tree.file(_INDEX) is not None:
+        return []
+    found = [name for name in tree.classes() if (tree / name).file(_INDEX) is not None]
+    if not found:
+        hint = "Name the folder of index.json with --root."
+        if is_url(root):
+            raise SourceError(f"{tree}: holds no {_INDEX}", hint)
+        raise instead(root, f"holds no {_INDEX}", hint)
+    return found
+
+
+def _tree(root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Tree:
+    if is_url(root):
+        return RemoteTree(os.fspath(root), storage_options)
+    path = require_utf8(Path(root).absolute())
+    if not path.is_dir():
+        raise SourceError(f"{root}: no such folder", "Name the folder of index.json with --root.")
+    return LocalTree(path)
+
+
+class _Column(NamedTuple):
+    """Column of a shard; ``size`` is 0 if it is written with each sample."""
+
+    name: str
+    encoding: str
+    size: int
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of its values."""
+        if self.encoding in _TEXTS:
+            return pa.string()
+        if self.encoding in _NUMBERS:
+            return pa.from_numpy_dtype(_NUMBERS[self.encoding])
+        kind, shape = self._array()
+        if kind is None:
+            return pa.binary()
+        found = pa.from_numpy_dtype(kind)
+        for size in reversed(shape):
+            found = pa.list_(found, size)
+        return found
+
+    def value(self, data: bytes) -> Any:
+        """Return the value in its bytes, one of `fastdata.storage.arrow.python_values`."""
+        if self.encoding in _TEXTS:
+            return data.decode()
+        if self.encoding in _NUMBERS:
+            return np.frombuffer(data, _NUMBERS[self.encoding])[0].item()
+        kind, shape = self._array()
+        return np.frombuffer(data, kind).reshape(shape)
+
+    def _array(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+        """Return the type and shape of arrays that have the same; None for others."""
+        word, _, rest = self.encoding.partition(":")
+        kind, _, shape = rest.partition(":")
+        if word != "ndarray" or kind not in _NUMBERS or not shape:
+            return None, ()
+        return _NUMBERS[kind], tuple(map(int, shape.split(",")))
+
+
+class MdsRows(NamedTuple):
+    """Samples of a shard; a `fastdata.converters.tabular.RowsFile`.
+
+    Attributes:
+        name: See there.
+        file: The shard.
+        samples: Their number.
+        size: Bytes of the shard.
+        columns: Its columns, in the order of the values.
+    """
+
+    name: str
+    file: SourceFile
+    samples: int
+    size: int
+    columns: tuple[_Column, ...]
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @property
+    def files(self) -> Sequence[SourceFile]:
+        """The shard."""
+        return [self.file]
+
+    @property
+    def may_hold_images(self) -> bool:
+        """Whether a column may have image files."""
+        return any(one.encoding in ("jpeg", "png", "bytes") for one in self.columns)
+
+    @contextmanager
+    def open(self) -> Iterator[_OpenMds]:
+        """Open it."""
+        try:
+            with self.file.open() as opened:
+                yield _OpenMds(self, opened)
+        except ChangedError:
+            raise SourceError(f"{self}: has changed meanwhile", "Run this again.") from None
+        except FastdataError:
+            raise
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"{self}: cannot be read as MDS: {error}", "Check that it was copied whole."
+            ) from None
+
+
+class _OpenMds:
+    def __init__(self, rows: MdsRows, opened: Any) -> None:
+        self._rows = rows
+        self._opened = opened
+        self._state = rows.file.mtime_ns
+        self.schema = pa.schema([(one.name, one.type) for one in rows.columns])
+        size = opened.seek(0, 2)
+        if size != rows.size:
+            raise ValueError(f"it has {size:,} bytes, and the index says {rows.size:,}")
+        head = self._read(0, 4 * (rows.samples + 2))
+        if len(head) < 8 or int.from_bytes(head[:4], "little") != rows.samples:
+            raise ValueError(f"it has another number of samples than {rows.samples:,}")
+        self._offsets = np.frombuffer(head, "<u4")[1:].astype(np.int64)
+        ends = np.append(self._offsets, size)
+        if len(self._offsets) != rows.samples + 1 or (np.diff(ends) < 0).any():
+            raise ValueError("its samples lie beyond its end")
+
+    def values(self, column: str) -> Iterator[bytes | None]:
+        """Yield the values of a column of bytes."""
+        for row in range(self._rows.samples):
+            offset, length = self._extents(row)[column]
+            yield self._read(offset, min(length, MOST_BYTES))
+
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+        """Yield all samples."""
+        path = self._rows.file.location
+        wanted = {one.name: one for one in self._rows.columns if one.name in columns}
+        for first in range(0, self._rows.samples, BATCH_ROWS):
+            rows = range(first, min(first + BATCH_ROWS, self._rows.samples))
+            values: dict[str, list[Any]] = {name: [] for name in columns}
+            places: dict[str, list[Place | None]] = {name: [] for name in blobs}
+            for row in rows:
+                extents = self._extents(row)
+                for name, column in wanted.items():
+                    values[name].append(column.value(self._read(*extents[name])))
+                for name in blobs:
+                    places[name].append(Place(path, *extents[name], self._state))
+            yield Batch(len(rows), values, places)
+
+    def decoded_because(self, column: str) -> str:
+        """Return "": all values are extents."""
+        return ""
+
+    def _extents(self, row: int) -> dict[str, tuple[int, int]]:
+        """Return (offset, length) of each value of a sample."""
+        begin, end = self._offsets[row : row + 2].tolist()
+        columns = self._rows.columns
+        count = sum(not one.size for one in columns)
+        sizes = iter(np.frombuffer(self._read(begin, 4 * count), "<u4").tolist())
+        lengths = [one.size or next(sizes, -1) for one in columns]
+        ends = list(accumulate(lengths, initial=begin + 4 * count))
+        if ends[-1] != end or min(lengths, default=0) < 0:
+            raise ValueError(f"sample {row} has other sizes than its columns")
+        places = zip(ends, lengths, strict=False)
+        return {one.name: place for one, place in zip(columns, places, strict=True)}
+
+    def _read(self, offset: int, length: int) -> bytes:
+        self._opened.seek(offset)
+        data: bytes = self._opened.read(length)
+        return data
+
+
+def _shards(tree: Tree) -> list[MdsRows]:
+    """Return the shards that an index lists.
+
+    Raises:
+        SourceError: The index is damaged, or a shard is missing, compressed or of another format.
+    """
+    index = tree.file(_INDEX)
+    assert index is not None
+    try:
+        with index.open() as opened:
+            found = parse_json(opened.read(_MOST_INDEX))
+        shards = [_shard(tree, index, one) for one in found["shards"]]
+    except FastdataError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SourceError(
+            f"{index}: is no index of MDS: {error!r}", "Check that it was copied whole."
+        ) from None
+    if not shards:
+        raise SourceError(f"{index}: lists no shards", "Write the dataset again.")
+    return shards
+
+
+def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
+    if about["format"] != "mds" or about["version"] != 2:
+        raise SourceError(
+            f"{index}: its shards are of format {about['format']} {about['version']}, not mds 2",
+            "Write the dataset again with MDSWriter.",
+        )
+    name = str(about["raw_data"]["basename"])
+    if not is_inside(name):
+        raise ValueError(f"{name} lies outside of its folder")
+    file = tree.file(name)
+    if file is None and about.get("zip_data"):
+        packed = str(about["zip_data"]["basename"])
+        program = _UNPACK.get(packed.rpartition(".")[2], "unpack")
+        raise SourceError(
+            f"{tree}/{packed}: is compressed, so nothing can be read in the middle of it",
+            f"Unpack the shards beside it ({program} *{_EXTENSION}.*), and run this again.",
+        )
+    if file is None:
+        raise SourceError(f"{tree}/{name}: this shard is missing", "Copy the whole folder.")
+    names, encodings = about["column_names"], about["column_encodings"]
+    columns = tuple(
+        _Column(str(one), str(encoding), int(size or 0))
+        for one, encoding, size in zip(names, encodings, about["column_sizes"], strict=True)
+    )
+    for column in columns:
+        known = _NUMBERS.get(column.encoding)
+        if known is not None and column.size != known.itemsize:
+            raise ValueError(f"column {column.name} has another size than {column.encoding}")
+    size, samples = int(about["raw_data"]["bytes"]), int(about["samples"])
+    if not 0 <= 4 * samples <= size:
+        raise ValueError(f"{name} has {samples:,} samples in {size:,} bytes")
+    return MdsRows(name.removesuffix(_EXTENSION), file, samples, size, columns)

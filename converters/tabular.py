@@ -1,0 +1,595 @@
+"""Sources of rows with columns: images, and perhaps labels, keys and further fields.
+
+Parquet, Arrow and MDS files are such. What a column means is found here; where its values lie, by
+the module of the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
+from fastdata.converters.rows import column_path
+from fastdata.converters.trees import SourceFile
+
+from fastdata.decode.codecs import probe
+from fastdata.errors import SampleError, SourceError, UsageError
+from fastdata.once import once
+from fastdata.storage.arrow import stored_type
+from fastdata.storage.fields import Field
+from fastdata.storage.jsontext import parse_json
+from fastdata.storage.shapes import with_formats, with_masks
+
+#: Usual names of a column of class indices or class names, the likelier first.
+_LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
+           "digit", "noun_id", "fine_label", "y")  # fmt: skip
+_IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
+#: Hive's and Spark's name for the folder of rows without a value.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+#: Values of a column to check for images.
+_LOOKED_AT = 8
+#: Most rows of a `Batch`.
+BATCH_ROWS = 8192
+
+
+class Place(NamedTuple):
+    """Where a value's bytes lie; the attributes are those of `Record`."""
+
+    path: str
+    offset: int
+    length: int
+    mtime_ns: int
+    column: str | None = None
+    group: int | None = None
+    problem: str | None = None
+
+
+class Batch(NamedTuple):
+    """Some rows of a file.
+
+    Attributes:
+        rows: Their number.
+        values: Values of columns, by name; one of `fastdata.storage.arrow.python_values` each.
+        places: Places of the values of columns of bytes, by name; None for nulls. Where a library
+            decodes the column, nulls have a place, too.
+    """
+
+    rows: int
+    values: dict[str, list[Any]]
+    places: dict[str, list[Place | None]]
+
+
+class OpenRows(Protocol):
+    """Open file of rows; its columns are named as `stored_columns` names them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns, with Hugging Face's features in the metadata, if there are any."""
+
+    def values(self, column: str) -> Iterator[bytes | None]:
+        """Yield the values of a column of bytes, from the first on, reading a few at a time."""
+
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+        """Yield all rows, at most `BATCH_ROWS` at a time.
+
+        Args:
+            columns: Columns whose values to read.
+            blobs: Columns of bytes whose places to find.
+        """
+
+    def decoded_because(self, column: str) -> str:
+        """Return why values of a column of bytes are no extents of this file; "" if all are."""
+
+
+class RowsFile(Protocol):
+    """File of rows; picklable. ``str()`` returns its name for messages."""
+
+    @property
+    def name(self) -> str:
+        """Its path below the source's folder, with ``/`` and without extension, for keys."""
+
+    @property
+    def files(self) -> Sequence[SourceFile]:
+        """The files that it consists of."""
+
+    def open(self) -> AbstractContextManager[OpenRows]:
+        """Open it.
+
+        Raises:
+            RemoteError: Its URL cannot be reached, on opening or later.
+            SourceError: The file cannot be read, on opening or later.
+        """
+
+
+class TabularImages(Sharded):
+    """Source of the rows of files with columns, by file and then row.
+
+    The image column contains the bytes of image files, or Hugging Face's structs of ``bytes`` and
+    ``path``. Labels are integers, or class names, which are sorted. Class names of integer labels
+    come from the column ``class``, or from Hugging Face's features; else they are the numbers.
+
+    A key is the value of the key column, else ``<file>/<row>``. A row whose image or label is
+    null is a bad sample.
+
+    The default image column is the only one whose values are images. The default label column
+    has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
+    guessed.
+
+    Each other column is a field of the column's type. A column of image files is a field of images,
+    any other column of bytes one of blobs. A null there is no error. `columns_taken` lists the
+    columns that are packed and left out.
+
+    Args:
+        files: The files.
+        where: The source's folder or URL, for messages.
+        kind: Its kind, for the manifest.
+        image_column: The column of images; a struct's field after a dot.
+        label_column: The column of labels.
+        key_column: The column of keys; None for ``key`` if it exists.
+        fields: Columns to take beside these; None for all.
+        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
+
+    Raises:
+        RemoteError: The URL cannot be reached.
+        SourceError: A file cannot be read, or no column is recognised.
+        UsageError: A given column does not exist, or has another type.
+    """
+
+    root: str | None = None  # there are no image files to leave in place
+
+    def __init__(
+        self,
+        files: Sequence[RowsFile],
+        where: str,
+        kind: str,
+        *,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        key_column: str | None = None,
+        fields: Sequence[str] | None = None,
+        formats: Mapping[str, str] | None = None,
+        masks: Sequence[str] = (),
+    ) -> None:
+        self._files = list(files)
+        self._where = where
+        self.inputs = [file.location for rows in self._files for file in rows.files]
+        self._left_out: list[str] = []
+        self._columns = self._choose(image_column, label_column, key_column)
+        further, self._leaves = self._choose_fields(fields)
+        self.fields = with_masks(with_formats(further, formats, where), masks, where)
+        self.classes = self._find_classes() if self._columns.label else []
+        self.about: dict[str, Any] = {
+            "kind": kind,
+            "root": where,
+            "columns": [self._columns.image, self._columns.label, self._columns.key],
+        }
+        # The index has the names of the label's classes alone.
+        names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
+        if names:
+            self.about["names"] = names
+
+    @property
+    def columns_taken(self) -> str:
+        """Columns that are packed and left out, as text."""
+        chosen = self._columns
+        taken = [f"images from {chosen.image}"]
+        taken += [f"labels from {chosen.label}"] * bool(chosen.label)
+        taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
+        taken.append(f"keys from {chosen.key or 'file and row number'}")
+        taken += [f"fields {', '.join(field.name for field in self.fields)}"] * bool(self.fields)
+        left_out = f"; left out: {', '.join(self._left_out)}" if self._left_out else ""
+        return ", ".join(taken) + left_out
+
+    @once
+    def decoded_because(self) -> str:
+        """Why images or blobs are no extents of the source's files, as text; "" if all are.
+
+        Those are read through a library, slower, or lie in files of their own.
+        """
+        chosen = (self._columns.image, *self._leaves)
+        blobs = [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
+                 if field is None or field.type is None]  # fmt: skip
+        found: dict[str, int] = {}
+        for rows in self._files:
+            with rows.open() as file:
+                for leaf in blobs:
+                    if why := file.decoded_because(leaf):
+                        text = f"{leaf} is {why}"
+                        found[text] = found.get(text, 0) + 1
+        return ", ".join(
+            f"{text} in {count:,} of {len(self._files):,} files" for text, count in found.items()
+        )
+
+    @once
+    def archives(self) -> list[SourceFile] | None:
+        """Files that all images and blobs are extents of; None if any is none."""
+        return None if self.decoded_because else [one for rows in self._files for one in rows.files]
+
+    def shards(self) -> list[FileListing]:
+        """Return the shards of the listing: the files."""
+        classes = tuple(self.classes) if self._columns.named else ()
+        return [
+            FileListing(file, self._columns, classes, self.fields, self._leaves)
+            for file in self._files
+        ]
+
+    def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
+        path = self._files[0]
+        folders = _folder_values(path.name)
+        with path.open() as file:
+            names, schema = stored_columns(path, file.schema), file.schema
+            self._features = _features(schema)
+            if image is None:
+                image = _image_column(path, file, names)
+            elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
+                image = f"{image}.bytes"
+            binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
+            kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
+            kinds |= dict.fromkeys(folders, pa.string())
+            if key is None:
+                key = "key" if "key" in kinds else None
+            if label is None:
+                label = _label_column(path, kinds, names, self._features)
+            for option, column, possible, what in (
+                ("image", image, binary, "bytes"),
+                ("key", key, kinds, "strings or integers"),
+                ("label", label, kinds, "strings or integers"),
+            ):
+                if column is not None and column not in possible:
+                    raise UsageError(
+                        f"{path}: has no column {column} of {what} (it has: {_listed(names)})",
+                        f"Name another with --{option}-column.",
+                    )
+        named = label is not None and not pa.types.is_integer(kinds[label])
+        names_in = None
+        if label and not named and "class" in kinds and label != "class":
+            names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
+        roles = filter(None, (image, label, key, names_in))
+        taken = {column_path(schema, name)[0] for name in roles}
+        every = dict.fromkeys((*schema.names, *folders))
+        self._left_out = [name for name in every if name not in taken]
+        return _Columns(image, label, key, named, names_in)
+
+    def _choose_fields(
+        self, wanted: Sequence[str] | None
+    ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+        """Return the further fields and their columns; `_left_out` keeps the other columns."""
+        path = self._files[0]
+        found: dict[str, tuple[Field, str]] = {}
+        with path.open() as file:
+            leaves = stored_columns(path, file.schema)
+            for column in file.schema:
+                if column.name in self._left_out:
+                    found[column.name] = _field(file, column, leaves)
+        if wanted is None:
+            # Columns in folders' names have no type, and packing to Parquet writes the size.
+            wanted = [name for name in found if name not in ("width", "height")]
+        for name in wanted:
+            if name not in found:
+                raise UsageError(
+                    f"{path}: has no further column {name} (it has: {', '.join(found) or 'none'})",
+                    "Name others with --fields.",
+                )
+        self._left_out = [name for name in self._left_out if name not in wanted]
+        fields = [found[name] for name in wanted]
+        return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
+
+    def _find_classes(self) -> list[str]:
+        """Return the class names; reads the labels alone."""
+        chosen = self._columns
+        assert chosen.label is not None
+        found: dict[Any, str | None] = {}
+        wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
+        for file in self._files:
+            for batch in _batches(file, chosen, wanted):
+                names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
+                for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
+                    if label is None:
+                        continue
+                    if found.setdefault(label, name) != name:
+                        raise SourceError(
+                            f"{file}: a row has label {label} and class {name!r}, but another of "
+                            f"that label has class {found[label]!r}",
+                            "Correct the columns: one label, one class.",
+                        )
+        if not found:
+            raise SourceError(
+                f"{self._where}: the column {chosen.label} has no labels",
+                "Name another with --label-column.",
+            )
+        if len(found) > MOST_CLASSES:
+            raise SourceError(
+                f"{self._where}: the column {chosen.label} has over {MOST_CLASSES:,} labels",
+                "Name the column of classes with --label-column.",
+            )
+        if chosen.named:
+            return sorted(map(str, found))
+        most = max(found)
+        if most >= MOST_CLASSES:
+            raise SourceError(
+                f"{self._where}: the column {chosen.label} has the label {most}, but there may be "
+                f"{MOST_CLASSES:,} classes at most",
+                "Labels must be ranks of classes, from 0; name another with --label-column.",
+            )
+        known = self._features.get(chosen.label, [])
+        classes = [
+            str(found.get(label) or (known[label] if label < len(known) else label))
+            for label in range(max(most + 1, len(known)))
+        ]
+        # If two classes have one name, use the numbers.
+        return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))
+
+
+class _Columns(NamedTuple):
+    """Columns by role; ``named``: labels are class names; ``names_in``: column of class names."""
+
+    image: str
+    label: str | None
+    key: str | None
+    named: bool
+    names_in: str | None
+
+
+class FileListing(NamedTuple):
+    """One file of a source: a shard of its listing.
+
+    Attributes:
+        file: The file.
+        columns: Columns by role.
+        classes: Class names by label if labels are names; else empty.
+        fields: Further fields.
+        leaves: Their columns; a struct's field after a dot.
+    """
+
+    file: RowsFile
+    columns: _Columns
+    classes: tuple[str, ...]
+    fields: tuple[Field, ...] = ()
+    leaves: tuple[str, ...] = ()
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records of its rows, in order."""
+        chosen = self.columns
+        ranks = {name: label for label, name in enumerate(self.classes)}
+        values = [field for field in self.fields if field.type is not None]
+        blobs = [
+            leaf for field, leaf in zip(self.fields, self.leaves, strict=True) if field.type is None
+        ]
+        roles = [role for role in (chosen.label, chosen.key) if role]
+        row = 0
+        for batch in _batches(self.file, chosen, roles, values, (chosen.image, *blobs)):
+            labels = batch.values[chosen.label] if chosen.label else [0] * batch.rows
+            keys = batch.values[chosen.key] if chosen.key else [None] * batch.rows
+            for at, (label, key) in enumerate(zip(labels, keys, strict=True)):
+                number, problem = _rank(label, ranks, chosen.named)
+                if chosen.key and key is None:
+                    problem = problem or f"its {chosen.key} is null"
+                own = f"{self.file.name}/{row:08d}" if key is None else str(key)
+                yield self._record(own, number, problem, row, batch, at)
+                row += 1
+
+    def _record(
+        self, key: str, label: int, problem: str | None, row: int, batch: Batch, at: int
+    ) -> Record:
+        image = self.columns.image
+        place = batch.places[image][at]
+        if place is None:
+            problem = problem or f"the {image} of row {row} is null"
+            place = Place(self.file.files[0].location, 0, 0, 0)
+        problem = problem or place.problem
+        values: list[Any] = []
+        for field, leaf in zip(self.fields, self.leaves, strict=True):
+            value = None
+            if field.type is not None:
+                value = batch.values[field.name][at]
+            elif blob := batch.places[leaf][at]:
+                problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
+                value = blob_of(f"{key}\0{field.name}", *blob[:-1])
+            values.append(value)
+        return Record(
+            key,
+            label,
+            *place[:4],
+            problem=problem,
+            column=place.column,
+            group=place.group,
+            fields=tuple(values),
+        )
+
+
+def _batches(
+    file: RowsFile,
+    chosen: _Columns,
+    roles: Sequence[str],
+    fields: Sequence[Field] = (),
+    blobs: Sequence[str] = (),
+) -> Iterator[Batch]:
+    """Yield the rows of a file.
+
+    Args:
+        file: The file.
+        chosen: Columns by role.
+        roles: Columns of labels, class names and keys to read.
+        fields: Further columns to read, and their types.
+        blobs: Columns of bytes to find.
+
+    Raises:
+        SourceError: It cannot be read, or has other columns.
+    """
+    folders = _folder_values(file.name)
+    with file.open() as opened:
+        names = stored_columns(file, opened.schema)
+        kinds = dict.fromkeys(folders, pa.string()) | names
+        for blob in (chosen.image, *blobs):
+            _require(file, blob, kinds.get(blob), _is_binary)
+        for role in roles:
+            same = _is_label if role != chosen.label else partial(_is_label_of, chosen.named)
+            _require(file, role, kinds.get(role), same)
+        for field in fields:
+            found = None
+            if field.name in opened.schema.names:
+                found = opened.schema.field(field.name).type
+            _require(file, field.name, found, partial(_is_of, field))
+        read = [role for role in roles if role in names] + [field.name for field in fields]
+        for batch in opened.batches(read, blobs):
+            above = {name: [folders[name]] * batch.rows for name in roles if name not in names}
+            yield batch._replace(values=batch.values | above)
+
+
+def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types of a file's stored columns by path in the schema, in order.
+
+    Raises:
+        SourceError: Two columns have the same path, or one has an unknown type.
+    """
+    found: dict[str, pa.DataType] = {}
+
+    def add(prefix: str, kind: pa.DataType) -> None:
+        if pa.types.is_struct(kind):
+            for number in range(kind.num_fields):
+                child = kind.field(number)
+                add(f"{prefix}.{child.name}", child.type)
+        elif prefix in found:
+            raise SourceError(f"{file}: two columns have the same path", "Rename or drop one.")
+        else:
+            found[prefix] = kind
+
+    try:
+        for field in schema:
+            add(field.name, field.type)
+    except pa.ArrowException as error:
+        raise SourceError(f"{file}: its columns cannot be read: {error}") from None
+    return found
+
+
+def _require(
+    source: RowsFile, column: str, kind: pa.DataType | None, same: Callable[[pa.DataType], bool]
+) -> None:
+    """Check that a file has a column of the same type as the others."""
+    if kind is None or not same(kind):
+        raise SourceError(
+            f"{source}: has no column {column}, unlike the other files"
+            if kind is None
+            else f"{source}: its column {column} is {kind}, unlike the other files'",
+            "Give --root files that were written together.",
+        )
+
+
+def _is_label_of(named: bool, kind: pa.DataType) -> bool:
+    return _is_label(kind) and pa.types.is_integer(kind) != named
+
+
+def _is_of(field: Field, kind: pa.DataType) -> bool:
+    return bool(stored_type(kind) == field.type)
+
+
+def _field(
+    file: OpenRows, column: pa.Field, leaves: Mapping[str, pa.DataType]
+) -> tuple[Field, str]:
+    """Return the field of a column, and the leaf with its bytes if it has image files or bytes."""
+    for leaf in (column.name, f"{column.name}.bytes"):
+        if leaf in leaves and _is_binary(leaves[leaf]):
+            return Field(column.name, "image" if _holds_images(file, leaf) else "blob"), leaf
+    return Field(column.name, "column", stored_type(column.type)), column.name
+
+
+def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
+    """Return a label as a rank among the classes, and its problem or None."""
+    if label is None:
+        return 0, "its label is null"
+    if named:
+        return ranks[str(label)], None
+    if label < 0:
+        return 0, f"its label is {label}"
+    return int(label), None
+
+
+def _folder_values(path: str) -> dict[str, str | None]:
+    """Return the columns in folder names, as Hive and Spark write them: ``name=value``."""
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {name: None if value == _NULL_FOLDER else unquote(value) for name, value in pairs}
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(strings or pa.types.is_integer(kind))
+
+
+def _listed(names: dict[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in names.items())
+
+
+def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:
+    """Return the one column whose values are images."""
+    binary = [name for name, kind in names.items() if _is_binary(kind)]
+    holding = [name for name in binary if _holds_images(file, name)]
+    for usual in _IMAGES:
+        for name in holding:
+            if len(holding) > 1 and name.lower().removesuffix(".bytes") == usual:
+                return name
+    if len(holding) == 1:
+        return holding[0]
+    what = f"several columns hold images, {', '.join(holding)}" if holding else (
+        f"no column holds image files (columns of bytes: {', '.join(binary) or 'none'})"
+    )  # fmt: skip
+    raise SourceError(f"{path}: {what}", "Name it with --image-column.")
+
+
+def _holds_images(file: OpenRows, name: str) -> bool:
+    others = 0
+    for value in file.values(name):
+        if value is None:
+            continue
+        try:
+            probe(value)
+        except SampleError:
+            others += 1
+            if others == _LOOKED_AT:
+                return False
+        else:
+            return True
+    return False
+
+
+def _label_column(
+    path: RowsFile,
+    kinds: dict[str, pa.DataType],
+    names: dict[str, pa.DataType],
+    features: Mapping[str, list[str]],
+) -> str | None:
+    """Return the column of a usual name, else the only ``ClassLabel`` column; None without one."""
+    for usual in _LABELS:
+        for name in kinds:
+            if name.lower() == usual:
+                return name
+    noted = [name for name in features if name in kinds]
+    if len(noted) == 1:
+        return noted[0]
+    return None
+
+
+def _features(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the class names in Hugging Face's schema metadata, by column of one or several."""
+    try:
+        about = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        inner = {name: feature.get("feature", feature) for name, feature in about.items()}
+        return {
+            name: [str(entry) for entry in feature["names"]]
+            for name, feature in inner.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}

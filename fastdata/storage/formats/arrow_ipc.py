@@ -1,0 +1,96 @@
+"""Arrow IPC files and streams of any writer: values of columns of bytes are extents.
+
+A record batch that is not compressed lies in the file as it does in memory. So in a memory-mapped
+file, a buffer's address shows where in the file it lies.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fastdata.storage.files import open_file
+
+#: Begins a file; a stream begins with a message.
+_MAGIC = b"ARROW1"
+
+
+class MappedArrow:
+    """Arrow IPC file or stream of this machine, memory-mapped.
+
+    Args:
+        path: Its path.
+
+    Raises:
+        OSError: It cannot be opened.
+        pyarrow.ArrowException, ValueError: It is no Arrow file, or a damaged one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with open_file(path) as file:
+            self._map = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        self._is_file = self._map[: len(_MAGIC)].to_pybytes() == _MAGIC
+        self.schema: pa.Schema = self._reader(None).schema
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches in order, with some columns of the schema; checks them."""
+        reader = self._reader(columns)
+        while True:
+            try:
+                batch = reader.read_next_batch().select(columns)
+            except StopIteration:
+                return
+            batch.validate(full=True)
+            yield batch
+
+    def _reader(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+        if self._is_file:
+            # Not only some columns: it would copy these.
+            file = pa.ipc.open_file(self._map, options=pa.ipc.IpcReadOptions(use_threads=False))
+            return _Batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
+        wanted = None
+        if columns is not None:
+            wanted = [self.schema.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
+        return pa.ipc.open_stream(self._map, options=options)
+
+    def extents(
+        self, column: pa.Array
+    ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
+        """Return where the values of a column of bytes begin, (N,), and their lengths, (N,).
+
+        They begin nowhere, None, if they were compressed. Nulls have any place.
+
+        Args:
+            column: Array of a batch of this file; ``binary`` or ``large_binary``.
+        """
+        _, offsets, data = column.buffers()
+        rows = len(column)
+        if not rows:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+        ends = np.frombuffer(offsets, kind)[column.offset : column.offset + rows + 1]
+        ends = ends.astype(np.int64)
+        at = 0
+        if data is not None and data.size:
+            at = data.address - self._map.address
+            if not 0 <= at <= self._map.size - data.size:
+                return None, np.diff(ends)
+        return at + ends[:-1], np.diff(ends)
+
+
+class _Batches(NamedTuple):
+    """Record batches of a file, read as those of a stream are."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+    def read_next_batch(self) -> pa.RecordBatch:
+        """Return the next one; raise StopIteration after the last."""
+        return next(self.batches)

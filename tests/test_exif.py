@@ -1,0 +1,607 @@
+"""Images that the core turns upright: as Pillow's `exif_transpose`, then as any other image.
+
+The oracle is a twin of each dataset: PNGs of the images as Pillow decodes and turns them. Crops of
+both are the same to the bit, since the core resizes equal pixels equally; one test compares with
+Pillow's own resize.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+import struct
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from containers import edit_index, index_rows, pack_tree, set_column
+from fastdata.converters import TableImages, pack
+from fastdata.converters.encode import Encoding
+from fastdata.converters.packed import PackedDataset
+from jpegs import encode, picture
+from loader_data import folder, same
+from PIL import Image, ImageOps
+from torch.utils.data import ConcatDataset
+from torchvision_stub import import_torchvision
+from web_server import WebServer
+
+from fastdata import DataLoader, ImageDataset, verify
+from fastdata.decode import seek_points
+from fastdata.decode.codecs import probe
+from fastdata.decode.engine import PendingBatch
+from fastdata.errors import UsageError
+from fastdata.remote import RemoteOptions
+from fastdata.transforms import (
+    CenterCrop,
+    Compose,
+    RandAugment,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    Views,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin"),  # broken EXIF
+]
+
+ORIENTATIONS = range(1, 9)
+CROPS = Compose([RandomResizedCrop((40, 56)), RandomHorizontalFlip()])
+PIPELINES = {
+    "crops": CROPS,
+    "validation": Compose([Resize(60), CenterCrop(48)]),
+    "enlarged": Compose([RandomResizedCrop((150, 130), scale=(0.05, 0.3)), RandomVerticalFlip()]),
+    "padded": Compose([RandomCrop(110, padding=4, pad_if_needed=True), RandomHorizontalFlip()]),
+    "nearest": RandomResizedCrop(31, interpolation="nearest"),
+    "views": Views(RandomResizedCrop(48), (RandomResizedCrop(24, scale=(0.05, 0.4)), 2)),
+    "augmented": Compose([RandomResizedCrop(32), RandAugment()]),
+}
+
+
+def tag(orientation: int, order: str = ">", *, kind: int = 3, count: int = 1) -> bytes:
+    """EXIF data, without the name before them, of an orientation alone."""
+    value = struct.pack(order + {1: "B", 3: "H", 4: "I"}[kind], orientation).ljust(4, b"\0")
+    begin = b"MM\0*" if order == ">" else b"II*\0"
+    entry = struct.pack(order + "HHI", 0x0112, kind, count) + value
+    return begin + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
+
+
+def xmp(orientation: object, form: str = 'tiff:Orientation="{}"') -> bytes:
+    return b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta " + form.format(orientation).encode()
+
+
+def with_segments(jpeg: bytes, *segments: bytes) -> bytes:
+    """The JPEG with APP1 segments behind its first marker."""
+    sizes = [struct.pack(">H", len(one) + 2) for one in segments]
+    return jpeg[:2] + b"".join(
+        b"\xff\xe1" + size + one for size, one in zip(sizes, segments, strict=True)
+    ) + jpeg[2:]  # fmt: skip
+
+
+def turned(jpeg: bytes, orientation: int) -> bytes:
+    return with_segments(jpeg, b"Exif\0\0" + tag(orientation, "<>"[orientation % 2]))
+
+
+def as_file(pixels: np.ndarray, kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(out, kind, **options)
+    return out.getvalue()
+
+
+def upright(data: bytes) -> Image.Image:
+    """The oracle: Pillow's decode, turned."""
+    with Image.open(io.BytesIO(data)) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+#: Makers of image files of pixels and an orientation, with an extension; those of the core, then
+#: those that Pillow turns.
+NATIVE: dict[str, Callable[[np.ndarray, int], bytes]] = {
+    **{
+        sampling: lambda pixels, o, sampling=sampling: turned(encode(pixels, sampling), o)
+        for sampling in ("4:2:0", "4:4:4", "4:2:2", "4:4:0", "grey")
+    },
+    "restarts": lambda pixels, o: turned(encode(pixels, restart_marker_blocks=3), o),
+    "progressive": lambda pixels, o: turned(encode(pixels, progressive=True), o),
+    "xmp": lambda pixels, o: with_segments(encode(pixels), xmp(o)),
+    "plain png": lambda pixels, o: as_file(pixels, "PNG"),
+    "plain webp": lambda pixels, o: as_file(pixels, "WEBP"),
+}
+BY_PILLOW: dict[str, Callable[[np.ndarray, int], bytes]] = {
+    "cmyk": lambda pixels, o: turned(as_file(pixels, "JPEG", "CMYK"), o),
+    "two tags": lambda pixels, o: with_segments(
+        encode(pixels), *(b"Exif\0\0" + tag(one)[:28] for one in (o, o))
+    ),
+    "png": lambda pixels, o: as_file(pixels, "PNG", exif=tag(o)),
+    "webp": lambda pixels, o: as_file(pixels, "WEBP", exif=b"Exif\0\0" + tag(o)),
+}
+
+
+def files(
+    kinds: Mapping[str, Callable[[np.ndarray, int], bytes]], noise: int = 30
+) -> dict[str, bytes]:
+    """Files of every kind in every orientation, by name; sizes that no MCU divides."""
+    found = {}
+    for at, (kind, make) in enumerate(kinds.items()):
+        for o in ORIENTATIONS:
+            width, height = 83 + at * 29 % 60 + o, 71 + at * 37 % 50 - o
+            extension = kind.split()[-1] if kind.endswith(("png", "webp")) else "jpg"
+            name = f"{at:02}-{o}.{extension}"
+            found[name] = make(picture(width, height, 8 * at + o, noise), o)
+    return found
+
+
+def write(images: Mapping[str, bytes], root: Path) -> Path:
+    (root / "a").mkdir(parents=True)
+    for name, data in images.items():
+        (root / "a" / name).write_bytes(data)
+    return root
+
+
+def twin_of(images: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The same images as PNGs that Pillow has turned."""
+    return {
+        Path(name).stem + ".png": as_file(np.asarray(upright(data)), "PNG")
+        for name, data in images.items()
+    }
+
+
+def packed(images: Mapping[str, bytes], container: str = "lmdb", **options: Any) -> Path:
+    root = write(images, folder() / "tree")
+    pack_tree(root, root.parent / container, container, **options)
+    return root.parent / container
+
+
+@cache
+def tree(kind: str) -> Path:
+    """Folders of images: "all", which "native" are a part of, and their "twin"."""
+    images = files(NATIVE) if kind == "native" else files(NATIVE | BY_PILLOW)
+    return write(twin_of(images) if kind == "twin" else images, folder() / "tree")
+
+
+@cache
+def dataset(kind: str, container: str = "lmdb") -> Path:
+    out = folder() / container
+    pack_tree(tree(kind), out, container)
+    return out
+
+
+def batches(of: Any, **options: Any) -> list[Any]:
+    return list(loader(of, **options))
+
+
+def loader(of: Any, **options: Any) -> Any:
+    return DataLoader(of, **{"batch_size": 9, "seed": 5, "require_native": True, **options})
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("container", "threads"), [("lmdb", 0), ("shards", 2), ("folder", 1)])
+def test_crops_are_those_of_the_turned_image(name: str, container: str, threads: int) -> None:
+    options: dict[str, Any] = {"shuffle": True, "num_workers": threads}
+    of = ImageDataset(dataset("all", container), PIPELINES[name], exif_transpose=True)
+    mine = loader(of, **options)
+    twin = loader(ImageDataset(dataset("twin"), PIPELINES[name]), **options)
+    for _ in range(2):
+        assert same(list(mine), list(twin))
+    stats = mine.stats()
+    # Where EXIF data are unusual, Pillow has told the index what they mean.
+    assert stats.kinds["jpeg"]["native"] == 8 * len(ORIENTATIONS)
+    assert stats.by_pillow == 3 * len(ORIENTATIONS)
+
+
+def test_a_resize_is_pillows() -> None:
+    transform = Compose([Resize((50, 70), interpolation="bicubic")])
+    of = ImageDataset(dataset("native"), transform, exif_transpose=True)
+    for batch, keys in loader(of, fields=("image", "key"), batch_transform=lambda b: [*b.values()]):
+        for image, key in zip(batch, keys, strict=True):
+            (path,) = (tree("native") / "a").glob(f"{Path(key).name}.*")
+            want = upright(path.read_bytes()).resize((70, 50), Image.Resampling.BICUBIC)
+            assert np.array_equal(image.permute(1, 2, 0), np.asarray(want))
+
+
+def test_images_stay_as_stored_without_being_asked() -> None:
+    images = files({"4:2:0": NATIVE["4:2:0"]})
+    of = ImageDataset(packed(images), CenterCrop(60))
+    stored = {
+        name: as_file(np.asarray(Image.open(io.BytesIO(data))), "PNG")
+        for name, data in images.items()
+    }
+    assert same(batches(of), batches(ImageDataset(packed(stored), CenterCrop(60))))
+
+
+def test_single_samples() -> None:
+    """Torch's loader takes them by `__getitems__`, and users by `[]`: the core, and Pillow."""
+    transform = RandomResizedCrop(40, scale=(1, 1), ratio=(1, 1))
+    of = ImageDataset(dataset("all"), transform, exif_transpose=True)
+    twin = ImageDataset(dataset("twin"), transform)
+    assert same(of.__getitems__(range(len(of))), twin.__getitems__(range(len(of))))
+    of, twin = ImageDataset(dataset("all"), exif_transpose=True), ImageDataset(dataset("twin"))
+    for index in range(len(of)):
+        assert np.array_equal(np.asarray(of[index][0]), np.asarray(twin[index][0]))
+
+
+def test_sizes_of_all_images() -> None:
+    """Where they are one size only once they are turned, or only as they are stored."""
+    wide, high = picture(80, 60, 1), picture(60, 80, 2)
+    mixed = packed({"0.jpg": turned(encode(wide), 6), "1.jpg": turned(encode(wide), 1)})
+    assert ImageDataset(mixed).image_size == (80, 60)
+    assert ImageDataset(mixed, exif_transpose=True).image_size is None
+    turning = packed({"0.jpg": turned(encode(high), 6), "1.jpg": turned(encode(high), 6)})
+    assert ImageDataset(turning, exif_transpose=True).image_size == (80, 60)
+    # A transform of that size alone: torchvision's random crops need no other.
+    ((batch, _),) = batches(ImageDataset(turning, CenterCrop((60, 80)), exif_transpose=True))
+    assert batch.shape == (2, 3, 60, 80)
+
+
+# --- files without an index -------------------------------------------------------------------
+
+
+def files_of(root: Path, transform: Any = CROPS, **options: Any) -> ImageDataset:
+    images = import_torchvision().datasets.ImageFolder(root)
+    return ImageDataset(images, transform, **options)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_folder_of_torchvisions(threads: int) -> None:
+    """The first epoch finds sizes and seek points, the second uses them."""
+    options: dict[str, Any] = {"shuffle": True, "num_workers": threads}
+    mine = loader(files_of(tree("all"), exif_transpose=True), **options)
+    twin = loader(files_of(tree("twin")), **options)
+    for _ in range(3):
+        assert same(list(mine), list(twin))
+
+
+def test_a_file_that_is_replaced_by_one_that_is_turned_otherwise(tmp_path: Path) -> None:
+    """Its size stays the same, so that only its header tells."""
+    pixels = picture(90, 70, 4)
+    images = {f"{o}.jpg": turned(encode(pixels), o) for o in ORIENTATIONS}
+    root = write(images, tmp_path / "tree")
+    mine = loader(files_of(root, CenterCrop(64), exif_transpose=True), num_workers=1)
+    for change in (0, 2, 2, 1):
+        images = {
+            f"{o}.jpg": turned(encode(pixels), (o - 1 + change) % 8 + 1) for o in ORIENTATIONS
+        }
+        for name, data in images.items():
+            (root / "a" / name).write_bytes(data)
+        twin = files_of(write(twin_of(images), folder() / "twin"), CenterCrop(64))
+        assert same(list(mine), batches(twin))
+
+
+def test_parts_of_a_concatenation_may_differ() -> None:
+    root = dataset("native")
+    parts = [ImageDataset(root, CROPS, exif_transpose=turns) for turns in (True, False)]
+    options: dict[str, Any] = {"batch_size": len(parts[0])}
+    both = batches(ConcatDataset(parts), **options)
+    assert len(both) == 2
+    twin = ImageDataset(packed(twin_of(files(NATIVE))), CROPS)
+    assert same(both[0], batches(twin, **options)[0])
+    assert not same(both[0][0], both[1][0])
+
+
+# --- parts of large images --------------------------------------------------------------------
+
+
+def photograph(orientation: int) -> bytes:
+    noise = np.random.default_rng(orientation).integers(-25, 25, (853, 1181, 1))
+    pixels = np.clip(picture(1181, 853, orientation).astype(int) + noise, 0, 255)
+    jpeg = turned(encode(pixels.astype(np.uint8), ("4:2:0", "4:4:4")[orientation % 2]), orientation)
+    assert len(jpeg) >= 256 << 10
+    return jpeg
+
+
+@cache
+def photographs() -> tuple[Path, Path]:
+    images = {f"{o}.jpg": photograph(o) for o in ORIENTATIONS}
+    return packed(images, "shards"), packed(twin_of(images), "shards")
+
+
+SMALL = Compose([RandomResizedCrop(48, scale=(0.02, 0.15)), RandomHorizontalFlip()])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_parts_of_large_images_are_read(threads: int) -> None:
+    """One sample a batch and several threads: each decodes a band of the turned image."""
+    ours, twins = photographs()
+    options: dict[str, Any] = {"num_workers": threads, "batch_size": 1}
+    mine = loader(ImageDataset(ours, SMALL, exif_transpose=True), **options)
+    twin = loader(ImageDataset(twins, SMALL), **options)
+    for _ in range(3):
+        assert same(list(mine), list(twin))
+    blobs = sum(row["length"] for row in index_rows(ours))
+    assert mine.stats().bytes_read < 0.6 * blobs
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_parts_of_large_images_are_fetched(scaled: bool) -> None:
+    ours, twins = photographs()
+    options = {"exif_transpose": True, "dct_scaling": scaled, "staged": False}
+    transform = RandomResizedCrop(32, scale=(0.02, 0.15)) if scaled else SMALL
+    with WebServer(ours) as server:
+        of = ImageDataset(server.url, transform, remote=RemoteOptions(progress=False), **options)
+        mine = loader(of, num_workers=1, order="random")
+        local = ImageDataset(ours, transform, **options) if scaled else ImageDataset(twins, SMALL)
+        other = loader(local, num_workers=1, order="random")
+        for _ in range(2):
+            assert same(list(mine), list(other))
+        stats = mine.stats()
+        assert stats.remote is not None
+        assert stats.kinds == {"jpeg": {"native": len(ORIENTATIONS)}}
+        assert stats.remote.bytes_needed < 0.8 * sum(row["length"] for row in index_rows(ours))
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_dct_scaling_equals_pillows_draft(scale: int, progressive: bool) -> None:
+    """Sides that the scale does not divide: what rounding adds to them comes first if mirrored."""
+    draw = random.Random(scale)
+    for width, height in [(160, 120), (333, 257), (331, 259), (329, 262)]:
+        jpeg = encode(picture(width, height, scale, 40), progressive=progressive)
+        for o in ORIENTATIONS:
+            data = turned(jpeg, o)
+            with Image.open(io.BytesIO(data)) as image:
+                image.draft("RGB", (image.width // scale, image.height // scale))
+                draft = ImageOps.exif_transpose(image)
+            full = (height, width) if o > 4 else (width, height)
+            # Pixels that rounding adds lie at the ends of stored rows and columns.
+            added = [draft.width * scale - full[0], draft.height * scale - full[1]]
+            added[0] *= o in (2, 3, 6, 7)
+            added[1] *= o in (3, 4, 7, 8)
+            sides = [draw.randint(side // 2, side) for side in full]
+            left, upper = (draw.randint(0, a - b) for a, b in zip(full, sides, strict=True))
+            box = (left, upper, left + sides[0], upper + sides[1])
+            size = (sides[0] // scale, sides[1] // scale)
+            if any(side // (2 * scale) >= to for side, to in zip(sides, size, strict=True)):
+                continue
+            out = np.empty((1, size[1], size[0], 3), np.uint8)
+            for table in (None, [seek_points(data, 32)] if not progressive else None):
+                job = PendingBatch(
+                    [data], out, regions=[box], dct_scaling=True, fallback="never",
+                    filter="bicubic", seek_points=table, orientations=np.array([o], np.int8),
+                )  # fmt: skip
+                job.run()
+                place = [(side + added[at % 2]) / scale for at, side in enumerate(box)]
+                want = _resized(draft, place, size)
+                assert np.abs(job.result()[0].astype(int) - want).max() <= 1, (o, width, box)
+
+
+def _resized(image: Image.Image, box: list[float], size: tuple[int, int]) -> np.ndarray:
+    """Pillow's resize of a box between pixels; it sees no more of the image than the box's."""
+    left, upper = int(box[0]), int(box[1])
+    right, lower = (int(np.ceil(side)) for side in box[2:])
+    part = image.crop((left, upper, right, lower))
+    inner = (box[0] - left, box[1] - upper, box[2] - left, box[3] - upper)
+    return np.asarray(part.resize(size, Image.Resampling.BICUBIC, box=inner)).astype(int)
+
+
+# --- headers ----------------------------------------------------------------------------------
+
+
+def pillows(data: bytes) -> int:
+    """The orientation that Pillow turns by."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data))
+        try:
+            found = image.getexif().get(0x0112, 1)
+        except Exception:  # Pillow raises almost anything
+            return 1
+    return int(found) if found in range(2, 9) else 1
+
+
+def headers() -> Iterable[tuple[str, list[bytes]]]:
+    exif = b"Exif\0\0"
+    for order in "<>":
+        for o in (0, *ORIENTATIONS, 9, 65535):
+            yield f"{order}{o}", [exif + tag(o, order)]
+        yield f"{order} long", [exif + tag(6, order, kind=4)]
+        yield f"{order} byte", [exif + tag(6, order, kind=1)]
+        yield f"{order} two values", [exif + tag(6, order, count=2)]
+        yield f"{order} twice", [exif + exif + tag(6, order)]
+        for end in range(len(tag(6))):
+            yield f"{order} cut at {end}", [exif + tag(6, order)[:end]]
+    yield "segments", [exif + tag(6)[:20], exif + tag(6)[20:]]
+    yield "two of them", [exif + tag(6), exif + tag(8)]
+    yield "another tag", [exif + tag(6).replace(b"\x01\x12", b"\x01\x13")]
+    far = b"MM\0*" + struct.pack(">IHHHII", 8, 2, 0x010F, 2, 90, 9999) + tag(6)[10:22] + bytes(4)
+    yield "a value beyond the end", [exif + far]
+    for form in ('tiff:Orientation="{}"', "tiff:Orientation>{}<", "tiff:Orientation='{}'"):
+        for o in (0, 6, 9, "x"):
+            yield f"{form} {o}", [xmp(o, form)]
+    yield "exif counts more than xmp", [xmp(8), exif + tag(6)]
+    yield "xmp beside exif without it", [exif + tag(6).replace(b"\x01\x12", b"\x01\x13"), xmp(8)]
+    yield "the last xmp", [xmp(8), xmp(3)]
+
+
+def test_orientations_are_those_that_pillow_finds() -> None:
+    jpeg = encode(picture(16, 8, 1))
+    for name, segments in headers():
+        data = with_segments(jpeg, *segments)
+        assert probe(data).orientation == pillows(data), name
+
+
+def test_damaged_exif_is_turned_as_by_pillow() -> None:
+    """Damaged at random: the core agrees, or leaves the image to Pillow."""
+    draw = random.Random(3)
+    whole = Image.Exif()
+    whole[0x010F], whole[0x011A], whole[0x0132] = "Camera", 72.0, "2020:01:01"
+    images = {}
+    for number in range(300):
+        whole[0x0112] = number % 8 + 1
+        data = bytearray(whole.tobytes())
+        for _ in range(draw.choice((1, 1, 2, 4))):
+            data[draw.randrange(6, len(data))] = draw.choice((0, 1, 3, 6, 8, draw.randrange(256)))
+        if draw.random() < 0.2:
+            del data[draw.randrange(6, len(data)) :]
+        jpeg = encode(picture(40, 24, number % 7))
+        images[f"{number:03}.jpg"] = with_segments(jpeg, bytes(data))
+    path = packed(images)
+    orientations = [row["orientation"] for row in index_rows(path)]
+    assert orientations == [pillows(data) for data in images.values()]
+    assert {*orientations} == {*ORIENTATIONS}
+    assert sum(o != number % 8 + 1 for number, o in enumerate(orientations)) > 50
+    twin = twin_of({name: _cleared(data) for name, data in images.items()})
+    want = batches(ImageDataset(packed(twin), CROPS))
+    assert same(batches(ImageDataset(path, CROPS, exif_transpose=True)), want)
+    root = write(images, folder() / "tree")
+    assert same(batches(files_of(root, exif_transpose=True)), want)
+
+
+def _cleared(data: bytes) -> bytes:
+    """The JPEG with no more in its EXIF data than what Pillow reads of an orientation there.
+
+    Pillow's `exif_transpose` rewrites all tags, and fails on damaged ones.
+    """
+    size = int.from_bytes(data[4:6], "big")
+    return turned(data[:2] + data[4 + size :], pillows(data))
+
+
+# --- the index and its writers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_side", [None, 50])
+@pytest.mark.parametrize("kind", ["jpeg", "raw"])
+def test_an_encoding_keeps_the_orientation(kind: str, max_side: int | None) -> None:
+    images = files(NATIVE | BY_PILLOW, noise=3)
+    root = packed(images, encoding=Encoding(kind, max_side, 95 if kind == "jpeg" else None))
+    blobs = ImageDataset(root).read(range(len(images)))
+    rows = index_rows(root)
+    assert [row["orientation"] for row in rows] == [pillows(data) for data in images.values()]
+    made = {}
+    for row, blob, (name, data) in zip(rows, blobs, images.items(), strict=True):
+        if kind == "jpeg":
+            made[name] = blob
+            image = upright(blob)
+            smaller = upright(data).resize(image.size, Image.Resampling.LANCZOS)
+            found, want = np.asarray(image), np.asarray(smaller)
+            off = (found.astype(int) - want, found.astype(int) - want[::-1, ::-1])
+            near, far = (np.abs(one).mean() for one in off)
+            assert near < far / 2, name
+        else:
+            pixels = np.frombuffer(blob, np.uint8).reshape(row["height"], row["width"], 3)
+            out = io.BytesIO()
+            Image.fromarray(pixels).save(out, "PNG", exif=tag(row["orientation"]))
+            made[Path(name).stem + ".png"] = out.getvalue()
+    twin = ImageDataset(packed(twin_of(made)), CROPS)
+    again = folder() / "again"
+    pack(PackedDataset(root), again, order="source")
+    for path in (root, again):
+        of = ImageDataset(path, CROPS, exif_transpose=True)
+        assert same(batches(of), batches(twin))
+        for index in range(len(of)):
+            assert np.array_equal(*(np.asarray(one.open_image(index)) for one in (of, twin)))
+
+
+def test_seek_points_of_another_image(tmp_path: Path) -> None:
+    """The core decodes such images from their beginning."""
+    images = files({"4:2:0": NATIVE["4:2:0"]})
+    path = packed(images)
+    tables = [row["seek_points"] for row in index_rows(path)]
+    edit_index(path, lambda table: set_column(table, "seek_points", tables[1:] + tables[:1]))
+    with pytest.warns(UserWarning, match="seek points of another image"):
+        mine = batches(ImageDataset(path, CROPS, exif_transpose=True))
+    assert same(mine, batches(ImageDataset(packed(twin_of(images)), CROPS)))
+
+
+def test_an_index_with_another_orientation(tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    shutil.copytree(dataset("native"), path)
+    rows = index_rows(path)
+    other = [row["orientation"] % 8 + 1 for row in rows]
+    edit_index(path, lambda table: set_column(table, "orientation", other))
+    (first, *_) = verify(path).problems
+    assert f"has EXIF orientation 1, the index says {other[0]}" in str(first)
+    # Numbers that are no orientations mean 1.
+    edit_index(path, lambda table: set_column(table, "orientation", [9 + n for n in other]))
+    stored = batches(ImageDataset(path, CROPS))
+    assert same(batches(ImageDataset(path, CROPS, exif_transpose=True)), stored)
+
+
+def test_dali_is_refused() -> None:
+    pytest.importorskip("torch")
+    from fastdata.dali import DALILoader
+
+    of = ImageDataset(dataset("native"), CROPS, exif_transpose=True)
+    with pytest.raises(UsageError, match="exif_transpose=True turns images"):
+        DALILoader(of)
+
+
+# --- targets ----------------------------------------------------------------------------------
+
+
+@cache
+def with_targets() -> tuple[Path, Path]:
+    """Images with boxes and masks of the turned images; and their twin."""
+    roots = []
+    draw = np.random.default_rng(2)
+    rows: list[dict[str, Any]] = []
+    images = files({"4:2:0": NATIVE["4:2:0"], "progressive": NATIVE["progressive"]})
+    masks, boxes = {}, {}
+    for name, data in images.items():
+        width, height = upright(data).size
+        classes = draw.integers(0, 20, (height // 4 + 1, width // 4 + 1), np.uint8)
+        masks[name] = classes.repeat(4, 0).repeat(4, 1)[:height, :width]
+        places = draw.uniform(0, 0.6, (3, 2)) * (width, height)
+        boxes[name] = np.concatenate([places, draw.uniform(5, 30, (3, 2))], 1).tolist()
+    for given in (images, twin_of(images)):
+        root = folder()
+        rows = []
+        for (name, data), mask in zip(given.items(), masks.values(), strict=True):
+            stem = Path(name).stem
+            (root / name).write_bytes(data)
+            Image.fromarray(mask).save(root / f"{stem}.mask.png")
+            row = {"path": name, "mask": f"{stem}.mask.png", "boxes": boxes[f"{stem}.jpg"]}
+            rows.append(row)
+        kinds = {"boxes": pa.list_(pa.list_(pa.float32(), 4))}
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in rows[0]])
+        source = TableImages(pa.Table.from_pylist(rows, schema), root, masks=("mask",))
+        pack(source, root / "packed")
+        roots.append(root / "packed")
+    return roots[0], roots[1]
+
+
+@pytest.mark.parametrize("name", ["resize", "crop", "random"])
+def test_targets_lie_in_the_turned_image(v2: Any, name: str) -> None:
+    transform = {
+        "resize": v2.Compose([v2.Resize((50, 60)), v2.ToImage()]),
+        "crop": v2.Compose(
+            [v2.CenterCrop(48), v2.SanitizeBoundingBoxes(labels_getter=None), v2.ToImage()]
+        ),
+        "random": v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.ToImage()]),
+    }[name]
+    fields = ("image", "boxes", "mask", "geometry")
+    options: dict[str, Any] = {"transforms": transform, "fields": fields}
+    options["formats"] = {"boxes": "xywh"}
+    ours, twins = with_targets()
+    of = ImageDataset(ours, exif_transpose=True, **options)
+    twin = ImageDataset(twins, **options)
+    given: dict[str, Any] = {"collate_fn": list, "num_workers": 1, "require_native": True}
+    mine, wanted = (
+        [sample for batch in DataLoader(one, 5, seed=3, **given) for sample in batch]
+        for one in (of, twin)
+    )
+    assert len(mine) == len(wanted) == 16
+    for (image, target), (other, expected) in zip(mine, wanted, strict=True):
+        assert torch.equal(image, other)
+        assert target.keys() == expected.keys()
+        for part in ("boxes", "mask"):
+            assert torch.equal(target[part], expected[part])
+        assert same(target["geometry"], expected["geometry"])
+    if name != "random":
+        # torchvision, from what Pillow makes of the file.
+        plain = ImageDataset(ours, transforms=transform, exif_transpose=True, fields=fields[:3],
+                             formats=options["formats"])  # fmt: skip
+        for index, (image, target) in enumerate(mine):
+            other, expected = plain[index]
+            assert (image.int() - other.int()).abs().max() <= 1
+            assert torch.equal(target["mask"], expected["mask"])
+            torch.testing.assert_close(target["boxes"], expected["boxes"], rtol=0, atol=1e-4)

@@ -1,0 +1,267 @@
+"""The LMDB source: databases that py-lmdb wrote, and what it says of values that are no images."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgpack
+import numpy as np
+import pytest
+from fastdata.converters import LmdbImages, Source, pack
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sources import (
+    Expected,
+    SourceConformance,
+    bytes_of,
+    convert,
+    encoded,
+    jpeg,
+    picture,
+    require_said,
+)
+
+from fastdata import ImageDataset
+from fastdata.errors import SourceError, UsageError
+
+#: Some in leaves of the tree, some in overflow pages.
+IMAGES = [
+    encoded(picture(seed, (8 + 9 * seed, 8 + seed)), form)
+    for seed, form in enumerate(["JPEG", "PNG", "WEBP"] * 5)
+]
+
+
+def write(
+    path: Path,
+    values: Mapping[bytes, bytes],
+    database: bytes | None = None,
+    *,
+    subdir: bool = True,
+    **flags: Any,
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"map_size": 1 << 28, "subdir": subdir, "max_dbs": 4}
+    with closing(lmdb.open(str(path), **options)) as environment:
+        handle = environment.open_db(database, **flags)
+        with environment.begin(write=True, db=handle) as transaction:
+            for key, value in values.items():
+                transaction.put(key, value)
+    return path
+
+
+def listed(path: Path, database: bytes | None = None) -> list[tuple[bytes, bytes]]:
+    """The entries, as py-lmdb iterates over them."""
+    options = {"readonly": True, "lock": False, "subdir": path.is_dir(), "max_dbs": 4}
+    with closing(lmdb.open(str(path), **options)) as environment:
+        handle = environment.open_db(database, create=False) if database else None
+        with environment.begin(db=handle) as transaction:
+            return [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+
+
+class TestLmdbImages(SourceConformance):
+    """Keys <class>/<file>, in no order."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        keys = [f"{'cab'[n % 3]}/{n * 7 % 15}.{n}.jpg".encode() for n in range(15)]
+        values = dict(zip(keys, IMAGES, strict=True)) | {b"__len__": b"15"}
+        return write(tmp_path / "in", values)
+
+    @pytest.fixture
+    def sources(self, path: Path) -> list[Source]:
+        return [LmdbImages(path, keys=r"(?P<class>[^/]+)/.*") for _ in range(2)]
+
+    @pytest.fixture
+    def expected(self, path: Path) -> Expected:
+        found = [(key.decode(), value) for key, value in listed(path) if key != b"__len__"]
+        return Expected(["a", "b", "c"], [(key, key[0], value) for key, value in found])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    keys=st.lists(st.binary(min_size=1, max_size=511), min_size=1, max_size=60, unique=True),
+    sizes=st.lists(st.integers(0, 9_000), min_size=1, max_size=60),
+    named=st.booleans(),
+    reverse=st.booleans(),
+)
+def test_all_entries_as_lmdb_iterates_over_them(
+    keys: list[bytes], sizes: list[int], named: bool, reverse: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """Also pages that were freed, and written again."""
+    path = tmp_path_factory.mktemp("any") / "x.mdb"
+    values = {key: jpeg(0) + bytes(sizes[n % len(sizes)]) for n, key in enumerate(keys)}
+    database = b"images" if named else None
+    flags = {"subdir": False} | ({"reverse_key": reverse} if named else {})
+    write(path, dict.fromkeys(values, jpeg(1) * 3), database, **flags)
+    write(path, values, database, **flags)
+    source = LmdbImages(path, database="images" if named else None, keys="(?s).*")
+    assert [bytes_of(record) for record in source.records()] == [
+        value for _, value in listed(path, database)
+    ]
+
+
+def test_a_large_database_of_many_levels(tmp_path: Path) -> None:
+    image = jpeg(0)
+    values = {b"%08d" % n + b"x" * 300: image + b"%d" % n for n in range(3_000)}
+    path = write(tmp_path / "in", values)
+    with closing(lmdb.open(str(path), readonly=True)) as environment:
+        assert environment.stat()["depth"] > 2
+    found = [(one.key.encode(), bytes_of(one)) for one in LmdbImages(path).records()]
+    assert found == listed(path)
+
+
+def test_classes_of_lsun(tmp_path: Path) -> None:
+    for name, image in (("church_lmdb", IMAGES[2]), ("bedroom_lmdb", IMAGES[5])):
+        write(tmp_path / "lsun" / name, {b"0a1b": image})
+    source = LmdbImages(tmp_path / "lsun")
+    assert source.classes == ["bedroom", "church"]
+    pack(source, tmp_path / "out", workers=1)
+    dataset = ImageDataset(tmp_path / "out")
+    assert [dataset.row(n).key for n in range(2)] == ["bedroom_lmdb/0a1b", "church_lmdb/0a1b"]
+    assert list(dataset.read([0, 1])) == [IMAGES[5], IMAGES[2]]
+    (tmp_path / "lsun/church_lmdb").rename(tmp_path / "lsun/train_lmdb")
+    (tmp_path / "lsun/bedroom_lmdb").rename(tmp_path / "lsun/val_lmdb")
+    result = convert("lmdb", "--root", tmp_path / "lsun", "--out", tmp_path / "no")
+    require_said(result, 1, "databases are splits", "--root", "train_lmdb")
+
+
+def test_labels_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.lmdb", {b"a b": IMAGES[0], b"c": IMAGES[1], b"d": IMAGES[2]},
+                 subdir=False)  # fmt: skip
+    labels = tmp_path / "labels.txt"
+    labels.write_text("a b\t2\nc 00\n")
+    result = convert("lmdb", "--root", path, "--labels", labels, "--out", tmp_path / "out",
+                     "--skip-bad")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    dataset = ImageDataset(tmp_path / "out")
+    assert dataset.classes == ["0", "1", "2"]
+    assert [(dataset.row(n).key, dataset.row(n).label) for n in range(2)] == [("a b", 2), ("c", 0)]
+    assert "not in the file of labels" in (tmp_path / "out/_bad-samples.jsonl").read_text()
+    labels.write_text("a b\tcat\nc\tdog\nd\tcat\n")
+    assert LmdbImages(path, labels=labels).classes == ["cat", "dog"]
+    for text, said in (("a 1\na 2\n", "labels.txt:2: has another label"), ("a", "no key and")):
+        labels.write_text(text)
+        with pytest.raises(SourceError, match=said):
+            LmdbImages(path, labels=labels)
+    labels.write_text("a 1\n")
+    with pytest.raises(UsageError, match="two of"):
+        LmdbImages(path, labels=labels, keys="(?P<class>.)")
+
+
+def test_keys_that_are_no_text_and_entries_left_out(tmp_path: Path) -> None:
+    values = {(n).to_bytes(4, "big"): IMAGES[n] for n in range(3)}
+    path = write(tmp_path / "in", values | {b"/data/x.jpg": IMAGES[3], b"__keys__": b"\x80\4."})
+    result = convert("lmdb", "--root", path, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "left out" in result.output
+    dataset = ImageDataset(tmp_path / "out")
+    keys = [dataset.row(n).key for n in range(4)]
+    assert keys == ["0x00000000", "0x00000001", "0x00000002", "data/x.jpg"]
+    assert dataset.classes == []
+
+
+def array_file() -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.zeros((3, 3)))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (pickle.dumps((IMAGES[0], 3)), "a pickled Python object"),
+        (msgpack.packb((IMAGES[0], 3)), "a map or list of msgpack"),
+        (array_file(), "a NumPy array"),
+        (b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x03abc\x28\x05", "a Datum of Caffe's"),
+        (b"\x22\xff\x10" + IMAGES[0] + b"\x28\x05\x38\x01", "a Datum of Caffe's"),
+        (b"cat.jpg", "the text 'cat.jpg'"),
+        (b"\xfe\x01" * 20, "40 bytes that begin with fe01"),
+        (b"", "empty"),
+    ],
+)
+def test_values_that_are_no_images_are_named(tmp_path: Path, value: bytes, said: str) -> None:
+    path = write(tmp_path / "in", {b"000%d" % n: value for n in range(3)})
+    result = convert("lmdb", "--root", path, "--out", tmp_path / "out")
+    require_said(result, 1, "its values are no image files; that of 0000 is", said, "the images'")
+
+
+def test_a_single_value_that_is_no_image_is_a_bad_sample(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {b"a": b"text", b"b": IMAGES[0], b"c": IMAGES[1][:-30]})
+    pack(LmdbImages(path), tmp_path / "out", workers=1, skip_bad=True)
+    assert len(ImageDataset(tmp_path / "out")) == 1
+
+
+def test_named_databases(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {b"a": IMAGES[0]}, b"images")
+    write(path, {b"a": b"3"}, b"labels")
+    assert [bytes_of(one) for one in LmdbImages(path, database="images").records()] == IMAGES[:1]
+    with pytest.raises(SourceError, match="has the databases images, labels"):
+        LmdbImages(path)
+    result = convert("lmdb", "--root", path, "--database", "x", "--out", tmp_path / "out")
+    require_said(result, 2, "has no database x", "images, labels")
+
+
+def test_several_values_of_a_key_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {b"a": b"1"}, b"images", dupsort=True)
+    with pytest.raises(SourceError, match="dupsort") as caught:
+        LmdbImages(path, database="images")
+    assert "without that flag" in str(caught.value.hint)
+
+
+def test_what_is_written_meanwhile_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {b"%d" % n: IMAGES[0] for n in range(30)})
+    source = LmdbImages(path)
+    records = source.records()
+    next(records)
+    write(path, {b"%d" % n: IMAGES[1] for n in range(20)})
+    with pytest.raises(SourceError, match="was written to while it was listed"):
+        list(records)
+
+
+def test_what_is_written_after_the_listing_is_a_bad_sample(tmp_path: Path) -> None:
+    """LMDB may write other images to the pages of those that were listed."""
+    from fastdata.converters.encode import Encoding
+    from fastdata.converters.tasks import encode, reader
+
+    from fastdata.errors import SampleError
+
+    path = write(tmp_path / "in", {b"a": jpeg(0) * 5})
+    (record,) = LmdbImages(path).records()
+    for seed in range(1, 4):
+        write(path, {b"a": jpeg(seed) * 5})
+    assert bytes_of(record) != jpeg(0) * 5
+    with pytest.raises(SampleError, match="has changed since it was listed"):
+        encode(record, Encoding("original"), reader([record], {}))
+
+
+@pytest.mark.parametrize("cut", [0, 100, 5_000, 20_000])
+def test_files_cut_short(tmp_path: Path, cut: int) -> None:
+    values = {b"%04d" % n: IMAGES[n % 15] * 20 for n in range(50)}
+    path = write(tmp_path / "x.mdb", values, subdir=False)
+    os.truncate(path, cut)
+    with pytest.raises(SourceError, match="cannot be read as LMDB") as caught:
+        LmdbImages(path)
+    assert caught.value.hint
+
+
+def test_places_without_an_lmdb(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        LmdbImages(tmp_path / "none")
+    with pytest.raises(SourceError, match="holds no LMDB"):
+        LmdbImages(tmp_path)
+    path = write(tmp_path / "in", {b"a": IMAGES[0]})
+    with pytest.raises(UsageError, match="no regular expression"):
+        LmdbImages(path, keys="(")
+    with pytest.raises(SourceError, match=r"has no key b\+"):
+        LmdbImages(path, keys="b+")
+    pack(LmdbImages(path), tmp_path / "packed", workers=1)
+    with pytest.raises(SourceError, match="a packed dataset"):
+        LmdbImages(tmp_path / "packed")
