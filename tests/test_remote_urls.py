@@ -449,7 +449,9 @@ def test_imagenet_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
 def test_an_index_of_images_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
     url = send_tree(gcs, tree, "tree")
     arguments = ("imagefolder", "--root", url, "--to", "folder", *gcs.arguments)
-    require_said(convert(*arguments, "--out", tmp_path / "here"), 2, "--out")
+    require_said(convert(*arguments, "--out", tmp_path / "here"), 0)
+    here = ImageDataset(tmp_path / "here", storage_options=gcs.storage_options)
+    assert here.read([0])[0] == (tree / "a" / "00.jpg").read_bytes()
     require_said(convert(*arguments, "--out", f"{gcs.url}/tree/x"), 2, "lies inside")
     require_said(convert(*arguments, "--out", f"{gcs.url}/index"), 0)
     require_said(run("verify", "--workers", 1, f"{gcs.url}/index", *gcs.arguments), 0)
