@@ -144,17 +144,16 @@ def root_of(source: Source, container: str) -> str | None:
 
 def _not_in_place(source: Source, container: str) -> UsageError:
     """Return the error for a source that a container in place cannot index."""
-    found = "archives" if archives_of(source) is not None else "folder"
-    if root_of(source, found) is None:
-        return UsageError(
-            f"--to {container} indexes bytes where they are, and a library has to decode these",
-            "Use --to lmdb, parquet or shards.",
-        )
-    where = {"folder": "in single files", "archives": "in archives"}
-    return UsageError(
-        f"--to {container} indexes images {where[container]}; these are {where[found]}",
-        f"Use --to {found}; or --to lmdb, parquet or shards.",
-    )
+    others = "--to lmdb, parquet or shards."
+    if container == "folder":
+        what = "images in single files; these are in archives"
+        other = None if archives_of(source) is None else "archives"
+    elif source.root is not None:
+        what, other = "images in archives; these are in single files", "folder"
+    else:
+        what, other = "bytes where they are, and a library has to decode these", None
+    hint = f"Use --to {other}; or {others}" if other else f"Use {others}"
+    return UsageError(f"--to {container} indexes {what}", hint)
 
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:

@@ -40,7 +40,10 @@ from fastdata.storage.source import (
 )
 from fastdata.text import human_count
 
-_IN_PLACE_HINT = "Put the file back as it was; or index the data again, with --force."
+_IN_PLACE_HINT = (
+    "Run fastdata verify to find further damage; then put the files back as they were, or index "
+    "them again with --force."
+)
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
 
 
