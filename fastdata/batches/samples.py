@@ -161,12 +161,6 @@ def chosen_fields(
         given = [name for name in (IMAGE.name, LABEL.name) if name in known]
     require_known(given, known, path, joint=joint)
     require_images(path, known, transforms, given)
-    if joint and IMAGE.name not in given:
-        raise UsageError(
-            f"{path}: transforms= takes the image and its targets, and fields={given!r} has no "
-            "image",
-            'Name "image" there, or leave transforms= out.',
-        )
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)
