@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from fastdata.device.ragged import Ragged
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
+    from fastdata.loading.mixture import Mixture
     from fastdata.loading.padded import Padded, collate_padded
+    from fastdata.loading.samplers import (
+        BalancedSampler,
+        MPerClassSampler,
+        RepeatSampler,
+        WeightedSampler,
+    )
     from fastdata.maintenance.verify import verify
     from fastdata.plan.order import QuasiRandom
     from fastdata.staging.stage import stage, unstage
@@ -29,13 +36,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BalancedSampler",
     "Cache",
     "DataLoader",
     "DeviceLoader",
     "ImageDataset",
+    "MPerClassSampler",
+    "Mixture",
     "Padded",
     "QuasiRandom",
     "Ragged",
+    "RepeatSampler",
+    "WeightedSampler",
     "__version__",
     "collate_padded",
     "fast_collate",
@@ -46,13 +58,18 @@ __all__ = [
 
 # Public names, and the module that has each.
 _MODULES = {
+    "BalancedSampler": "fastdata.loading.samplers",
     "Cache": "fastdata.storage.cache",
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
     "ImageDataset": "fastdata.dataset",
+    "MPerClassSampler": "fastdata.loading.samplers",
+    "Mixture": "fastdata.loading.mixture",
     "Padded": "fastdata.loading.padded",
     "QuasiRandom": "fastdata.plan.order",
     "Ragged": "fastdata.device.ragged",
+    "RepeatSampler": "fastdata.loading.samplers",
+    "WeightedSampler": "fastdata.loading.samplers",
     "collate_padded": "fastdata.loading.padded",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",

@@ -38,7 +38,9 @@ from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
-from fastdata.plan.order import OrderLike, QuasiRandom, make_order
+from fastdata.plan.mixture import MixedRows, MixturePlan
+from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
+from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 
@@ -99,10 +101,18 @@ class Run:
     bad: frozenset[int]
     known: frozenset[int]
     subset: Any
+    #: Positions that belong to one batch, and the order of a sampler of fastdata's.
+    group: int = 1
+    sampling: Order | None = None
     key: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.key = epoch_key(self.seed, self.epoch)
+
+    @property
+    def positions(self) -> int:
+        """Number of positions in an epoch."""
+        return self.n if self.sampling is None else len(self.sampling)
 
     @property
     def good(self) -> set[int]:
@@ -130,10 +140,11 @@ class Run:
         skipping = self.on_error == "skip"
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if skipping else set()
-        schedule = Schedule(batches, numbering, key, known, sampler=sampler)
+        among = self.sampling
+        schedule = Schedule(batches, numbering, key, known, sampler=sampler, among=among)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
-        images: Any = SimpleNamespace(fields=("image", "label"), transforms_targets=False)
+        images: Any = SimpleNamespace(fields=("image", "label"), transforms_targets=False, keys=())
         return NativeIterator(
             pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
             length, None, lambda: None,
@@ -143,13 +154,12 @@ class Run:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
         position = 0
         if state is not None:
-            position = State.from_dict(json.loads(json.dumps(state)), self.n).position
-        plan = Epoch(
-            self.n, shares.batch_size, shares.rank, shares.world_size, self.drop_last, position
-        )
+            position = State.from_dict(json.loads(json.dumps(state)), self.positions).position
+        about = shares.batch_size, shares.rank, shares.world_size, self.drop_last, position
+        plan = Epoch(self.positions, *about, full=self.group > 1)
         progress = Progress(self.seed, self.epoch, position)
-        order = make_order(self.order, self.n, self.seed, self.epoch)
-        planned = ordered(plan, order)
+        order = self.sampling or make_order(self.order, self.n, self.seed, self.epoch)
+        planned = ordered(plan, order, self.n)
         batches = self.iterate(planned, self.key, progress, threads, len(plan))
         return Rank(self, plan, progress, batches)
 
@@ -182,7 +192,7 @@ class Rank:
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
         run, progress = self.run, progress or self.progress
-        state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
+        state = State(run.positions, progress.seed, progress.epoch, progress.position, run.order)
         return state.to_dict()
 
 
@@ -212,7 +222,8 @@ def simulate(seed: int) -> str:
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
-        kind = draw.choice([_resumed_alike, _resumed_alike, _changed, _changed, _changed, _sampled])
+        kinds = [_resumed_alike, _changed, _changed, _sampled, _mixed, _planned]
+        kind: Callable[[Run, random.Random], Any] = draw.choice(kinds)
         kind(run, draw)
     return kind.__name__
 
@@ -246,12 +257,24 @@ def _resumed_alike(run: Run, draw: random.Random) -> None:
     _once(run, first, run.drop_last)
 
 
-def _changed(run: Run, draw: random.Random) -> None:
+def _changed(run: Run, draw: random.Random) -> list[Delivered]:
     """The number of ranks and the batch size change wherever a run is broken off."""
+    found = _broken_off(run, draw)
+    _once(run, found, run.drop_last)
+    return found
+
+
+def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
+    """Return all batches of a run with other ranks and batch sizes in each segment."""
     states: list[dict[str, Any]] = []
     found: list[Delivered] = []
     while True:
         world, size = draw.choice([1, 2, 3, 4, 7]), draw.choice([1, 2, 5, 16, 50])
+        if run.group > 1:
+            at = states[0]["position"] if states else 0
+            size = draw.choice(
+                [s for s in range(1, run.group + 1) if not (run.group % s or at % s)]
+            )
         ranks = []
         if draw.random() < 0.3:
             states = states[:1]  # all go on from one rank's
@@ -270,7 +293,71 @@ def _changed(run: Run, draw: random.Random) -> None:
         assert all(state == states[0] for state in states)
         if len(taken[0]) == max(lengths):
             break
-    _once(run, found, run.drop_last)
+    return found
+
+
+def _mixed(run: Run, draw: random.Random) -> None:
+    """Over several epochs, each row of a source comes once before any comes again."""
+    count, group = draw.randint(1, 6), draw.choice([1, 1, 4, 6])
+    sizes = [draw.choice([1, 2, 7, 20, 60, 300]) for _ in range(count)]
+    by_epoch = [
+        [draw.choice([0.0, 0.1, 1, 1, 7]) for _ in sizes] for _ in range(draw.randint(1, 3))
+    ]
+    by_epoch = [one if any(one) else [1.0] * count for one in by_epoch]
+    samples = group * draw.randint(1, draw.choice([5, 50, 600]))
+    settled = draw.choice([None, len(by_epoch) - 1])
+
+    def shares(epoch: int) -> list[float]:
+        return by_epoch[min(epoch, len(by_epoch) - 1)]
+
+    plan = MixturePlan(sizes, shares, settled, samples, group, run.seed)
+    drawn = np.zeros(sum(sizes), np.int64)
+    for epoch in range(draw.randint(1, 5)):
+        rows = MixedRows(plan, epoch, None)
+        one = replace(
+            run, n=samples, epoch=epoch, order="sequential", drop_last=False, subset=rows,
+            bad=frozenset(), known=frozenset(), group=group,
+        )  # fmt: skip
+        found = _changed(one, draw)
+        delivered = {number for batch in found for number in batch.numbers}
+        sources, _ = plan(epoch, np.arange(samples))
+        for batch in found:
+            assert group == 1 or len(set(sources[list(batch.numbers)].tolist())) == 1
+        np.add.at(drawn, rows[np.array(sorted(delivered))], 1)
+        weights = np.array(shares(epoch)) / sum(shares(epoch))
+        for first in range(0, samples // group, 1000):
+            part = sources[first * group : (first + 1000) * group : group]
+            wrong = np.bincount(part, minlength=count) - len(part) * weights
+            assert np.abs(wrong).max() < 1 + 1e-6, "a window has other shares"
+    for first, size in zip(plan.starts.tolist(), sizes, strict=True):
+        times = drawn[first : first + size]
+        assert times.max() - times.min() <= 1, "a row came again before all had come"
+
+
+def _planned(run: Run, draw: random.Random) -> None:
+    """What a sampler of fastdata's says, once each, however ranks and batches change."""
+    weights = np.array([draw.choice([0.0, 0.5, 1, 3, 20]) for _ in range(run.n)])
+    weights[draw.randrange(run.n)] = 2
+    positive, labels = np.flatnonzero(weights).astype(np.uint64), (weights * 2).astype(int)
+    m, total = draw.randint(1, 4), max(round(weights.sum()), 1)
+    rows = np.argsort(labels, kind="stable").astype(np.uint64)
+    starts = np.append(np.flatnonzero(np.diff(np.sort(labels), prepend=-1)), run.n)
+    length = draw.randint(1, 2 * run.n)
+    made: list[Callable[[], Order]] = [
+        lambda: Weighted(length, np.cumsum(weights), run.key),
+        lambda: Repeated(total, np.cumsum(weights) * total / weights.sum(), run.key),
+        lambda: Race(min(length, len(positive)), weights[weights > 0], positive, run.key),
+        lambda: PerClass(length, rows, starts, m, len(starts) - 1, run.epoch, run.key),
+    ]
+    order = draw.choice(made)()
+    one = replace(run, sampling=order, drop_last=False, bad=frozenset(), known=frozenset())
+    found = _broken_off(one, draw)
+    positions = np.arange(len(order))
+    wanted = sample_keys(run.key, order(positions), 0, positions).astype(np.int64).tolist()
+    keys = [key for batch in found for key in batch.keys]
+    assert len(set(keys)) == len(keys), "a crop would come twice"
+    assert set(wanted) <= set(keys), "a position was lost"
+    assert len(keys) - len(wanted) < 7, "more padding than ranks"
 
 
 def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:

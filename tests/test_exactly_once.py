@@ -46,4 +46,4 @@ def test_every_sample_once_or_as_the_sampler_says() -> None:
         wrong += failures
     print(f"{sum(kinds.values()):,} combinations: {dict(kinds)}; {len(wrong)} failures")
     assert not wrong, "\n".join(wrong[:20])
-    assert len(kinds) == 3
+    assert len(kinds) == 5

@@ -280,6 +280,7 @@ GOOD = {
     "seed": 3,
     "epoch": 0,
     "position": 0,
+    "plan": 0,
     "order": "random",
     "window": 0,
 }
@@ -297,6 +298,7 @@ GOOD = {
         ({**GOOD, "order": "quasi-random"}, r"QuasiRandom\(window=0\)"),
         ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
         ({**GOOD, "epoch": "1"}, "epoch '1'"),
+        ({**GOOD, "plan": 5}, "of another mixture or sampler"),
         ({**GOOD, "more": 1}, "has more, which"),
     ],
 )

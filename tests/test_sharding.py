@@ -175,7 +175,7 @@ GOOD = State(10, 1, 2, 3, "random").to_dict()
     [
         ({**GOOD, "version": 2}, "version 2; this fastdata reads 1"),
         ({**GOOD, "version": True}, "version True"),
-        ({}, "lacks version, samples, seed, epoch, position, order, window"),
+        ({}, "lacks version, samples, seed, epoch, position, plan, order, window"),
         ({**GOOD, "extra": 1}, "has extra, which is not known"),
         ({key: GOOD[key] for key in GOOD if key != "seed"}, r"lacks seed\."),
         ({"version": 1, "x": 1}, "lacks samples, .*, and has x, which is not known"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastdata.decode.limits import Limits
 from fastdata.errors import called
+from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.fields import IMAGES, Field, common_fields
 
@@ -61,6 +62,7 @@ class Images:
             decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
         parts: The datasets of a ConcatDataset, in order.
+        sources: Names of the parts of a mixture; (): it is none.
         fields: What a sample is a tuple of.
         further: Transforms of further fields of images, compiled, by field.
         keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
@@ -74,11 +76,12 @@ class Images:
     target_transform: Callable[[int], Any] | None
     recipe: Recipe | Refusal
     files: Any = None
-    subset: Indices | None = None
+    subset: Indices | MixedRows | None = None
     parts: tuple[Images, ...] = ()
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     def sample(self, values: Sequence[Any]) -> Any:
         """Return a sample of its fields' values."""
@@ -115,7 +118,7 @@ class Images:
             and self.recipe == other.recipe
             and (self.fields, self.keys) == (other.fields, other.keys)
             and self.further == other.further
-            and np.array_equal(self.subset, other.subset)  # type: ignore[arg-type]
+            and _same_rows(self.subset, other.subset)
             and self._agrees(other, Images.equals)
         )
 
@@ -137,6 +140,11 @@ class Images:
         own = self.target_transform is not None
         return own or any(part.transforms_targets for part in self.parts)
 
+    def part_of(self, indices: Indices) -> Indices:
+        """Return the number of each sample's part; ``indices`` as in the source."""
+        ends = np.cumsum([part.opened for part in self.parts])
+        return np.searchsorted(ends, indices, "right")
+
     def row_in_part(self, index: int) -> int:
         """Return a sample's number in its own dataset; ``index`` as in the source."""
         for part in self.parts:
@@ -152,6 +160,13 @@ class Images:
                 return part.target(index, label)
             index -= part.opened
         return label if self.target_transform is None else called(self.target_transform, label)
+
+
+def _same_rows(one: Any, other: Any) -> bool:
+    """Return whether two ``subset`` are equal."""
+    if isinstance(one, MixedRows) or isinstance(other, MixedRows):
+        return bool(one == other)
+    return np.array_equal(one, other)
 
 
 class NotKnown(NamedTuple):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Names beside fields: a sample's name and its number.
 BESIDES = ("index", "key")
+#: Name of a sample's source in a mixture, by its place among them.
+SOURCE = "source"
 #: Remedy for a transform of what is no image.
 LEAVE_OUT = "Leave it out; batch_transform= or collate_fn= of the loader see other fields."
 _MOVE = "Masks follow their image: give transforms=, such as one of torchvision.transforms.v2."
@@ -226,7 +228,7 @@ class NativeSamples(ABC):
             for one in (getattr(self, "transform", None), *further.values())
         ]
         transforms += [getattr(self, name, None) for name in ("target_transform", "transforms")]
-        chosen = [*transforms, *further, getattr(self, "fields", ())]
+        chosen = [*transforms, *further, *(getattr(self, name, 0) for name in ("fields", "epoch"))]
         if self._decoder is None or self._decoder[0] != chosen:
             self._decoder = chosen, _decoder_of(self.described())
         return self._decoder[1]
@@ -364,6 +366,8 @@ class SampleDecoder:
             return self._images.row_in_part(index)
         if name == "key":
             return self._source.key(index)
+        if name == SOURCE:
+            return int(self._images.part_of(batch.planned.indices[slot : slot + 1])[0])
         if slot in batch.lacking.get(name, ()):
             return None
         part = batch if name == "image" else batch.further[name]

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.samples import BESIDES, require_names
+from fastdata.batches.samples import BESIDES, SOURCE, require_names
 from fastdata.batches.targets import reader_of
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
@@ -202,6 +202,7 @@ class LoaderConfig:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
         known = dict.fromkeys([*(field.name for field in images.schema), *BESIDES])
         known |= dict.fromkeys(images.fields)  # masks that are painted, too
+        known |= dict.fromkeys([SOURCE] if images.sources else [])
         if self.on_error == "zero" and known.keys() & {"valid"} & {*(self.fields or images.fields)}:
             raise UsageError(
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
@@ -353,7 +354,7 @@ class LoaderConfig:
             recipe = images.further.get(name)
             if isinstance(recipe, Recipe):
                 words.append(f"{name} ({recipe.describe()})")
-            elif name not in ("image", "label", *BESIDES):
+            elif name not in ("image", "label", SOURCE, *BESIDES):
                 words.append(name)
         return f"; fields: {', '.join(words)}" if words else ""
 

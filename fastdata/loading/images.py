@@ -5,7 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,16 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.batches.images import Images, NotKnown, overridden
-from fastdata.batches.samples import BESIDES, NativeSamples
+from fastdata.batches.samples import BESIDES, SOURCE, NativeSamples
 from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
+from fastdata.errors import UsageError
 from fastdata.loading.hub import recognise_hub
+from fastdata.loading.mixture import Mixture
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
+from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import MASKS, common_fields, outlines_among
 from fastdata.storage.hugging_face import images_of, is_hub
@@ -50,6 +53,8 @@ def _recognise(dataset: Any) -> Images | NotKnown:
             what=f"{human_count(len(indices), 'sample')} of {whole.what}",
             subset=indices if whole.subset is None else whole.subset[indices],
         )
+    if isinstance(dataset, Mixture):
+        return _recognise_mixture(dataset)
     if isinstance(dataset, ConcatDataset):
         return _recognise_concat(dataset)
     if isinstance(dataset, ImageDataset):
@@ -117,20 +122,67 @@ def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
         part = recognise(one)
         if isinstance(part, NotKnown):
             return part._replace(reason=f"part {number} of the ConcatDataset: {part.reason}")
+        if isinstance(part.subset, MixedRows):
+            why = f"part {number} of the ConcatDataset is a Mixture"
+            return NotKnown(why, "Name its sources, and the other parts, in one Mixture.")
         parts.append(part)
+    return _join(parts, dataset, "ConcatDataset", [f"part {n}" for n in range(len(parts))])
+
+
+def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
+    if reason := own_method(dataset, Mixture, *SAMPLE_METHODS):
+        return overridden(reason)
+    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
+        why = "a source of the Mixture has another number of samples than when that was made"
+        return NotKnown(why, "Make the Mixture again.")
+    parts, fields = [], dataset.fields
+    for name, one in zip(dataset.names, dataset.datasets, strict=True):
+        part = recognise(one)
+        if isinstance(part, NotKnown):
+            return part._replace(reason=f"source {name!r} of the Mixture: {part.reason}")
+        parts.append(part if fields is None else _with_fields(part, fields))
+    joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
+    if isinstance(joined, NotKnown):
+        return joined
+    rows = MixedRows(dataset.plan, dataset.epoch, joined.subset)  # type: ignore[arg-type]
+    return replace(joined, subset=rows, fields=fields or joined.fields, sources=dataset.names)
+
+
+def _with_fields(images: Images, fields: tuple[str, ...]) -> Images:
+    """Return a source of a mixture with no other fields than some."""
+    kept = tuple(name for name in fields if name != SOURCE)
+    if reader_of(images) is not None and fields != images.fields:
+        raise UsageError(
+            f"fields={fields!r}, and samples with transforms= have {images.fields!r}",
+            "Give all sources the same fields=, and leave those of the Mixture out; fields= of the "
+            "loader may name others.",
+        )
+    further = {name: recipe for name, recipe in images.further.items() if name in kept}
+    return replace(images, fields=kept, further=further)
+
+
+def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) -> Images | NotKnown:
+    """Return how fastdata reads several datasets, one after the other, or why it cannot.
+
+    Args:
+        parts: The datasets.
+        dataset: All of them.
+        kind: What messages call all of them.
+        names: What messages call each.
+    """
     first = parts[0]
     if len(parts) == 1:
-        return replace(first, what=f"a ConcatDataset of {first.what}")
+        return replace(first, what=f"a {kind} of {first.what}")
     recipe = first.recipe
-    for number, part in enumerate(parts):
+    for name, part in zip(names, parts, strict=True):
         if difference := _difference(first, part):
-            why = f"parts 0 and {number} of the ConcatDataset have different {difference}"
-            return NotKnown(why, "Give all parts the same.")
+            noun, one = names[0].split(maxsplit=1)
+            why = f"{noun}s {one} and {name.removeprefix(noun)[1:]} of the {kind} have different "
+            return NotKnown(why + difference, f"Give all {noun}s the same.")
         if part.recipe != first.recipe:  # of images of one size, here or there
             recipe = compile_recipe(first.transform)
         if not part.options.source.capabilities.local:
-            path = part.options.path
-            why = f"part {number} of the ConcatDataset, {path}, is read from a URL"
+            why = f"{name} of the {kind}, {part.options.path}, is read from a URL"
             return NotKnown(why, "Copy it to this machine with fastdata stage.")
 
     def opener(learns: bool) -> Source:
@@ -139,12 +191,12 @@ def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
         opened = {key: open_one(learns) for key, open_one in sources.items()}
         return JoinedSource([opened[id(part.dataset)] for part in parts])
 
-    names = [part.what for part in parts[:_NAMED_PARTS]]
-    if len(parts) > len(names):
-        names.append(f"{len(parts) - len(names)} more")
+    named = [part.what for part in parts[:_NAMED_PARTS]]
+    if len(parts) > len(named):
+        named.append(f"{len(parts) - len(named)} more")
     return replace(
         first,
-        what=f"a ConcatDataset of {' + '.join(names)}",
+        what=f"a {kind} of {' + '.join(named)}",
         dataset=dataset,
         open=opener,
         target_transform=None,

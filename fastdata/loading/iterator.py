@@ -21,6 +21,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.batches import helpers
 from fastdata.batches.batch import Batch
 from fastdata.batches.further import Pipelines
+from fastdata.batches.samples import SOURCE
 from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
@@ -325,6 +326,9 @@ class NativeIterator(Iterator[Any]):
             return numbers
         if name == "key":
             return [self._source.key(index) for index in indices.tolist()]
+        if name == SOURCE:
+            places: list[int] = self._images.part_of(indices).tolist()
+            return places
         labels: list[Any] = batch.columns[name].tolist()
         if self._target is None:
             return labels
@@ -355,6 +359,8 @@ class NativeIterator(Iterator[Any]):
             return self._moved(delivered(self._pipeline.image(batch, name), field))
         if name == "index":
             return self._moved(torch.from_numpy(self._numbers(batch)))
+        if name == SOURCE:
+            return self._moved(torch.from_numpy(self._images.part_of(batch.planned.indices)))
         if name == "key":
             keys = self._values(name, batch)
             return self._by_torch(keys) if self._as_torch else keys

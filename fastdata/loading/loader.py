@@ -27,12 +27,14 @@ from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import PrefixDataset, leaves, reads_remotely, recognise
+from fastdata.loading.mixture import Mixture, group_of, mixtures_in
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import warn_of_neighbours
 from fastdata.loading.noticing import in_memory, notice
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
+from fastdata.loading.samplers import PlannedSampler
 from fastdata.loading.seeding import seeded
 from fastdata.loading.torchs import (
     DrawnPass,
@@ -45,7 +47,7 @@ from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Indices, ordered, sampled
-from fastdata.plan.sharding import Epoch, State
+from fastdata.plan.sharding import Epoch
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.schedule import Schedule
 
@@ -82,7 +84,8 @@ class DataLoader(Resumable[T], Generic[T]):
         batch_size: As torch's; on one rank.
         shuffle: As torch's: the same as ``order="random"``; for a remote dataset, as
             ``order="quasi-random"``.
-        sampler: As torch's; a ``DistributedSampler`` shards.
+        sampler: As torch's; a ``DistributedSampler`` shards. A `WeightedSampler`, `RepeatSampler`,
+            `BalancedSampler` or `MPerClassSampler` of fastdata's is shared out by ``shard``.
         batch_sampler: As torch's.
         num_workers: Decode threads, or torch's worker processes; "auto" for the CPUs that this
             process may use (affinity, cgroup), divided among the ranks on this machine.
@@ -224,7 +227,11 @@ class DataLoader(Resumable[T], Generic[T]):
         except UsageError:
             let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
-        self._own_order = sampler is None and batch_sampler is None
+        self._planned = sampler if isinstance(sampler, PlannedSampler) else None
+        self._own_order = batch_sampler is None and (sampler is None or self._planned is not None)
+        if self._planned is not None:
+            let_torch_refuse(dataset, batch_size, torchs | unread)
+            torchs["sampler"] = sampler = None  # replaced by this rank's share of it
         self._ranks = self._config.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
         if sharded is not None:
@@ -238,7 +245,11 @@ class DataLoader(Resumable[T], Generic[T]):
         self, dataset: Any, batch_size: int | None, shuffle: bool | None, drop_last: bool
     ) -> ShardedSampler | None:
         """Return the sampler for this loader's order, seed or share; None if torch's will do."""
-        order, seed = self._config.order, self.seed
+        order, seed, planned = self._config.order, self.seed, self._planned
+        given = shuffle or order not in (None, "sequential")
+        group = 1
+        if self._own_order:
+            group = group_of(dataset, planned, batch_size, ordered=given)
         if seed is not None and not self._own_order and self._choice.path != "native":
             raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
         self._order_by_default = (
@@ -248,14 +259,19 @@ class DataLoader(Resumable[T], Generic[T]):
             order = QuasiRandom()
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
         sharded = self._ranks is not None and not stream
-        if order is None and not sharded and (seed is None or not self._own_order):
+        if (
+            planned is None
+            and order is None
+            and not sharded
+            and (seed is None or not self._own_order)
+        ):
             return None
-        if not self._own_order:
+        if not self._own_order or (planned is not None and order is not None):
             raise UsageError(
                 "a sampler was given, and order= or shard= as well", "Leave one of them out."
             )
-        ranks = self._ranks or (0, 1)
-        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, ranks)
+        about = self._ranks or (0, 1), planned, group
+        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, *about)
         warn_of_neighbours(dataset, sampler.order)
         return sampler
 
@@ -264,9 +280,11 @@ class DataLoader(Resumable[T], Generic[T]):
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
-        if choice.path != "native" and self._schedules and self.persistent_workers:
+        followers = [*self._schedules, *mixtures_in(self.dataset)]
+        if choice.path != "native" and followers and self.persistent_workers:
+            kind = type(followers[0]).__name__
             raise UsageError(
-                f"a Schedule's epoch does not reach workers that persist, and {choice.reason}",
+                f"a {kind}'s epoch does not reach workers that persist, and {choice.reason}",
                 choice.hint or "Leave persistent_workers out.",
             )
         if choice.path == "native":
@@ -301,9 +319,7 @@ class DataLoader(Resumable[T], Generic[T]):
         # Only native passes record progress; ignore what an earlier one left.
         progress = None if self._native is None else self._progress
         start = 0 if progress is None else progress.position
-        samples = len(self.dataset)  # type: ignore[arg-type]
-        plan = Epoch(samples, self.batch_size or 1, *self._ranks, self.drop_last, start)
-        return told(batches, plan)
+        return told(batches, self._plan(start))
 
     def __len__(self) -> int:
         """Return the number of batches; of this rank, where the loader shards.
@@ -328,8 +344,8 @@ class DataLoader(Resumable[T], Generic[T]):
         self._warn_unsharded()
         self._config.check_ranks()
         self._follow_sampler()
-        for schedule in self._schedules:
-            schedule.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
+        for one in (*self._schedules, *mixtures_in(self.dataset)):
+            one.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
         if images is not None and not images.equals(found := recognise(self.dataset)):
             before = self._native  # its transform, or its samples, are others now
@@ -391,20 +407,23 @@ class DataLoader(Resumable[T], Generic[T]):
         resume, self._resume = self._resume, None
         samples = len(native)
         if resume is None:
-            resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            resume = self._state(self._epoch_seed(), self._epoch, 0)
         # From now on, frameworks and users may read the epoch or set another one.
         self._epoch = resume.epoch + 1
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
         batches: Iterator[tuple[Indices, int]]
         length: int | None
+        among = None
         if self._own_order:
             assert self.batch_size is not None
-            rank, world_size = self._ranks or (0, 1)
-            plan = Epoch(
-                samples, self.batch_size, rank, world_size, self.drop_last, resume.position
-            )
-            order = make_order(resume.order, samples, resume.seed, self._numbered(resume.epoch))
-            batches, length = ordered(plan, order), len(plan)
+            plan, numbered = self._plan(resume.position), self._numbered(resume.epoch)
+            if isinstance(self.sampler, ShardedSampler):
+                order = self.sampler.order_of(resume.seed, resume.epoch, numbered)
+            else:
+                order = make_order(resume.order, samples, resume.seed, numbered)
+            batches, length = ordered(plan, order, samples), len(plan)
+            if self._planned is not None:
+                among = order
         else:
             assert self.batch_sampler is not None
             once = draws_once(self.batch_sampler, samples)
@@ -418,7 +437,8 @@ class DataLoader(Resumable[T], Generic[T]):
         self._progress = Progress(resume.seed, resume.epoch, resume.position)
         # On a device, a state must not count what was only sent ahead.
         sent = replace(self._progress) if self._choice.where is not None else self._progress
-        started = native.start(batches, key, sent, length, sampler=not self._own_order)
+        passing = batches, key, sent, length
+        started = native.start(*passing, sampler=not self._own_order, among=among)
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
@@ -446,7 +466,8 @@ class DataLoader(Resumable[T], Generic[T]):
         """Advance fastdata's own sampler to the next epoch, on torch's paths."""
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
-            self.sampler.epoch = self._numbered(self._epoch)
+            planned = self._planned is not None
+            self.sampler.epoch = self._epoch if planned else self._numbered(self._epoch)
         self._epoch += 1
 
     @property
@@ -496,6 +517,10 @@ class DataLoader(Resumable[T], Generic[T]):
         some of the samples; `stats` counts them.
         """
         order = str(self._order) if self._own_order else "that of the sampler given"
+        if self._planned is not None:
+            order = f"that of the {type(self._planned).__name__}"
+        elif self._own_order and isinstance(self.dataset, Mixture):
+            order = "that of the Mixture"
         if self._order_by_default:
             order += (
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "

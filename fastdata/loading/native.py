@@ -24,6 +24,7 @@ from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
+from fastdata.plan.order import Order
 from fastdata.plan.schedule import Indices, Numbering, Schedule
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
@@ -90,7 +91,7 @@ class NativePath:
         """Take over another path's threads and memory; its source, too, if files are the same."""
         self._engine, self._pool = other._engine, other._pool
         if other._images.opens_as(self._images):
-            self._source = other._source
+            self._source, self._bad = other._source, other._bad
             self._settings.tells_fallback = other._settings.tells_fallback
 
     def start(
@@ -101,6 +102,7 @@ class NativePath:
         length: int | None,
         *,
         sampler: bool,
+        among: Order | None = None,
     ) -> Iterator[Any]:
         """Start a pass.
 
@@ -110,6 +112,7 @@ class NativePath:
             progress: Start of the pass; it is updated.
             length: Number of batches; None if unknown.
             sampler: Whether ``batches`` come from a torch sampler.
+            among: Order that substitutes for bad samples are drawn from; None for all samples.
         """
         config = self._config
         skipping = config.on_error == "skip"
@@ -120,7 +123,7 @@ class NativePath:
         remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
         if remote is not None:
             batches = remote
-        schedule = Schedule(batches, numbering, key, bad, sampler=sampler)
+        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among)
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)

@@ -13,10 +13,13 @@ from torch.utils.data import SequentialSampler
 from fastdata.errors import UsageError, warn
 from fastdata.loading.accelerate import LeftAlone
 from fastdata.loading.config import Choice
+from fastdata.loading.mixture import group_of, mixtures_in
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
+from fastdata.loading.samplers import PlannedSampler
+from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
-from fastdata.plan.sharding import State
+from fastdata.plan.sharding import Epoch, State
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
@@ -34,6 +37,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     seed: int | None
     _choice: Choice
     _own_order: bool
+    _planned: PlannedSampler | None = None
     _epoch = 0
     _resume: State | None = None
     _progress: Progress | None = None
@@ -78,14 +82,16 @@ class Resumable(LeftAlone[T], Generic[T]):
             return {}
         assert self._native is not None
         progress = self._progress
-        samples = len(self._native)
         if self._resume is None and progress is not None and not progress.ended:
-            state = State(samples, progress.seed, progress.epoch, progress.position, self._order)
-            return state.to_dict()
+            return self._state(progress.seed, progress.epoch, progress.position).to_dict()
         if self._resume is None:
             # Draw the seed now, so that this loader and one that resumes have the same order.
-            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            self._resume = self._state(self._epoch_seed(), self._epoch, 0)
         return self._resume.to_dict()
+
+    def _state(self, seed: int, epoch: int, position: int) -> State:
+        about = self._samples, seed, epoch, position, self._order
+        return State(*about, self._fingerprint(epoch))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state with the next ``iter``.
@@ -98,8 +104,6 @@ class Resumable(LeftAlone[T], Generic[T]):
             if state == {}:
                 return  # as this loader's own state_dict() returns it
             raise why
-        native = self._native
-        assert native is not None
         if not isinstance(state, Mapping):
             State.from_dict(state)  # raises the error
         if not state:
@@ -108,11 +112,16 @@ class Resumable(LeftAlone[T], Generic[T]):
                 "native path or has a sampler of its own.",
                 "Leave load_state_dict out, which restarts the epoch.",
             )
-        found = State.from_dict(state, len(native))
+        found = State.from_dict(state, self._samples)
         if found.order != self._order:
             raise UsageError(
                 f"the state is of order {found.order!r}, this loader's is {self._order!r}",
                 "Make the loader with the same order or shuffle as then.",
+            )
+        if found.plan != self._fingerprint(found.epoch):
+            raise UsageError(
+                "the state is of another mixture or sampler",
+                "Make the loader with the same sources, weights, arguments and seed as then.",
             )
         if self.seed is not None and found.seed != self.seed:
             raise UsageError(
@@ -139,11 +148,10 @@ class Resumable(LeftAlone[T], Generic[T]):
         why = self._why_no_state()
         if why is not None:
             raise why
-        assert self._native is not None
         self._follow_sampler()
-        samples, (_, world_size) = len(self._native), self._ranks or (0, 1)
+        samples, (_, world_size) = self._samples, self._ranks or (0, 1)
         if self._resume is None:
-            self._resume = State(samples, self._epoch_seed(), self._epoch, 0, self._order)
+            self._resume = self._state(self._epoch_seed(), self._epoch, 0)
         skipped = index(count) * world_size * (self.batch_size or 1)
         position = min(self._resume.position + skipped, samples)
         self._resume = replace(self._resume, position=position)
@@ -160,6 +168,37 @@ class Resumable(LeftAlone[T], Generic[T]):
         if isinstance(self.sampler, ShardedSampler):
             return self.sampler.order
         return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
+
+    @property
+    def _samples(self) -> int:
+        """Number of positions in an epoch: the dataset's samples, or a sampler's."""
+        if self._planned is not None:
+            return len(self._planned)
+        counted: Any = self.dataset if self._native is None else self._native
+        return len(counted)
+
+    def _fingerprint(self, epoch: int) -> int:
+        """Return a number that tells the mixture or sampler of an epoch; 0 without one."""
+        found = 0
+        for mixture in mixtures_in(self.dataset):
+            found = child(found, mixture.plan.fingerprint(epoch))
+        if self._planned is not None:
+            found = child(found, self._planned.fingerprint)
+        return found >> 1  # as a signed integer of 64 bits
+
+    def _plan(self, start: int) -> Epoch:
+        """Return this rank's share of an epoch from a position on."""
+        size, group = self.batch_size or 1, 1
+        if self._own_order:
+            group = group_of(self.dataset, self._planned, size)
+        if group > 1 and start % size:
+            raise UsageError(
+                f"resuming at position {start} with batch_size={size}: batches would mix what "
+                "belongs apart",
+                f"Resume with a batch_size that divides {start} and {group}.",
+            )
+        about = *(self._ranks or (0, 1)), self.drop_last, start, group > 1
+        return Epoch(self._samples, size, *about)
 
     def _why_no_state(self) -> UsageError | None:
         if self._native is None:

@@ -17,7 +17,8 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import OrderLike, make_order
+from fastdata.loading.samplers import PlannedSampler
+from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
 
@@ -35,6 +36,8 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: This rank.
         world_size: Number of ranks.
         drop_last: Whether to drop samples that do not fill a batch on every rank.
+        planned: A sampler to share out instead of an order.
+        group: Positions that belong to one batch; the last batches are then full.
     """
 
     def __init__(
@@ -47,8 +50,14 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
+        planned: PlannedSampler | None = None,
+        group: int = 1,
     ) -> None:
-        self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last)
+        self.planned = planned
+        if planned is not None:
+            dataset = planned
+        about = rank, world_size, drop_last
+        self.plan = Epoch(len(dataset), batch_size, *about, full=group > 1)
         self.order = order
         #: Whether `set_epoch` was called since a loader last checked.
         self.asked = False
@@ -75,11 +84,28 @@ class ShardedSampler(DistributedSampler[Any]):
         super().set_epoch(epoch)
         self.asked = True
 
+    @property
+    def rows(self) -> int:
+        """Number of the dataset's samples; of positions, where `planned` has as many."""
+        return self.plan.samples if self.planned is None else self.planned.rows
+
+    def order_of(self, seed: int, epoch: int, epoch_of_seed: int) -> Order:
+        """Return the order of an epoch.
+
+        Args:
+            seed: The loader's seed.
+            epoch: Number of the epoch.
+            epoch_of_seed: The same, but 0 if the seed serves this epoch alone.
+        """
+        if self.planned is not None:
+            return self.planned.order(epoch)
+        return make_order(self.order, self.plan.samples, seed, epoch_of_seed)
+
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
-        order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
-        for draws, _ in ordered(self.plan, order):
-            yield from (draws % self.plan.samples).tolist()
+        order = self.order_of(self.seed, self.epoch, self.epoch)
+        for draws, _ in ordered(self.plan, order, self.rows):
+            yield from (draws % self.rows).tolist()
 
 
 def draws_once(batch_sampler: Any, samples: int) -> bool:
@@ -100,8 +126,10 @@ def own_sampler(
     order: OrderLike | None,
     seed: int | None,
     ranks: tuple[int, int],
+    planned: PlannedSampler | None = None,
+    group: int = 1,
 ) -> ShardedSampler:
-    """Return the sampler for ``order``, ``seed`` and ``shard``.
+    """Return the sampler for ``order``, ``seed``, ``shard`` and a sampler of fastdata's.
 
     Raises:
         UsageError: They contradict torch's arguments.
@@ -115,6 +143,11 @@ def own_sampler(
         raise UsageError(
             f"order={order!r} and shuffle={shuffle} contradict each other", "Leave one out."
         )
+    if planned is not None and planned.rows != len(dataset):
+        raise UsageError(
+            f"the sampler is for {planned.rows} samples, and the dataset has {len(dataset)}",
+            "Give the sampler a weight, factor or label of each sample.",
+        )
     return ShardedSampler(
         dataset,
         batch_size or 1,
@@ -123,6 +156,8 @@ def own_sampler(
         rank=ranks[0],
         world_size=ranks[1],
         drop_last=drop_last,
+        planned=planned,
+        group=group,
     )
 
 

@@ -142,6 +142,16 @@ class Order(ABC):
             )
         return self._samples(x).astype(np.int64).reshape(asked.shape)
 
+    def draws(self, positions: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+        """Return the draws (`fastdata.plan.schedule.Numbering`) at positions, padding included.
+
+        Args:
+            positions: int64, from 0; those from the order's length on begin it again.
+            n: Number of samples of the dataset.
+        """
+        occurrences, within = np.divmod(positions, self._n)
+        return self(within) + occurrences * n
+
     @abstractmethod
     def _samples(self, x: _UInts) -> _UInts:
         """Return the sample numbers at one or more valid positions; may overwrite ``x``."""
@@ -171,13 +181,13 @@ class Random(Order):
             keys = sample_keys(own, np.arange(self._n, dtype=np.int64))
             self._table = np.argsort(keys).astype(np.uint64)
         self._key = np.array([own], dtype=np.uint64)
-        self._rounds = _rounds(self._n)
+        self._rounds = rounds_of(self._n)
         self._size = np.array([self._n], dtype=np.uint64)
 
     def _samples(self, x: _UInts) -> _UInts:
         if self._table is not None:
             return self._table[x.astype(np.int64)]
-        return _permute(x, self._size, self._key, self._rounds)
+        return permute(x, self._size, self._key, self._rounds)
 
 
 class Windowed(Order):
@@ -225,7 +235,7 @@ class Windowed(Order):
         # Where all blocks are full, the last is like any other.
         self._shuffled = Random(self._blocks - (self._lacking > 0), child(key, _BLOCKS))
         self._windows_key = child(key, _WINDOWS)
-        self._rounds = _rounds(self._narrow * self._block)
+        self._rounds = rounds_of(self._narrow * self._block)
 
     def _start(self, slots: _UInts) -> _UInts:
         """Return the position at which a slot (the place of a block) starts."""
@@ -258,7 +268,7 @@ class Windowed(Order):
         sizes = self._start(first + narrow + (windows < wide)) - starts
         keys = windows * _GAMMA64
         keys += np.uint64(self._windows_key)
-        x = starts + _permute(x - starts, sizes, mix(keys), self._rounds)
+        x = starts + permute(x - starts, sizes, mix(keys), self._rounds)
 
         slots = self._slot(x)
         within = x - self._start(slots)
@@ -298,7 +308,7 @@ def make_order(order: OrderLike, n: int, seed: int, epoch: int) -> Order:
     return Random(n, epoch_key(seed, epoch)) if order == "random" else Sequential(n)
 
 
-def _rounds(n: int) -> int:
+def rounds_of(n: int) -> int:
     """Return the number of rounds that bring permutations of ``n`` near to uniform."""
     half = math.isqrt(n)
     if half < 4:
@@ -306,7 +316,7 @@ def _rounds(n: int) -> int:
     return max(_LEAST_ROUNDS, 2 * math.ceil(_CLOSENESS_BITS / math.log2(half)))
 
 
-def _permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
+def permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
     """Permute each ``x`` among 0..n-1.
 
     Args:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fastdata.errors import SampleError
 from fastdata.plan.draws import batch_key, call_keys, child
+from fastdata.plan.mixture import MixedRows
 from fastdata.plan.order import Order
 from fastdata.plan.sharding import Epoch
 
@@ -65,7 +66,7 @@ class Numbering:
         subset: Their numbers in the source, int64, shape (n,); None where they are the same.
     """
 
-    def __init__(self, n: int, subset: Indices | None = None) -> None:
+    def __init__(self, n: int, subset: Indices | MixedRows | None = None) -> None:
         self.n = n
         self._subset = subset
 
@@ -92,14 +93,21 @@ class Numbering:
         planned.occurrences = placed.occurrences
 
 
-def ordered(epoch: Epoch, order: Order) -> Iterator[tuple[Indices, int]]:
-    """Yield the batches of one rank in an order of fastdata's: (draws, position after)."""
-    n, at_once = epoch.samples, max(_AT_ONCE // epoch.batch_size, 1)
+def ordered(
+    epoch: Epoch, order: Order, samples: int | None = None
+) -> Iterator[tuple[Indices, int]]:
+    """Yield the batches of one rank in an order of fastdata's: (draws, position after).
+
+    Args:
+        epoch: The rank's share.
+        order: The order.
+        samples: Number of the dataset's samples; None where an epoch has as many.
+    """
+    n, at_once = samples or epoch.samples, max(_AT_ONCE // epoch.batch_size, 1)
     for first in range(0, len(epoch), at_once):
         batches = range(first, min(first + at_once, len(epoch)))
         parts = [epoch.positions(batch) for batch in batches]
-        occurrences, positions = np.divmod(np.concatenate(parts), n)
-        draws = order(positions) + occurrences * n
+        draws = order.draws(np.concatenate(parts), n)
         begin = 0
         for batch, part in zip(batches, parts, strict=True):
             end = begin + len(part)
@@ -163,6 +171,7 @@ class Schedule:
         key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         bad: The source's samples known to be bad; grows with `exclude`.
         sampler: Whether ``batches`` are a sampler's.
+        among: Order that substitutes are drawn from; None for all samples alike.
 
     Attributes:
         numbering: As given.
@@ -176,8 +185,9 @@ class Schedule:
         bad: set[int] | None = None,
         *,
         sampler: bool = False,
+        among: Order | None = None,
     ) -> None:
-        self._batches = batches
+        self._batches, self._among = batches, among
         self.numbering = numbering
         self._key = child(key, _SUBSTITUTES)
         self._bad = set() if bad is None else bad
@@ -237,6 +247,12 @@ class Schedule:
         drawn = child(child(self._key, bad), number)
         # Every substitute has an occurrence, and so a crop, of its own.
         occurrence = _SUBSTITUTE + child(drawn, 0) % max(_MOST // n, 1)
+        if self._among is not None:
+            every = len(self._among)
+            at = (drawn * every) >> 64 if number < _GUESSES else number - _GUESSES
+            if at >= every:
+                raise SampleError("no sample is left: all that are drawn are bad", _HINT)
+            return int(self._among(np.array([at]))[0]) + occurrence * n
         of = n if self._drawn is None else pool
         if number < _GUESSES:
             at = (drawn * of) >> 64

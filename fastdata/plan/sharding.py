@@ -21,7 +21,7 @@ from fastdata.plan.order import OrderLike, QuasiRandom, as_order
 
 _STATE_VERSION = 1
 #: The numbers of a `State`.
-_NUMBERS = ("samples", "seed", "epoch", "position")
+_NUMBERS = ("samples", "seed", "epoch", "position", "plan")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Epoch:
         world_size: Number of ranks, 1 or more.
         drop_last: Whether to drop samples that do not fill a batch on every rank.
         start: Positions already consumed, by all ranks together, in [0, ``samples``].
+        full: Whether to pad the last batches to ``batch_size`` instead of dividing them, because
+            each batch belongs together.
 
     Raises:
         UsageError: An argument is out of its range.
@@ -49,6 +51,7 @@ class Epoch:
     world_size: int = 1
     drop_last: bool = False
     start: int = 0
+    full: bool = False
 
     def __post_init__(self) -> None:
         for name in ("samples", "batch_size", "rank", "world_size", "start"):
@@ -87,7 +90,9 @@ class Epoch:
         """
         self._check(batch)
         first = self.start + batch * self._step
-        size = min(self.batch_size, -(-(self.samples - first) // self.world_size))
+        size = self.batch_size
+        if not self.full:
+            size = min(size, -(-(self.samples - first) // self.world_size))
         first += self.rank * size
         return np.arange(first, first + size, dtype=np.int64)
 
@@ -124,11 +129,12 @@ class State:
     """Position of a run, from which any number of ranks can resume.
 
     Args:
-        samples: Number of samples in the dataset, 0 or more.
+        samples: Number of positions in an epoch, 0 or more: the dataset's samples, or a sampler's.
         seed: The seed of the run, any int.
         epoch: Number of the epoch, 0 or more.
         position: Positions of the epoch consumed by all ranks together, in [0, ``samples``].
         order: Name of the order, or a `QuasiRandom`.
+        plan: Fingerprint of a mixture or sampler; 0 without one.
 
     Raises:
         UsageError: An argument is out of its range, or of another type.
@@ -139,6 +145,7 @@ class State:
     epoch: int
     position: int
     order: OrderLike
+    plan: int = 0
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:

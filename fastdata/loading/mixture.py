@@ -1,0 +1,307 @@
+"""`Mixture`: several datasets in given shares, as one dataset with an order of its own."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata.batches.samples import SOURCE, NativeSamples, require_names, row_number
+from fastdata.decode.folders import folder_class
+from fastdata.errors import UsageError
+from fastdata.loading.samplers import PlannedSampler, whole
+from fastdata.plan.mixture import MixturePlan
+
+#: Shares by name of source.
+Weights: TypeAlias = Mapping[str, float]
+
+#: Names of epoch lengths.
+LENGTHS = ("sum", "longest", "shortest", "endless")
+#: Positions of an endless epoch: more than any run takes.
+ENDLESS = 1 << 40
+
+
+class Mixture(ConcatDataset[Any]):
+    """Dataset that draws from several datasets in given shares.
+
+    ``mixture[i]`` is the sample at position ``i`` of an epoch. `fastdata.DataLoader` takes them
+    in turn, without ``shuffle`` or ``order``: the mixture shuffles each source. Which row of which
+    source is at a position is a function of (``seed``, epoch, position), computed where it is
+    needed. So ranks, threads, batch sizes and resuming change nothing.
+
+    In each 1,000 positions counted from an epoch's beginning, each source has its share, to within
+    less than one sample. All rows of a source come before any comes again; such a pass over a
+    source goes on from epoch to epoch.
+
+    Sources need the same form of samples; see docs/mixtures.md for what keeps them native.
+
+    Args:
+        sources: Datasets by name: ``{"a": dataset_a, "b": dataset_b}``; or with their weights:
+            ``{"a": (dataset_a, 0.7), "b": (dataset_b, 0.3)}``.
+        weights: Weights that are not in ``sources``: by name, from 0 and of any scale; a list of
+            such dicts, one for each epoch, the last for all later ones; or a function that returns
+            one for an epoch's number. None: the datasets' lengths.
+        temperature: Takes weights to the power of 1 / temperature: 1 leaves them, infinity makes
+            them equal.
+        samples: Positions of an epoch: a number; "sum" of the datasets' lengths; as many as the
+            "longest" source needs to end, or the "shortest"; or "endless", for loops that count
+            steps.
+        group: Neighbouring positions with one source. With the loader's ``batch_size`` or a
+            multiple of it, each batch has one source. Shares then hold in each 1,000 groups.
+        seed: Seed of the order of each source's rows.
+        fields: Contents of a sample: any that every source's samples have, and "source", the
+            source's place in ``names``. None: all that they have in common.
+
+    Attributes:
+        names: Names of the sources.
+        datasets: The sources.
+        epoch: The epoch of ``mixture[i]``; a loader sets it.
+        group: As given.
+        plan: The plan of all epochs.
+
+    Raises:
+        UsageError: Arguments contradict each other, or a source has no samples.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        weights: Weights | Sequence[Weights] | Callable[[int], Weights] | None = None,
+        *,
+        temperature: float = 1.0,
+        samples: int | str = "sum",
+        group: int = 1,
+        seed: int = 0,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        datasets, given = _split(sources)
+        super().__init__(datasets.values())
+        self.names = tuple(datasets)
+        for name, one in datasets.items():
+            if not len(one):
+                raise UsageError(f"source {name!r} has no samples", "Leave it out.")
+            if next(mixtures_in(one), None) is not None:
+                raise UsageError(f"source {name!r} is a Mixture", "Name its sources in this one.")
+        if given and weights is not None:
+            hint = "Give weights= or pairs of a dataset and its weight, not both."
+            raise UsageError("weights are given twice", hint)
+        if not temperature > 0:
+            raise UsageError(
+                f"{temperature=}", "Give a number above 0; 1 leaves weights as they are."
+            )
+        by_length = {name: float(len(one)) for name, one in datasets.items()}
+        self._weights = weights if weights is not None else given or by_length
+        self._power = 1 / temperature
+        self.group, self._seed = whole("group", group), operator.index(seed)
+        if fields is not None:
+            require_names(fields, "Give a tuple of names, each once.")
+        self._given_fields = fields
+        self.epoch = 0
+        several = isinstance(self._weights, Sequence)
+        if several and not self._weights:
+            raise UsageError("weights=[]", "Give the weights of one epoch, at least.")
+        settled = None if callable(self._weights) else several and len(self._weights) - 1
+        sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
+        self._length = _length(samples, sizes, self.shares(0), self.group)
+        about = sizes, self.shares, settled, self._length, self.group, self._seed
+        self.plan = MixturePlan(*about)
+
+    def shares(self, epoch: int) -> list[float]:
+        """Return each source's share of an epoch; they sum to 1.
+
+        Raises:
+            UsageError: Weights are of other sources, negative, or all 0.
+        """
+        found: Any = self._weights
+        if callable(found):
+            found = found(epoch)
+        elif isinstance(found, Sequence):
+            found = found[min(epoch, len(found) - 1)]
+        if not isinstance(found, Mapping) or found.keys() != set(self.names):
+            named = ", ".join(map(repr, self.names))
+            raise UsageError(
+                f"weights of epoch {epoch}: {found!r}", f"Give one for each of {named}."
+            )
+        weights = [found[name] for name in self.names]
+        try:
+            numbers = [float(weight) for weight in weights]
+        except (TypeError, ValueError):
+            numbers = [math.nan]
+        if not all(0 <= number < math.inf for number in numbers) or not any(numbers):
+            hint = "Give numbers from 0, one of them positive."
+            raise UsageError(f"weights of epoch {epoch}: {found!r}", hint)
+        # Scaled first, so that powers neither overflow nor all vanish.
+        scaled = [(number / max(numbers)) ** self._power if number else 0.0 for number in numbers]
+        return [number / sum(scaled) for number in scaled]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself."""
+        self.epoch = epoch
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """Names of a sample's contents, in order; None where sources are not known to have any.
+
+        Raises:
+            UsageError: Not every source has the fields that were asked for.
+        """
+        parts, asked = list(map(_fields_of, self.datasets)), self._given_fields
+        if None in parts:
+            if asked is not None:
+                unknown = self.names[parts.index(None)]
+                raise UsageError(
+                    f"fields={asked!r}: the fields of source {unknown!r} are not known",
+                    "Leave fields= out, or give an ImageDataset.",
+                )
+            return None
+        common = [name for name in parts[0] or () if all(name in one or () for one in parts)]
+        for name in asked or ():
+            if name not in common and name != SOURCE:
+                lacking = next(at for at, one in enumerate(parts) if name not in (one or ()))
+                raise UsageError(
+                    f"fields={asked!r}: samples of source {self.names[lacking]!r} have no {name!r}",
+                    f"Name it in fields= of that dataset, or give some of {(*common, SOURCE)!r}.",
+                )
+        if not common and asked is None:
+            raise UsageError("the sources have no field in common", "Name them in their fields=.")
+        return tuple(common if asked is None else asked)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the sample at a position of the epoch.
+
+        Args:
+            index: The position from 0; a negative one counts from the end.
+
+        Raises:
+            IndexError: There is no such position.
+            FastdataError: The sample cannot be read or decoded.
+        """
+        found: Any = self.__getitems__([index])[0]
+        return found
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+        """Return several samples, for torch's own loader; each source decodes its own together."""
+        asked = np.array([row_number(one, len(self)) for one in positions], np.int64)
+        sources, rows = self.plan(self.epoch, asked)
+        found: list[Any] = [None] * len(asked)
+        for source in np.unique(sources).tolist():
+            slots, part = np.flatnonzero(sources == source).tolist(), self.datasets[source]
+            own: Any = getattr(
+                part, "__getitems__", lambda numbers, part=part: [part[n] for n in numbers]
+            )
+            for slot, sample in zip(slots, own(rows[slots].tolist()), strict=True):
+                found[slot] = self._sample(source, sample)
+        return found
+
+    def _sample(self, source: int, sample: Any) -> Any:
+        """Return a source's sample as one of the mixture."""
+        own, has = self.fields, _fields_of(self.datasets[source])
+        if own in (None, has):
+            return sample
+        values = {SOURCE: source, **dict(zip(has or (), sample, strict=True))}
+        return tuple(values[name] for name in own or ())
+
+
+def mixtures_in(dataset: Any) -> Iterator[Mixture]:
+    """Yield the mixtures inside a dataset, looking through Subset and ConcatDataset."""
+    if isinstance(dataset, Mixture):
+        yield dataset
+    elif isinstance(dataset, Subset):
+        yield from mixtures_in(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for one in dataset.datasets:
+            yield from mixtures_in(one)
+
+
+def group_of(
+    dataset: Any, planned: PlannedSampler | None, batch_size: int | None, ordered: Any = False
+) -> int:
+    """Return the number of neighbouring positions that belong to one batch.
+
+    Args:
+        dataset: The loader's dataset.
+        planned: Its sampler, if that is one of fastdata's.
+        batch_size: Its batch size.
+        ordered: Whether it is given an order.
+
+    Raises:
+        UsageError: Batches or the order would take a group apart.
+    """
+    mixed = planned is None and isinstance(dataset, Mixture)
+    if mixed and ordered:
+        raise UsageError(
+            "a Mixture shuffles its sources, and shuffle= or order= is given as well",
+            "Leave both out.",
+        )
+    group: int = dataset.group if mixed else getattr(planned, "group", 1)
+    if group > 1 and group % (batch_size or 1):
+        whose = "group= of the Mixture" if mixed else "batch_size= of the sampler"
+        raise UsageError(
+            f"batch_size={batch_size} does not divide {group}, the {whose}",
+            f"Give batch_size={group} to the loader.",
+        )
+    return group
+
+
+def _split(sources: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the datasets by name, and the weights, if they are given beside them."""
+    hint = "Give {name: dataset, …}, or {name: (dataset, weight), …}."
+    if not isinstance(sources, Mapping) or not sources:
+        raise UsageError(f"sources={sources!r}", hint)
+    pairs = {name: one for name, one in sources.items() if isinstance(one, tuple) and len(one) == 2}
+    if pairs and len(pairs) < len(sources):
+        without = next(name for name in sources if name not in pairs)
+        raise UsageError(f"source {without!r} has no weight, and others have", hint)
+    for name in sources:
+        if not isinstance(name, str):
+            raise UsageError(f"source {name!r} is not named by a string", hint)
+    datasets = {name: one[0] if pairs else one for name, one in sources.items()}
+    for name, one in datasets.items():
+        if not hasattr(one, "__getitem__") or not hasattr(one, "__len__"):
+            raise UsageError(f"source {name!r} is {one!r}, which has no numbered samples", hint)
+    return datasets, {name: one[1] for name, one in pairs.items()}
+
+
+def _length(samples: Any, sizes: Sequence[int], shares: Sequence[float], group: int) -> int:
+    """Return the positions of an epoch."""
+    if isinstance(samples, str) and samples in LENGTHS:
+        needs = [size / share for size, share in zip(sizes, shares, strict=True) if share]
+        rules: dict[str, Callable[[], float]] = {
+            "sum": partial(sum, sizes),
+            "longest": partial(max, needs),
+            "shortest": partial(min, needs),
+            "endless": lambda: ENDLESS,
+        }
+        exact = rules[samples]() / group
+        # A share such as 1/3 must not add a group by its last bit.
+        down = samples == "shortest"
+        groups = math.floor(exact * (1 + 1e-12)) if down else math.ceil(exact * (1 - 1e-12))
+        return max(1, groups) * group
+    if isinstance(samples, str):
+        raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
+    found = whole("samples", samples)
+    if found % group:
+        raise UsageError(f"{samples=} and {group=}", f"Give a multiple of {group} as samples.")
+    return found
+
+
+def _fields_of(dataset: Any) -> tuple[str, ...] | None:
+    """Return the fields of a dataset's samples, if they are tuples of known ones."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset):
+        found = list(map(_fields_of, dataset.datasets))
+        return found[0] if len(set(found)) == 1 else None
+    if isinstance(dataset, NativeSamples):
+        fields: tuple[str, ...] | None = getattr(dataset, "fields", None)
+        return fields
+    base = folder_class()
+    return ("image", "label") if base is not None and isinstance(dataset, base) else None

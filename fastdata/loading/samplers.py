@@ -1,0 +1,302 @@
+"""Samplers for torch's ``sampler=`` that `fastdata.DataLoader` shards and resumes.
+
+Each is a function of (seed, epoch, position). ``num_samples`` positions are an epoch, of all ranks
+together. Torch's own loader takes them, too: there each rank has all positions, as with torch's
+``WeightedRandomSampler``.
+"""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Sampler
+
+from fastdata.errors import UsageError
+from fastdata.plan.draws import child, epoch_key
+from fastdata.plan.order import Order
+from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
+
+#: Positions that are computed at once.
+_AT_ONCE = 4096
+
+
+class PlannedSampler(Sampler[int]):
+    """Sampler whose rows are a function of (seed, epoch, position).
+
+    Args:
+        num_samples: Positions of an epoch.
+        rows: Number of rows that it draws from.
+        seed: Seed of the draws.
+        about: Arguments by which a state tells this sampler from others.
+
+    Attributes:
+        epoch: The epoch that ``iter`` yields; a loader sets it.
+        rows: As given.
+        group: Neighbouring positions that belong to one batch of a rank.
+        fingerprint: A number that tells this sampler from others.
+    """
+
+    group = 1
+
+    def __init__(self, num_samples: int, rows: int, seed: int, *about: Any) -> None:
+        self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
+        self.epoch = self._position = 0
+        name = zlib.crc32(type(self).__name__.encode())
+        self.fingerprint = child(self._seed, name)
+        for value in (num_samples, rows, *about):
+            if isinstance(value, np.ndarray):  # some values tell enough
+                some = value[:: max(1, len(value) // 4096)]
+                value = zlib.crc32(np.ascontiguousarray(some).tobytes())
+            self.fingerprint = child(self.fingerprint, int(value)) >> 1
+
+    @abstractmethod
+    def order(self, epoch: int) -> Order:
+        """Return the rows of an epoch, by position."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next ``iter``, which begins at its first position."""
+        if epoch != self.epoch:
+            self._position = 0
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the rows of the epoch, from a loaded position on; the next ``iter`` is whole."""
+        start, self._position = self._position, 0
+        order = self.order(self.epoch)
+        for first in range(start, len(self), _AT_ONCE):
+            positions = np.arange(first, min(first + _AT_ONCE, len(self)))
+            for at, row in zip(positions.tolist(), order(positions).tolist(), strict=True):
+                self._position = at + 1
+                yield row
+        self._position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch and the position behind the last row that was yielded.
+
+        For torch's loader without workers, and for torchdata's; `fastdata.DataLoader` has states
+        of its own.
+        """
+        return {"epoch": self.epoch, "position": self._position, "plan": self.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Begin the next ``iter`` at a state's position.
+
+        Raises:
+            UsageError: It is of another sampler.
+        """
+        if not isinstance(state, Mapping) or state.get("plan") != self.fingerprint:
+            raise UsageError(
+                "the state is of another sampler",
+                "Make the sampler with the same arguments and seed as then.",
+            )
+        self.epoch, self._position = state["epoch"], state["position"]
+
+
+class WeightedSampler(PlannedSampler):
+    """Sampler that draws rows by their weights: torch's ``WeightedRandomSampler``.
+
+    Without replacement, more than 65,536 rows are dealt at random into windows, each of which gives
+    its share of the positions. So memory does not grow, and a row's chance depends on its weight in
+    the same way.
+
+    Args:
+        weights: A number from 0 for each row; they need not sum to 1.
+        num_samples: Positions of an epoch; None for as many as there are weights. Without
+            replacement, at most the number of positive weights.
+        replacement: Whether a row may come again in an epoch.
+        seed: Seed of the draws.
+
+    Raises:
+        UsageError: Weights are negative, not finite, or all 0; or too few for ``num_samples``.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float] | npt.NDArray[Any] | torch.Tensor,
+        num_samples: int | None = None,
+        replacement: bool = True,
+        *,
+        seed: int = 0,
+    ) -> None:
+        found = _weights("weights", weights)
+        count = len(found) if num_samples is None else whole("num_samples", num_samples)
+        if replacement not in (True, False):
+            raise UsageError(f"{replacement=}", "Give True or False.")
+        super().__init__(count, len(found), seed, found, replacement)
+        self._chosen: npt.NDArray[np.uint64] | None = None
+        self._weights, self._replacement = found, replacement
+        if replacement:
+            self._weights = np.cumsum(found, dtype=np.float64)
+            return
+        positive = np.count_nonzero(found)
+        if count > positive:
+            raise UsageError(
+                f"num_samples={count} without replacement, and {positive} weights are positive",
+                f"Give at most {positive}, or replacement=True.",
+            )
+        if positive < len(found):
+            self._chosen = np.flatnonzero(found).astype(np.uint64)
+            self._weights = found[found > 0]
+
+    def order(self, epoch: int) -> Order:
+        """See `PlannedSampler.order`."""
+        key = epoch_key(self._seed, epoch)
+        if self._replacement:
+            return Weighted(len(self), self._weights, key)
+        return Race(len(self), self._weights, self._chosen, key)
+
+
+class RepeatSampler(PlannedSampler):
+    """Sampler that repeats each row by a factor, such as the repeat factors of LVIS.
+
+    A factor of 2.3 is 2 or 3 times, 2.3 on average over epochs. All rows are shuffled.
+
+    Args:
+        factors: A number from 0 for each row.
+        seed: Seed of the order, and of rounding.
+
+    Raises:
+        UsageError: Factors are negative, not finite, or sum to less than 1.
+    """
+
+    def __init__(
+        self, factors: Sequence[float] | npt.NDArray[Any] | torch.Tensor, *, seed: int = 0
+    ) -> None:
+        found = _weights("factors", factors)
+        self._cumulated = np.cumsum(found, dtype=np.float64)
+        count = round(float(self._cumulated[-1]))
+        if not count:
+            raise UsageError("factors sum to less than 1", "Give larger ones.")
+        super().__init__(count, len(found), seed, found)
+        self._cumulated *= count / self._cumulated[-1]
+
+    def order(self, epoch: int) -> Order:
+        """See `PlannedSampler.order`."""
+        return Repeated(len(self), self._cumulated, epoch_key(self._seed, epoch))
+
+
+class MPerClassSampler(PlannedSampler):
+    """Sampler of ``m`` rows of a class, then of another: pytorch-metric-learning's.
+
+    With ``batch_size``, each batch has ``batch_size / m`` different classes. A class with fewer
+    than ``m`` rows repeats some. Rows of a class come in turn, shuffled anew for each pass over
+    them.
+
+    Args:
+        labels: The class of each row.
+        m: Rows of a class in a row.
+        batch_size: The loader's; None to let classes come again within a batch.
+        num_samples: Positions of an epoch, rounded down to whole batches, or to multiples of ``m``;
+            None for as many as there are labels.
+        seed: Seed of the draws.
+
+    Raises:
+        UsageError: ``batch_size`` is no multiple of ``m``, or there are too few classes for it.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
+        m: int,
+        batch_size: int | None = None,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        found = np.asarray(labels)
+        if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
+            raise UsageError(
+                f"labels of {found.dtype}, shape {found.shape}", "Give a list of ints."
+            )
+        m = whole("m", m)
+        self.group = m if batch_size is None else whole("batch_size", batch_size)
+        if self.group % m:
+            raise UsageError(f"{batch_size=} and {m=}", f"Give a multiple of {m} as batch_size.")
+        count = len(found) if num_samples is None else whole("num_samples", num_samples)
+        count = count // self.group * self.group
+        order = np.argsort(found, kind="stable")
+        starts = np.flatnonzero(np.diff(found[order], prepend=found[order[0]] - 1))
+        if not count:
+            raise UsageError(f"num_samples makes no batch of {self.group}", "Give a larger one.")
+        at_once = self.group // m
+        if at_once > len(starts):
+            raise UsageError(
+                f"{batch_size=} with {m=} needs {at_once} classes, and there are {len(starts)}",
+                f"Give {len(starts) * m} or less as batch_size.",
+            )
+        super().__init__(count, len(found), seed, found, m, self.group)
+        if batch_size is None:
+            self.group = 1
+        self._m, self._classes = m, len(starts) // at_once * at_once
+        self._rows, self._starts = order.astype(np.uint64), np.append(starts, len(found))
+
+    def order(self, epoch: int) -> Order:
+        """See `PlannedSampler.order`."""
+        about = self._rows, self._starts, self._m, self._classes
+        return PerClass(len(self), *about, epoch, child(self._seed, 0))
+
+
+class BalancedSampler(MPerClassSampler):
+    """Sampler that draws each class equally often, whatever the number of its rows.
+
+    Each class comes once in so many positions as there are classes. Rows of a class come in turn,
+    shuffled anew for each pass over them.
+
+    Args:
+        labels: The class of each row.
+        num_samples: Positions of an epoch; None for as many as there are labels.
+        seed: Seed of the draws.
+
+    Raises:
+        UsageError: There are no labels.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(labels, 1, None, num_samples, seed=seed)
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a whole number from 1.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    try:
+        found = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = 0
+    if found < 1:
+        raise UsageError(f"{name}={value!r}", "Give a whole number from 1.")
+    return found
+
+
+def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:
+    """Return weights as an array of floats.
+
+    Raises:
+        UsageError: They are no list of finite numbers from 0, one of them positive.
+    """
+    found = np.asarray(values)
+    if found.dtype.kind in "iub":
+        found = found.astype(np.float64)
+    wrong = found.ndim != 1 or found.dtype.kind != "f" or not len(found)
+    if wrong or not (found.min() >= 0 and 0 < found.max() < np.inf):
+        hint = "Give a list of finite numbers from 0, one of them positive."
+        raise UsageError(f"{name} of {found.dtype}, shape {found.shape}", hint)
+    return found
