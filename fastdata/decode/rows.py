@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,7 @@ from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
-from fastdata.storage.source import Blob, BlobColumn, Rows, Source
+from fastdata.storage.source import Blob, BlobColumn, Source
 from fastdata.text import human_share
 
 #: Rows whose kind `describe_kinds` inspects.
@@ -77,13 +78,13 @@ def _naming(source: Source, row: int) -> Iterator[None]:
         raise source.problem(row, f"it {error.what}", hint=error.hint) from None
 
 
-def describe_kinds(source: Source, limits: Limits, rows: Rows | None = None) -> str:
+def describe_kinds(source: Source, limits: Limits, rows: Any = None) -> str:
     """Return the share of each kind of image and its decoder, in words.
 
     Args:
         source: The rows, some of which are inspected.
         limits: What images may cost.
-        rows: The rows that are read; None for all.
+        rows: The rows that are read, an array or what is sliced to one; None for all.
     """
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])

@@ -239,7 +239,7 @@ def _concatenated(parts: list[Images]) -> Indices | None:
         return None
     numbers, start = [], 0
     for part in parts:
-        own = np.arange(part.opened) if part.subset is None else part.subset
+        own: Any = np.arange(part.opened) if part.subset is None else part.subset
         numbers.append(own + start)
         start += part.opened
     return np.concatenate(numbers)

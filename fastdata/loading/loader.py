@@ -227,11 +227,11 @@ class DataLoader(Resumable[T], Generic[T]):
         except UsageError:
             let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
-        self._planned = sampler if isinstance(sampler, PlannedSampler) else None
-        self._own_order = batch_sampler is None and (sampler is None or self._planned is not None)
-        if self._planned is not None:
+        self._row_sampler = sampler if isinstance(sampler, PlannedSampler) else None
+        if self._row_sampler is not None:
             let_torch_refuse(dataset, batch_size, torchs | unread)
             torchs["sampler"] = sampler = None  # replaced by this rank's share of it
+        self._own_order = sampler is None and batch_sampler is None
         self._ranks = self._config.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
         if sharded is not None:
@@ -245,7 +245,7 @@ class DataLoader(Resumable[T], Generic[T]):
         self, dataset: Any, batch_size: int | None, shuffle: bool | None, drop_last: bool
     ) -> ShardedSampler | None:
         """Return the sampler for this loader's order, seed or share; None if torch's will do."""
-        order, seed, planned = self._config.order, self.seed, self._planned
+        order, seed, planned = self._config.order, self.seed, self._row_sampler
         given = shuffle or order not in (None, "sequential")
         group = 1
         if self._own_order:
@@ -280,7 +280,7 @@ class DataLoader(Resumable[T], Generic[T]):
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
-        followers = [*self._schedules, *mixtures_in(self.dataset)]
+        followers: list[Any] = [*self._schedules, *mixtures_in(self.dataset)]
         if choice.path != "native" and followers and self.persistent_workers:
             kind = type(followers[0]).__name__
             raise UsageError(
@@ -344,14 +344,17 @@ class DataLoader(Resumable[T], Generic[T]):
         self._warn_unsharded()
         self._config.check_ranks()
         self._follow_sampler()
-        for one in (*self._schedules, *mixtures_in(self.dataset)):
+        followers: list[Any] = [*self._schedules, *mixtures_in(self.dataset)]
+        for one in followers:
             one.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
         if images is not None and not images.equals(found := recognise(self.dataset)):
-            before = self._native  # its transform, or its samples, are others now
+            before, told_before = self._native, self._choice.reason
+            # Its transform, or its samples, are others now.
             self._choice = self._config.choose(found)
             self._open()
-            self._tell_slow_path()
+            if self._choice.reason != told_before:
+                self._tell_slow_path()
             if isinstance(self.sampler, ShardedSampler):
                 self.sampler.recount()
             if self._native is not None and before is not None:
@@ -422,7 +425,7 @@ class DataLoader(Resumable[T], Generic[T]):
             else:
                 order = make_order(resume.order, samples, resume.seed, numbered)
             batches, length = ordered(plan, order, samples), len(plan)
-            if self._planned is not None:
+            if self._row_sampler is not None:
                 among = order
         else:
             assert self.batch_sampler is not None
@@ -466,7 +469,7 @@ class DataLoader(Resumable[T], Generic[T]):
         """Advance fastdata's own sampler to the next epoch, on torch's paths."""
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
-            planned = self._planned is not None
+            planned = self._row_sampler is not None
             self.sampler.epoch = self._epoch if planned else self._numbered(self._epoch)
         self._epoch += 1
 
@@ -517,8 +520,8 @@ class DataLoader(Resumable[T], Generic[T]):
         some of the samples; `stats` counts them.
         """
         order = str(self._order) if self._own_order else "that of the sampler given"
-        if self._planned is not None:
-            order = f"that of the {type(self._planned).__name__}"
+        if self._row_sampler is not None:
+            order = f"that of the {type(self._row_sampler).__name__}"
         elif self._own_order and isinstance(self.dataset, Mixture):
             order = "that of the Mixture"
         if self._order_by_default:

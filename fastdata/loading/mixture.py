@@ -102,10 +102,11 @@ class Mixture(ConcatDataset[Any]):
             require_names(fields, "Give a tuple of names, each once.")
         self._given_fields = fields
         self.epoch = 0
-        several = isinstance(self._weights, Sequence)
-        if several and not self._weights:
-            raise UsageError("weights=[]", "Give the weights of one epoch, at least.")
-        settled = None if callable(self._weights) else several and len(self._weights) - 1
+        settled: int | None = None if callable(self._weights) else 0
+        if isinstance(self._weights, Sequence):
+            settled = len(self._weights) - 1
+            if settled < 0:
+                raise UsageError("weights=[]", "Give the weights of one epoch, at least.")
         sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
         self._length = _length(samples, sizes, self.shares(0), self.group)
         about = sizes, self.shares, settled, self._length, self.group, self._seed
@@ -159,10 +160,11 @@ class Mixture(ConcatDataset[Any]):
                     "Leave fields= out, or give an ImageDataset.",
                 )
             return None
-        common = [name for name in parts[0] or () if all(name in one or () for one in parts)]
+        has = [one or () for one in parts]
+        common = [name for name in has[0] if all(name in one for one in has)]
         for name in asked or ():
             if name not in common and name != SOURCE:
-                lacking = next(at for at, one in enumerate(parts) if name not in (one or ()))
+                lacking = next(at for at, one in enumerate(has) if name not in one)
                 raise UsageError(
                     f"fields={asked!r}: samples of source {self.names[lacking]!r} have no {name!r}",
                     f"Name it in fields= of that dataset, or give some of {(*common, SOURCE)!r}.",
@@ -184,8 +186,9 @@ class Mixture(ConcatDataset[Any]):
             IndexError: There is no such position.
             FastdataError: The sample cannot be read or decoded.
         """
-        found: Any = self.__getitems__([index])[0]
-        return found
+        position = np.array([row_number(index, len(self))])
+        source, row = (int(one[0]) for one in self.plan(self.epoch, position))
+        return self._sample(source, self.datasets[source][row])
 
     def __getitems__(self, positions: Sequence[int]) -> list[Any]:
         """Return several samples, for torch's own loader; each source decodes its own together."""

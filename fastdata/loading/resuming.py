@@ -37,7 +37,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     seed: int | None
     _choice: Choice
     _own_order: bool
-    _planned: PlannedSampler | None = None
+    _row_sampler: PlannedSampler | None = None
     _epoch = 0
     _resume: State | None = None
     _progress: Progress | None = None
@@ -172,8 +172,8 @@ class Resumable(LeftAlone[T], Generic[T]):
     @property
     def _samples(self) -> int:
         """Number of positions in an epoch: the dataset's samples, or a sampler's."""
-        if self._planned is not None:
-            return len(self._planned)
+        if self._row_sampler is not None:
+            return len(self._row_sampler)
         counted: Any = self.dataset if self._native is None else self._native
         return len(counted)
 
@@ -182,15 +182,15 @@ class Resumable(LeftAlone[T], Generic[T]):
         found = 0
         for mixture in mixtures_in(self.dataset):
             found = child(found, mixture.plan.fingerprint(epoch))
-        if self._planned is not None:
-            found = child(found, self._planned.fingerprint)
+        if self._row_sampler is not None:
+            found = child(found, self._row_sampler.fingerprint)
         return found >> 1  # as a signed integer of 64 bits
 
     def _plan(self, start: int) -> Epoch:
         """Return this rank's share of an epoch from a position on."""
         size, group = self.batch_size or 1, 1
         if self._own_order:
-            group = group_of(self.dataset, self._planned, size)
+            group = group_of(self.dataset, self._row_sampler, size)
         if group > 1 and start % size:
             raise UsageError(
                 f"resuming at position {start} with batch_size={size}: batches would mix what "

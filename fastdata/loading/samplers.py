@@ -134,7 +134,8 @@ class WeightedSampler(PlannedSampler):
             raise UsageError(f"{replacement=}", "Give True or False.")
         super().__init__(count, len(found), seed, found, replacement)
         self._chosen: npt.NDArray[np.uint64] | None = None
-        self._weights, self._replacement = found, replacement
+        self._weights: npt.NDArray[Any] = found
+        self._replacement = replacement
         if replacement:
             self._weights = np.cumsum(found, dtype=np.float64)
             return

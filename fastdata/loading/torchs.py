@@ -21,6 +21,7 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.loading.collate import fast_collate
+from fastdata.loading.mixture import Mixture
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seeding import reseeding, seeded
@@ -243,7 +244,7 @@ def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
     whole = dataset
     while type(whole) is Subset:
         whole = whole.dataset
-    if isinstance(whole, ImageDataset):
+    if isinstance(whole, ImageDataset | Mixture):
         return None
     return getattr(dataset, "__getitems__", None) if hasattr(whole, "__getitems__") else None
 

@@ -113,7 +113,8 @@ class MixturePlan:
         """Return the draws of each source in epochs of equal shares."""
         whole, rest = self._quotas(first, WINDOW), self._quotas(first, self._rest)
         ends = [_sums(whole, n * self._whole) + _sums(rest, n) for n in (first, stop)]
-        return np.diff(ends[1] - ends[0])
+        drawn: Ints = np.diff(ends[1] - ends[0])
+        return drawn
 
     def _quotas(self, epoch: int, count: int) -> Ints:
         """Return the cumulative shares of so many groups, in units of 2**-32, from 0 on."""

@@ -150,7 +150,8 @@ class Order(ABC):
             n: Number of samples of the dataset.
         """
         occurrences, within = np.divmod(positions, self._n)
-        return self(within) + occurrences * n
+        draws: npt.NDArray[np.int64] = self(within) + occurrences * n
+        return draws
 
     @abstractmethod
     def _samples(self, x: _UInts) -> _UInts:

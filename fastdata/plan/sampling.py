@@ -38,7 +38,7 @@ def _keys(keys: _UInts, numbers: _UInts) -> _UInts:
     return mix(keys + (numbers + _ONE) * _GAMMA64)
 
 
-class Drawn(Order):
+class Repeating(Order):
     """Order in which rows may come several times, or not at all."""
 
     def draws(self, positions: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
@@ -46,7 +46,7 @@ class Drawn(Order):
         return self(positions % len(self)) + positions * n
 
 
-class Weighted(Drawn):
+class Weighted(Repeating):
     """Rows drawn with replacement, each draw by itself.
 
     Args:
@@ -64,10 +64,11 @@ class Weighted(Drawn):
         found = np.searchsorted(self._cumulated, places, "right")
         # Rounding may reach the end, which rows without weight may lie before.
         last = np.searchsorted(self._cumulated, self._cumulated[-1])
-        return np.minimum(found, last).astype(np.uint64)
+        rows: _UInts = np.minimum(found, last).astype(np.uint64)
+        return rows
 
 
-class Repeated(Drawn):
+class Repeated(Repeating):
     """Rows repeated by a factor: each comes ``floor`` or ``ceil`` of it times.
 
     A cumulative factor plus a phase is rounded down: the number of positions up to its row. So
@@ -88,10 +89,11 @@ class Repeated(Drawn):
         places = self._order._samples(x) + self._phase
         found = np.searchsorted(self._cumulated, places, "right")
         last = np.searchsorted(self._cumulated, self._cumulated[-1])
-        return np.minimum(found, last).astype(np.uint64)
+        rows: _UInts = np.minimum(found, last).astype(np.uint64)
+        return rows
 
 
-class Race(Drawn):
+class Race(Repeating):
     """Weighted rows without replacement: each draw by the weights of the rows that are left.
 
     Each row gets an exponential time divided by its weight, and rows come by their times
@@ -142,7 +144,7 @@ class Race(Drawn):
         return rows
 
 
-class PerClass(Drawn):
+class PerClass(Repeating):
     """``m`` rows of one class, then of the next: classes come in rounds, each at random.
 
     Rows of a class come by its own permutations, which go on from epoch to epoch.

@@ -1,0 +1,336 @@
+"""Mixtures of datasets: each row of a source in turn, in the shares that were asked for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import SAMPLES, dataset, images, same
+from test_concat import SMALL, broken, image_folder, shifted
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata import DataLoader, ImageDataset, Mixture, RepeatSampler
+from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.transforms import RandomResizedCrop, Resize
+
+pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+
+FIELDS = ("image", "label", "index")
+WEIGHTS = {"a": 0.6, "b": 0.3, "c": 0.1}
+
+
+def sources(transform: Any = SMALL) -> dict[str, Any]:
+    """Three sources of 53, 20 and 53 samples, in three containers."""
+    about: dict[str, Any] = {"transform": transform, "fields": FIELDS}
+    return {
+        "a": ImageDataset(dataset(), **about),
+        "b": Subset(ImageDataset(dataset("shards"), **about), range(0, 40, 2)),
+        "c": ImageDataset(dataset("folder"), **about),
+    }
+
+
+def mixed(transform: Any = SMALL, **options: Any) -> Mixture:
+    options = {"weights": WEIGHTS, "samples": 200, "seed": 5, **options}
+    fields = options.pop("fields", (*FIELDS, "source"))
+    return Mixture(sources(transform), fields=fields, **options)
+
+
+def loader_of(data: Any, size: int = 16, **options: Any) -> Any:
+    return DataLoader(data, size, require_native=True, **options)
+
+
+def rows_of(batches: Any) -> list[tuple[int, int]]:
+    """(source, row) of each sample."""
+    return [
+        pair
+        for _, _, numbers, places in batches
+        for pair in zip(places.tolist(), numbers.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_samples_are_those_of_the_sources(threads: int) -> None:
+    parts = list(sources().values())
+    data = mixed()
+    loader = loader_of(data, num_workers=threads)
+    assert "a Mixture of" in loader.explain()
+    assert "order: that of the Mixture" in loader.explain()
+    for epoch in range(2):
+        seen = 0
+        for pixels, labels, rows, places in loader:
+            assert places.dtype == rows.dtype == torch.int64
+            for image, label, row, place in zip(pixels, labels, rows, places, strict=True):
+                wanted, wanted_label, wanted_row = parts[place][row // 2 if place == 1 else row]
+                assert (label, row) == (wanted_label, wanted_row)
+                assert np.abs(image.numpy().astype(int) - wanted.numpy().astype(int)).max() <= 1
+            seen += len(rows)
+        assert seen == len(loader.dataset) == 200
+        assert data.epoch == epoch
+
+
+def test_each_row_comes_once_before_any_comes_again() -> None:
+    loader = loader_of(mixed(), fields=("source", "index", "key"), num_workers=1)
+    drawn: Counter[tuple[int, str]] = Counter()
+    for epoch in range(1, 12):
+        for batch in loader:
+            drawn.update(zip(batch["source"].tolist(), batch["key"], strict=True))
+        for place, (size, share) in enumerate(zip((53, 20, 53), (0.6, 0.3, 0.1), strict=True)):
+            times = [n for (one, _), n in drawn.items() if one == place]
+            times += [0] * (size - len(times))
+            assert sum(times) == pytest.approx(200 * epoch * share, abs=4)
+            assert max(times) - min(times) <= 1
+
+
+def test_torchs_own_loader_takes_it() -> None:
+    data = mixed()
+    for epoch in range(2):
+        data.set_epoch(epoch)
+        torchs = list(torch.utils.data.DataLoader(data, 16))
+        loader = loader_of(mixed())
+        loader.set_epoch(epoch)
+        ours = list(loader)
+        assert rows_of(torchs) == rows_of(ours)
+        for one, other in zip(torchs, ours, strict=True):
+            assert (one[0].int() - other[0].int()).abs().max() <= 1
+    assert data[-1][2] == data[199][2]
+
+
+def test_ranks_share_it_and_a_state_resumes_it_on_others() -> None:
+    crops = RandomResizedCrop(16)
+
+    def loader(rank: int, world: int, size: int) -> Any:
+        return loader_of(mixed(crops), size, shard=(rank, world), seed=2, num_workers=1)
+
+    alone = loader(0, 1, 8)
+    alone.set_epoch(3)
+    whole = list(alone)
+    # Two ranks for some steps, then three.
+    found: dict[int, Any] = {}
+    first = [loader(rank, 2, 8) for rank in range(2)]
+    for rank, one in enumerate(first):
+        one.set_epoch(3)
+        batches = iter(one)
+        for step in range(4):
+            for at, sample in enumerate(zip(*next(batches), strict=True)):
+                found[16 * step + 8 * rank + at] = sample
+    states = [one.state_dict() for one in first]
+    assert states[0] == states[1]
+    state = json.loads(json.dumps(states[0]))
+    for rank in range(3):
+        one = loader(rank, 3, 5)
+        one.load_state_dict(state)
+        for step, batch in enumerate(one):
+            size = len(batch[0])
+            for at, sample in enumerate(zip(*batch, strict=True)):
+                found[64 + 15 * step + size * rank + at] = sample
+    flat = [sample for batch in whole for sample in zip(*batch, strict=True)]
+    assert len(flat) == 200 <= len(found) < 203
+    assert all(same(found[at], flat[at]) for at in range(200))
+
+
+def test_a_state_of_another_mixture_is_refused() -> None:
+    state = loader_of(mixed()).state_dict()
+    other_weights = {**WEIGHTS, "a": 0.5}
+    for options in ({"seed": 6}, {"weights": other_weights}, {"samples": 199}):
+        with pytest.raises(UsageError, match=r"another mixture|this one has 199"):
+            loader_of(mixed(**options)).load_state_dict(state)
+    # Weights of later epochs may change before they begin.
+    later = loader_of(mixed(weights=[WEIGHTS, other_weights]))
+    later.load_state_dict(state)
+    later.set_epoch(2)
+    with pytest.raises(UsageError, match="another mixture"):
+        loader_of(mixed()).load_state_dict(later.state_dict())
+
+
+def test_each_batch_has_one_source_if_asked() -> None:
+    counts: Counter[int] = Counter()
+    by_rank = []
+    for rank in range(3):
+        data = mixed(group=8, samples=8 * 1001)
+        batches = list(loader_of(data, 8, shard=(rank, 3), fields=("source",)))
+        assert {len(batch["source"]) for batch in batches} == {8}
+        places = [set(batch["source"].tolist()) for batch in batches]
+        assert all(len(one) == 1 for one in places)
+        by_rank.append([one.pop() for one in places])
+        counts.update(by_rank[-1])
+    steps = len(by_rank[0])
+    assert steps == 334
+    # 1,002 batches, of which one repeats the first.
+    assert abs(counts[0] - 601) <= 2
+    assert all(abs(Counter(one)[0] / steps - 0.6) < 0.08 for one in by_rank)
+    with pytest.raises(UsageError, match=r"batch_size=12 does not divide 8, the group="):
+        loader_of(mixed(group=8), 12)
+    halves = loader_of(mixed(group=8), 4)
+    halves.load_state_dict({**halves.state_dict(), "position": 4})
+    assert all(len(set(batch[3].tolist())) == 1 for batch in halves)
+    late = loader_of(mixed(group=8), 8)
+    late.load_state_dict({**late.state_dict(), "position": 4})
+    with pytest.raises(UsageError, match="at position 4 with batch_size=8"):
+        iter(late)
+
+
+SHARES: dict[str, tuple[dict[str, Any], int, list[float]]] = {
+    "lengths": ({"weights": None}, 0, [53 / 126, 20 / 126, 53 / 126]),
+    "temperature": (
+        {"weights": None, "temperature": 2},
+        0,
+        (np.sqrt([53, 20, 53]) / np.sqrt([53, 20, 53]).sum()).tolist(),
+    ),
+    "equal": ({"temperature": float("inf")}, 0, [1 / 3] * 3),
+    "another scale": ({"weights": {"a": 6e300, "b": 3e300, "c": 1e300}}, 0, [0.6, 0.3, 0.1]),
+    "first of a list": ({"weights": [WEIGHTS, {"a": 0, "b": 1, "c": 1}]}, 0, [0.6, 0.3, 0.1]),
+    "last of a list": ({"weights": [WEIGHTS, {"a": 0, "b": 1, "c": 1}]}, 5, [0, 0.5, 0.5]),
+    "a function": ({"weights": lambda epoch: {"a": epoch, "b": 1, "c": 1}}, 2, [0.5, 0.25, 0.25]),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_are_as_asked(name: str) -> None:
+    options, epoch, wanted = SHARES[name]
+    data = mixed(samples=10_000, **options)
+    loader = loader_of(data, 500, fields=("source",))
+    loader.set_epoch(epoch)
+    places = np.concatenate([batch["source"].numpy() for batch in loader])
+    for window in places.reshape(-1, 1000):
+        assert np.abs(np.bincount(window, minlength=3) - 1000 * np.array(wanted)).max() < 1
+    assert data.shares(epoch) == pytest.approx(wanted)
+
+
+def test_weights_beside_datasets_and_lengths_of_epochs() -> None:
+    parts = sources()
+    pairs = {name: (parts[name], weight) for name, weight in WEIGHTS.items()}
+    assert Mixture(pairs).shares(0) == pytest.approx(list(WEIGHTS.values()))
+    lengths = {"sum": 126, "longest": 530, "shortest": 66}
+    for rule, wanted in lengths.items():
+        assert len(Mixture(pairs, samples=rule)) == wanted
+    assert len(Mixture(pairs, samples="longest", group=8)) == 536
+    assert len(Mixture(pairs, samples="shortest", group=8)) == 64
+    endless = loader_of(Mixture(pairs, samples="endless"), 64, num_workers=1)
+    for number, _batch in enumerate(endless):
+        if number == 40:  # more than all sources have
+            break
+    far = loader_of(Mixture(pairs, samples="endless"), 64)
+    far.load_state_dict({**far.state_dict(), "position": 10**12})
+    assert len(next(iter(far))[0]) == 64
+
+
+def test_longest_and_shortest_end_with_a_source() -> None:
+    pairs = {name: (one, WEIGHTS[name]) for name, one in sources().items()}
+    for rule, place in (("longest", 2), ("shortest", 1)):
+        data = Mixture(pairs, samples=rule, fields=("index", "source"))
+        rows = [row for row, one in map(data.__getitem__, range(len(data))) if one == place]
+        size = len(data.datasets[place])  # type: ignore[arg-type]
+        assert size - 1 <= len(set(rows)) <= len(rows) <= size + 1
+
+
+def test_fields_are_those_in_common_or_asked_for() -> None:
+    parts = {
+        "a": ImageDataset(dataset(), SMALL, fields=("key", "image", "label")),
+        "b": ImageDataset(dataset("shards"), SMALL, fields=("label", "image", "index")),
+        "c": image_folder(),
+    }
+    assert Mixture(parts).fields == ("image", "label")
+    data = Mixture(parts, fields=("source", "label", "image"), samples=90)
+    for batches in (loader_of(data, 30), torch.utils.data.DataLoader(data, 30)):
+        for places, labels, pixels in batches:
+            assert (labels.dtype, places.dtype) == (torch.int64,) * 2
+            assert pixels.shape[0] == len(places)
+    by_name = next(iter(loader_of(data, 30, fields=("key", "source"))))
+    assert list(by_name) == ["key", "source"]
+    with pytest.raises(UsageError, match="source 'b' have no 'key'"):
+        Mixture(parts, fields=("key",)).fields  # noqa: B018
+    with pytest.raises(UsageError, match="there is no 'source'"):
+        loader_of(images(SMALL), fields=("source",))
+
+
+def test_a_target_transform_is_of_its_source() -> None:
+    parts = {"a": images(SMALL), "b": ImageDataset(dataset("shards"), SMALL, shifted)}
+    data = Mixture(parts, fields=("label", "source"), samples=100)
+    for labels, places in loader_of(data, 20):
+        assert ((labels >= 100) == (places == 1)).all()
+
+
+def test_workers_draw_what_threads_draw() -> None:
+    crop = RandomResizedCrop(16)
+    native = loader_of(mixed(crop), seed=4)
+    with pytest.warns(SlowPathWarning):
+        workers = DataLoader(mixed(crop), 16, seed=4, worker_init_fn=lambda worker: None)
+    assert workers.explain().startswith("workers")
+    for _ in range(2):
+        assert all(map(same, workers, native))
+
+
+def test_a_bad_sample_is_named_and_replaced_by_the_mixtures_shares(tmp_path: Any) -> None:
+    good, bad = broken(tmp_path)
+    parts = {"good": ImageDataset(good, SMALL), "bad": ImageDataset(bad, SMALL)}
+    data = Mixture(parts, {"good": 0, "bad": 1}, samples=40, fields=("image", "label", "source"))
+    with pytest.raises(Exception, match=f"{bad}: sample 2"):
+        list(loader_of(data, 4))
+    loader = loader_of(data, 4, on_error="skip")
+    with pytest.warns(UserWarning, match="10 samples could not be decoded"):
+        batches = list(loader)
+    assert {place for batch in batches for place in batch[2].tolist()} == {1}
+    assert sum(len(batch[0]) for batch in batches) == 40
+
+
+def test_a_subset_of_a_mixture_and_a_mixture_in_a_concatenation() -> None:
+    data = mixed()
+    part = loader_of(Subset(data, [5, 0, 199]), 3)
+    assert rows_of(part) == [data[at][2:][::-1] for at in (5, 0, 199)]
+    with pytest.warns(SlowPathWarning, match="part 1 of the ConcatDataset is a Mixture"):
+        DataLoader(ConcatDataset([images(SMALL), mixed(fields=("image", "label"))]), 4)
+
+
+def test_one_source_is_a_mixture_too() -> None:
+    data = Mixture({"a": images(SMALL)}, fields=("label", "source", "image"))
+    places = [one for batch in loader_of(data, 10) for one in batch[1].tolist()]
+    assert places == [0] * SAMPLES
+
+
+def test_a_sampler_may_choose_positions() -> None:
+    data = mixed(samples=20)
+    sampler = RepeatSampler([2.0] * 20, seed=1)
+    found = Counter(rows_of(loader_of(data, 5, sampler=sampler)))
+    assert found == Counter({row: 2 * n for row, n in Counter(rows_of(loader_of(data, 5))).items()})
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "no dict": (lambda: Mixture([images()]), "sources="),  # type: ignore[arg-type]
+    "nothing": (lambda: Mixture({}), "sources="),
+    "one weight": (lambda: Mixture({"a": (images(), 1), "b": images()}), "'b' has no weight"),
+    "weights twice": (lambda: Mixture({"a": (images(), 1)}, {"a": 1}), "given twice"),
+    "other names": (lambda: mixed(weights={"a": 1}), "Give one for each of 'a', 'b', 'c'"),
+    "negative": (lambda: mixed(weights={**WEIGHTS, "a": -1}), "numbers from 0"),
+    "nan": (lambda: mixed(weights={**WEIGHTS, "a": float("nan")}), "numbers from 0"),
+    "words": (lambda: mixed(weights={**WEIGHTS, "a": "many"}), "numbers from 0"),
+    "zeros": (lambda: mixed(weights=dict.fromkeys("abc", 0)), "one of them positive"),
+    "no epochs": (lambda: mixed(weights=[]), "weights of one epoch"),
+    "a number": (lambda: Mixture({1: images()}), "not named by a string"),  # type: ignore[dict-item]
+    "no dataset": (lambda: Mixture({"a": "data"}, samples=3) and Mixture({"a": 3}), "no numbered"),
+    "cold": (lambda: mixed(temperature=0), "above 0"),
+    "a rule": (lambda: mixed(samples="all"), "sum, longest, shortest, endless"),
+    "no samples": (lambda: mixed(samples=0), "samples=0"),
+    "half": (lambda: mixed(group=1.5), "group=1.5"),
+    "groups": (lambda: mixed(group=7), "multiple of 7"),
+    "empty": (lambda: Mixture({"a": Subset(images(), [])}), "'a' has no samples"),
+    "nested": (lambda: Mixture({"a": mixed()}), "'a' is a Mixture"),
+    "shuffle": (lambda: loader_of(mixed(), shuffle=True), "Leave both out"),
+    "order": (lambda: loader_of(mixed(), order="quasi-random"), "Leave both out"),
+    "fields": (lambda: mixed(fields=("caption",)).fields, "'a' have no 'caption'"),
+    "unlike": (
+        lambda: loader_of(Mixture({"a": images(SMALL), "b": images(Resize((8, 8)))})),
+        "sources 'a' and 'b' of the Mixture have different transforms",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(name: str) -> None:
+    make, message = WRONG[name]
+    with pytest.raises(UsageError, match=message):
+        make()

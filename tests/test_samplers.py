@@ -1,0 +1,312 @@
+"""Samplers that draw by weight, factor or class: torch's distributions, shared out and resumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loader_data import SAMPLES, images, same
+from scipy import stats
+from test_concat import SMALL, broken
+from torch.utils.data import BatchSampler, Subset, TensorDataset, WeightedRandomSampler
+
+from fastdata import (
+    BalancedSampler,
+    DataLoader,
+    ImageDataset,
+    MPerClassSampler,
+    RepeatSampler,
+    WeightedSampler,
+)
+from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.plan import sampling
+from fastdata.transforms import RandomResizedCrop
+
+pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+
+LABELS = np.array([n * n % 7 for n in range(SAMPLES)])  # 0, 1, 2, 4
+FACTORS = 0.5 + np.arange(SAMPLES) % 4 / 2
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "weighted": lambda: WeightedSampler(FACTORS, 77, seed=3),
+    "without replacement": lambda: WeightedSampler(FACTORS, 40, False, seed=3),
+    "repeated": lambda: RepeatSampler(FACTORS, seed=3),
+    "balanced": lambda: BalancedSampler(LABELS, seed=3),
+    "of a class": lambda: MPerClassSampler(LABELS, 3, 6, seed=3),
+}
+
+
+def loader_of(sampler: Any, size: int = 6, transform: Any = SMALL, **options: Any) -> Any:
+    options = {"fields": ("image", "index"), "seed": 9, **options}
+    return DataLoader(images(transform), size, sampler=sampler, require_native=True, **options)
+
+
+def rows_of(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch["index"].tolist()]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_torchs_loader_and_ours_deliver_its_rows(name: str) -> None:
+    make = SAMPLERS[name]
+    alone, loader = make(), loader_of(make())
+    before: list[int] = []
+    for epoch in range(3):
+        alone.set_epoch(epoch)
+        rows = list(alone)
+        assert len(rows) == len(alone)
+        data = TensorDataset(torch.arange(SAMPLES))
+        torchs = torch.utils.data.DataLoader(data, 6, sampler=alone)
+        assert [row for (batch,) in torchs for row in batch.tolist()] == rows
+        assert rows_of(loader) == rows != before
+        before = rows
+    assert len(loader) == -(-len(alone) // 6)
+    assert f"order: that of the {type(alone).__name__}" in loader.explain()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_ranks_share_its_rows_and_others_resume_it(name: str) -> None:
+    make, crops = SAMPLERS[name], RandomResizedCrop(16)
+
+    def loader(rank: int, world: int) -> Any:
+        found = loader_of(make(), transform=crops, shard=(rank, world), num_workers=1)
+        found.set_epoch(2)
+        return found
+
+    whole = [one for batch in loader(0, 1) for one in zip(*batch.values(), strict=True)]
+    first = [loader(rank, 2) for rank in range(2)]
+    passes = list(map(iter, first))
+    found = [one for batch in map(next, passes) for one in zip(*batch.values(), strict=True)]
+    assert all(map(same, found, whole))
+    state = first[1].state_dict()
+    assert state == first[0].state_dict()
+    rest: dict[int, Any] = {}
+    for rank in range(3):
+        one = loader(rank, 3)
+        one.load_state_dict(state)
+        for step, batch in enumerate(one):
+            size = len(batch["index"])
+            for at, sample in enumerate(zip(*batch.values(), strict=True)):
+                rest[12 + 18 * step + size * rank + at] = sample
+    assert len(rest) - 18 < len(whole) - 12 <= len(rest)
+    assert all(same(rest[at], whole[at]) for at in range(12, len(whole)))
+    # A row that comes again has another crop.
+    pixels = {(int(row), image.numpy().tobytes()) for image, row in whole}
+    assert len(pixels) > 0.9 * len(whole)
+
+
+def test_a_state_is_of_one_sampler() -> None:
+    state = loader_of(SAMPLERS["weighted"]()).state_dict()
+    for weights, seed in ((FACTORS, 4), (FACTORS[::-1].copy(), 3)):
+        with pytest.raises(UsageError, match="another mixture or sampler"):
+            loader_of(WeightedSampler(weights, 77, seed=seed)).load_state_dict(state)
+    sampler = SAMPLERS["weighted"]()
+    rows, passing = list(sampler), iter(sampler)
+    begun = [next(passing) for _ in range(30)]
+    again = SAMPLERS["weighted"]()
+    again.load_state_dict(sampler.state_dict())
+    assert begun + list(again) == rows == list(again)
+    with pytest.raises(UsageError, match="another sampler"):
+        again.load_state_dict(WeightedSampler(FACTORS, 77, seed=4).state_dict())
+
+
+def drawn(sampler: Any, epochs: int, n: int) -> np.ndarray:
+    """How often each row is drawn."""
+    found = np.zeros(n, int)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found += np.bincount(list(sampler), minlength=n)
+    return found
+
+
+def test_weighted_draws_have_torchs_distribution() -> None:
+    weights = torch.tensor([0.0, 1, 1, 2, 0, 5, 0.5, 3, 0])
+    found = drawn(WeightedSampler(weights, 20_000, seed=1), 5, 9)
+    torch.manual_seed(0)
+    torchs = np.bincount(list(WeightedRandomSampler(weights, 100_000)), minlength=9)
+    positive = weights.numpy() > 0
+    assert not found[~positive].any()
+    wanted = 100_000 * weights.numpy()[positive] / weights.sum().item()
+    assert stats.chisquare(found[positive], wanted).pvalue > 0.01
+    both = np.stack([found[positive], torchs[positive]])
+    assert stats.chi2_contingency(both).pvalue > 0.01
+
+
+@pytest.mark.parametrize("window", [1 << 16, 2000])
+def test_draws_without_replacement_have_torchs_distribution(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows are dealt into windows: a weight's chance, and its mean place."""
+    monkeypatch.setattr(sampling, "RACE_WINDOW", window)
+    kinds = np.arange(10_000) % 4
+    weights = np.array([0.0, 1, 2, 8])[kinds]
+    generator = torch.Generator().manual_seed(0)
+    ours, torchs = np.zeros((2, 4), int)
+    for epoch in range(5):
+        sampler = WeightedSampler(weights, 3000, False, seed=2)
+        sampler.set_epoch(epoch)
+        rows = np.array(list(sampler))
+        assert len(set(rows.tolist())) == 3000
+        ours += np.bincount(kinds[rows], minlength=4)
+        theirs = list(WeightedRandomSampler(weights.tolist(), 3000, False, generator))
+        torchs += np.bincount(kinds[theirs], minlength=4)
+    assert not ours[0]
+    assert stats.chi2_contingency(np.stack([ours[1:], torchs[1:]])).pvalue > 0.01
+    every = WeightedSampler(weights, 7500, False, seed=2)
+    assert sorted(every) == np.flatnonzero(weights).tolist()
+
+
+def test_small_weights_without_replacement_are_drawn_in_torchs_order() -> None:
+    """The chance of each of 24 sequences, which successive draws have."""
+    weights = np.array([1.0, 2, 3, 4])
+    sampler = WeightedSampler(weights, 4, False, seed=5)
+    found: Counter[tuple[int, ...]] = Counter()
+    for epoch in range(6000):
+        sampler.set_epoch(epoch)
+        found[tuple(sampler)] += 1
+    wanted = {}
+    for sequence in found:
+        left, chance = 10.0, 1.0
+        for row in sequence:
+            chance *= weights[row] / left
+            left -= weights[row]
+        wanted[sequence] = 6000 * chance
+    assert len(wanted) == 24
+    assert stats.chisquare(list(found.values()), list(wanted.values())).pvalue > 0.01
+
+
+def test_factors_are_met_on_average() -> None:
+    factors = np.array([0.25, 1, 2.5, 3.25, 0, 1, 2])
+    sampler = RepeatSampler(factors, seed=1)
+    assert len(sampler) == 10
+    counts = []
+    for epoch in range(400):
+        sampler.set_epoch(epoch)
+        counts.append(np.bincount(list(sampler), minlength=7))
+    assert (np.array(counts) >= np.floor(factors)).all()
+    assert (np.array(counts) <= np.ceil(factors)).all()
+    assert np.mean(counts, 0) == pytest.approx(factors, abs=0.08)
+
+
+def test_classes_come_equally_often_and_their_rows_in_turn() -> None:
+    sampler = BalancedSampler(LABELS, 40, seed=1)
+    times: Counter[int] = Counter()
+    for epoch in range(9):
+        sampler.set_epoch(epoch)
+        rows = np.array(list(sampler))
+        for some in LABELS[rows].reshape(-1, 4):
+            assert sorted(some.tolist()) == [0, 1, 2, 4]
+        times.update(rows.tolist())
+        for label in (0, 1, 2, 4):
+            of_class = [times[row] for row in np.flatnonzero(label == LABELS).tolist()]
+            assert max(of_class) - min(of_class) <= 1
+
+
+def test_a_batch_has_m_of_a_class() -> None:
+    """As pytorch-metric-learning's sampler of the same name has."""
+    for batch_size, m in ((8, 4), (12, 4), (6, 2), (3, 3)):
+        sampler = MPerClassSampler(LABELS, m, batch_size, 10 * batch_size, seed=1)
+        classes: Counter[int] = Counter()
+        for epoch in range(20):
+            sampler.set_epoch(epoch)
+            for batch in BatchSampler(sampler, batch_size, drop_last=False):
+                labels = LABELS[batch]
+                assert set(Counter(labels.tolist()).values()) == {m}
+                assert len(set(batch)) == batch_size  # classes have 7 rows and more
+                classes.update(labels.tolist())
+        assert stats.chisquare(list(classes.values())).pvalue > 0.001
+    few = MPerClassSampler([0, 0, 1, 1, 1], 4, 8, 80)
+    assert set(Counter(np.array([0, 0, 1, 1, 1])[list(few)].tolist()).values()) == {40}
+
+
+def test_a_rank_has_whole_batches() -> None:
+    for rank in range(3):
+        sampler = MPerClassSampler(LABELS, 3, 6, 60, seed=1)
+        for batch in loader_of(sampler, shard=(rank, 3)):
+            assert set(Counter(LABELS[batch["index"]].tolist()).values()) == {3}
+    with pytest.raises(UsageError, match=r"batch_size=5 does not divide 6, the batch_size="):
+        loader_of(SAMPLERS["of a class"](), 5)
+
+
+def test_a_bad_row_is_replaced_by_rows_that_are_drawn(tmp_path: Any) -> None:
+    """Rows without weight may be another split's."""
+    _, bad = broken(tmp_path)
+    sampler = WeightedSampler([0, 1, 1, 0], 40, seed=1)
+    loader = DataLoader(
+        ImageDataset(bad, SMALL),
+        4,
+        sampler=sampler,
+        on_error="skip",
+        fields=("index", "image"),
+    )
+    with pytest.warns(UserWarning, match="could not be decoded and were replaced"):
+        rows = rows_of(loader)
+    assert set(rows) == {1}
+    nothing = WeightedSampler([0, 0, 1, 0], 4, seed=1)
+    loader = DataLoader(ImageDataset(bad, SMALL), 4, sampler=nothing, on_error="skip")
+    with pytest.raises(Exception, match="all that are drawn are bad"):
+        list(loader)
+
+
+def test_off_the_native_path_it_is_shared_out_too() -> None:
+    found = []
+    for rank in range(2):
+        with pytest.warns(SlowPathWarning):
+            loader = DataLoader(
+                images(SMALL), 6, sampler=SAMPLERS["weighted"](), shard=(rank, 2), seed=1,
+                worker_init_fn=lambda worker: None,
+            )  # fmt: skip
+        native = loader_of(SAMPLERS["weighted"](), shard=(rank, 2), seed=1, fields=None)
+        for _ in range(2):
+            assert all(map(same, loader, native))
+        found.append(len(loader))
+    assert found == [7, 7]
+
+
+def test_a_long_epoch_takes_no_memory() -> None:
+    """Nothing is made that is as long as the epoch: only its order is asked for."""
+    order = WeightedSampler(np.ones(1000), 10**12, seed=1).order(5)
+    assert order(np.array([10**12 - 1])) < 1000
+    cumulated = np.arange(1, 11, dtype=np.float64) * 10**8
+    assert sampling.Repeated(10**9, cumulated, 3)(np.arange(10)).max() < 10
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "negative": (lambda: WeightedSampler([1, -1]), "finite numbers from 0"),
+    "nothing": (lambda: WeightedSampler([]), "finite numbers from 0"),
+    "zeros": (lambda: RepeatSampler([0, 0]), "one of them positive"),
+    "nan": (lambda: RepeatSampler([1, float("nan")]), "finite numbers from 0"),
+    "infinite": (lambda: WeightedSampler([1, float("inf")]), "finite numbers from 0"),
+    "words": (lambda: WeightedSampler(["a"]), "finite numbers"),  # type: ignore[list-item]
+    "too many": (lambda: WeightedSampler([1, 0, 2], replacement=False), "2 weights are positive"),
+    "half": (lambda: WeightedSampler([1], 1.5), "num_samples=1.5"),  # type: ignore[arg-type]
+    "maybe": (lambda: WeightedSampler([1], 1, "yes"), "Give True or False"),  # type: ignore[arg-type]
+    "little": (lambda: RepeatSampler([0.1, 0.1]), "less than 1"),
+    "names": (lambda: BalancedSampler(["a", "b"]), "Give a list of ints"),  # type: ignore[list-item]
+    "m": (lambda: MPerClassSampler(LABELS, 0), "m=0"),
+    "no multiple": (lambda: MPerClassSampler(LABELS, 4, 6), "multiple of 4"),
+    "classes": (lambda: MPerClassSampler(LABELS, 4, 20), "needs 5 classes, and there are 4"),
+    "short": (lambda: MPerClassSampler(LABELS, 4, 8, 7), "no batch of 8"),
+    "shuffle": (
+        lambda: DataLoader(images(SMALL), sampler=BalancedSampler(LABELS), order="random"),
+        "order= or shard= as well",
+    ),
+    "other data": (
+        lambda: DataLoader(Subset(images(SMALL), range(9)), sampler=BalancedSampler(LABELS)),
+        "for 53 samples, and the dataset has 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(name: str) -> None:
+    make, message = WRONG[name]
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_a_sampler_excludes_shuffle_as_in_torch() -> None:
+    with pytest.raises(ValueError, match="mutually exclusive with shuffle"):
+        DataLoader(images(SMALL), shuffle=True, sampler=BalancedSampler(LABELS))
