@@ -218,7 +218,7 @@ class Transposed(ImageDataset):
 
 OTHERS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "transforms": (
-        lambda: ConcatDataset([images(SMALL), images(SMALL), images(RandomResizedCrop(16))]),
+        lambda: ConcatDataset([images(SMALL), images(SMALL), images(RandomResizedCrop(17))]),
         "parts 0 and 2 of the ConcatDataset have different transforms",
         "Give all parts the same",
     ),

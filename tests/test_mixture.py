@@ -16,7 +16,17 @@ from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, ImageDataset, Mixture, RepeatSampler
 from fastdata.errors import SlowPathWarning, UsageError
-from fastdata.transforms import RandomResizedCrop, Resize
+from fastdata.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomSolarize,
+    Resize,
+    Views,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 
@@ -297,6 +307,77 @@ def test_a_sampler_may_choose_positions() -> None:
     sampler = RepeatSampler([2.0] * 20, seed=1)
     found = Counter(rows_of(loader_of(data, 5, sampler=sampler)))
     assert found == Counter({row: 2 * n for row, n in Counter(rows_of(loader_of(data, 5))).items()})
+
+
+TRANSFORMS: dict[str, tuple[Any, ...]] = {
+    "bytes": (SMALL, Compose([Resize((16, 16)), RandomHorizontalFlip(1.0)]), CenterCrop(16)),
+    "floats": (
+        Compose([SMALL, Normalize((0.5,) * 3, (0.2,) * 3)]),
+        Compose([CenterCrop(16), Normalize((0.1, 0.2, 0.3), (0.5,) * 3)]),
+        Compose([SMALL, RandomSolarize(100, 1.0), Normalize((0.5,) * 3, (0.2,) * 3)]),
+    ),
+    "views": (Views(SMALL, count=2), Views(CenterCrop(16), count=2), Views(SMALL, count=2)),
+}
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_each_source_has_its_own_transform(name: str, threads: int) -> None:
+    """Equal to what each dataset gives of itself, natively and by Pillow."""
+    parts = {
+        one: ImageDataset(dataset(container), transform, fields=FIELDS)
+        for one, container, transform in zip(
+            "abc", ("lmdb", "shards", "folder"), TRANSFORMS[name], strict=True
+        )
+    }
+    weights = {"a": 1, "b": 1, "c": 1}
+    data = Mixture(parts, weights, samples=159, fields=(*FIELDS, "source"))
+    loader = loader_of(data, 16, num_workers=threads)
+    alone = {}
+    for place, part in enumerate(parts.values()):
+        for images_of, _, rows in loader_of(part, 16, num_workers=threads):
+            views = images_of if isinstance(images_of, list) else [images_of]
+            for slot, row in enumerate(rows.tolist()):
+                alone[place, row] = [view[slot] for view in views]
+    seen = []
+    for pixels, _, rows, places in loader:
+        views = pixels if isinstance(pixels, list) else [pixels]
+        for slot, pair in enumerate(zip(places.tolist(), rows.tolist(), strict=True)):
+            assert same([view[slot] for view in views], alone[pair])
+            seen.append(pair)
+    assert sorted(seen) == [(place, row) for place in range(3) for row in range(SAMPLES)]
+    place, row = seen[0]
+    wanted = list(parts.values())[place][row][0]
+    first = wanted[0] if isinstance(wanted, list) else wanted
+    assert (alone[place, row][0].float() - first.float()).abs().max() <= (
+        1 if name != "floats" else 0.05
+    )
+    assert "; or " in loader.explain()
+
+
+def test_crops_of_several_transforms_are_drawn_alike_in_workers() -> None:
+    def data() -> Mixture:
+        small = Compose([RandomResizedCrop(16, (0.1, 0.2)), RandomHorizontalFlip()])
+        parts = {"a": images(RandomResizedCrop(16)), "b": images(small, "shards")}
+        return Mixture(parts, samples=80)
+
+    native = loader_of(data(), 16, seed=4, num_workers=2)
+    with pytest.warns(SlowPathWarning):
+        workers = DataLoader(data(), 16, seed=4, worker_init_fn=lambda worker: None)
+    assert all(map(same, workers, native))
+
+
+def test_a_crop_that_does_not_fit_is_an_error_of_its_own_source() -> None:
+    """Images are 50 pixels high and more, but for some of one."""
+    parts = {"a": images(SMALL), "b": images(RandomCrop(16), "shards")}
+    data = Mixture(parts, fields=("label", "source", "image"))
+    loader = loader_of(data, 16, on_error="zero")
+    with pytest.warns(UserWarning, match="shards: sample"):
+        batches = list(loader)
+    bad = [
+        place for batch in batches for place, ok in zip(batch[1], batch[3], strict=True) if not ok
+    ]
+    assert set(map(int, bad)) == {1}
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {

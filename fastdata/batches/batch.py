@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from fastdata.transforms.geometry import SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
     from fastdata.batches.targets import TargetReader
-    from fastdata.plan.schedule import Planned
+    from fastdata.plan.schedule import Indices, Planned
     from fastdata.remote.prefetch import Fetch
     from fastdata.transforms.compile import Program, Recipe
     from fastdata.transforms.joint import Moved
@@ -45,6 +46,7 @@ class Settings:
         limits: Limits of an image's cost.
         tells_fallback: Whether to warn of the next sample that Pillow decodes.
         reader: Reader of the targets that follow the image, if a joint transform has any.
+        part_of: Returns each row's part, by which its recipe is one of the ``parts`` of the recipe.
     """
 
     recipe: Recipe
@@ -53,6 +55,23 @@ class Settings:
     limits: Limits
     tells_fallback: bool = True
     reader: TargetReader | None = None
+    part_of: Callable[[Indices], Indices] | None = None
+
+    def by_part(self, planned: Planned) -> Iterator[tuple[Recipe, npt.NDArray[np.bool_] | slice]]:
+        """Yield each recipe that a batch needs, and which of its samples."""
+        if self.part_of is None:
+            yield self.recipe, slice(None)
+            return
+        parts = self.part_of(planned.indices)
+        for part in np.unique(parts).tolist():
+            yield self.recipe.parts[part], parts == part
+
+    def of(self, row: int) -> Settings:
+        """Return the settings of one row."""
+        if self.part_of is None:
+            return self
+        (part,) = self.part_of(np.array([row])).tolist()
+        return replace(self, recipe=self.recipe.parts[part], part_of=None)
 
 
 @dataclass

@@ -47,6 +47,7 @@ from fastdata.transforms.geometry import ANY_SIZE, Cuts
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
     from fastdata.storage.index import ExtentTable
+    from fastdata.transforms.compile import Program
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
@@ -69,7 +70,7 @@ def plan_fetches(
     """
     large = extents.lengths >= _native.PARTIAL_BYTES
     by_boxes = (step.needs_boxes for program in settings.recipe.programs for step in program.steps)
-    if not np.count_nonzero(large) or any(by_boxes):
+    if not np.count_nonzero(large) or any(by_boxes) or settings.part_of is not None:
         return {}
     sized = (extents.widths > 0) & (extents.heights > 0)  # others are damaged
     slots = np.flatnonzero(large & sized & (extents.seekable > 0))
@@ -139,11 +140,13 @@ class Pipeline:
         self._table = source.table if looks_up else None
         self._fields = [field.name for field in source.fields if field in IMAGE_AND_LABEL]
         programs = settings.recipe.programs
+        self._table = None if settings.part_of is not None else self._table
         self._geometries = [geometry.compiled(program.steps) for program in programs]
-        self._options = [
-            {**program.batch_options(_NO_CUTS), "dct_scaling": settings.dct_scaling}
-            for program in programs
-        ]
+        self._options = self._options_of(programs)
+
+    def _options_of(self, programs: Sequence[Program]) -> list[dict[str, Any]]:
+        about = {"dct_scaling": self._settings.dct_scaling}
+        return [{**program.batch_options(_NO_CUTS), **about} for program in programs]
 
     def masks(self) -> OutlinePipeline:
         """Return the pipeline of masks that are painted beside these images."""
@@ -389,7 +392,7 @@ class Pipeline:
         for number, program in enumerate(self._settings.recipe.programs):
             keys = sample_keys(batch.key, planned.numbers, number, planned.occurrences)
             if self._settings.reader is None:
-                cuts = program.draw(gathered.widths, gathered.heights, keys)
+                cuts = self._cuts(batch, number, keys)
             else:
                 about = self._settings.reader, program, batch, slice(None)
                 sizes = gathered.widths, gathered.heights
@@ -403,12 +406,27 @@ class Pipeline:
             slow[list(batch.failed)] = True
         return drawn, slow
 
+    def _cuts(self, batch: Batch, number: int, keys: npt.NDArray[np.uint64]) -> Cuts:
+        """Return the crops of a view."""
+        widths, heights = batch.gathered.widths, batch.gathered.heights
+        if self._settings.part_of is None:
+            return self._settings.recipe.programs[number].draw(widths, heights, keys)
+        cuts = np.empty(len(keys), _native.CUT)
+        for recipe, which in self._settings.by_part(batch.planned):
+            program = recipe.programs[number]
+            cuts[which] = program.draw(widths[which], heights[which], keys[which])
+        return cuts
+
     def _refuse_small(self, batch: Batch, drawn: Sequence[Cuts]) -> None:
         """Fail the samples that are too small for a crop."""
-        for program, cuts in zip(self._settings.recipe.programs, drawn, strict=True):
-            for slot, words in program.too_small(cuts).items():
-                error = too_small(self._source, int(batch.planned.indices[slot]), words)
-                batch.failed.setdefault(slot, error)
+        slots = np.arange(len(batch.planned.indices))
+        for recipe, which in self._settings.by_part(batch.planned):
+            of_part = slots[which]
+            for program, cuts in zip(recipe.programs, drawn, strict=True):
+                for at, words in program.too_small(cuts[which]).items():
+                    slot = int(of_part[at])
+                    error = too_small(self._source, int(batch.planned.indices[slot]), words)
+                    batch.failed.setdefault(slot, error)
 
     def _memory(
         self,
@@ -435,11 +453,16 @@ class Pipeline:
 
     def _begin_native(self, batch: Batch, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start decoding all views of the samples that are not skipped."""
-        given = [
-            {**options, "cuts": view.cuts, "targets": batch.targets}
-            for options, view in zip(self._options, batch.views, strict=True)
-        ]
-        self._submit(batch, batch.gathered.extents, given, skip)
+        for recipe, which in self._settings.by_part(batch.planned):
+            options, others = self._options, skip
+            if not isinstance(which, slice):
+                options = self._options_of(recipe.programs)
+                others = (~which).view(np.uint8) if skip is None else skip | ~which
+            given = [
+                {**one, "cuts": view.cuts, "targets": batch.targets}
+                for one, view in zip(options, batch.views, strict=True)
+            ]
+            self._submit(batch, batch.gathered.extents, given, others)
 
     def _submit(
         self,
@@ -549,5 +572,6 @@ class Pipeline:
         data = None  # read again what was fetched in part
         if self._fetch is not None and not batch.gathered.extents.is_partial(slot):
             data = batch.gathered.extents.read(slot, check=False)
-        sample = OneOfBatch(self._source, self._settings, batch, slot, data)
+        settings = self._settings.of(int(batch.planned.indices[slot]))
+        sample = OneOfBatch(self._source, settings, batch, slot, data)
         batch.slow[slot] = self._helpers.submit(decode_alone, sample, verdict or Verdict())

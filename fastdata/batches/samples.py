@@ -246,6 +246,8 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
         about = options.check, options.dct_scaling, options.limits
         settings[name] = Settings(recipe, *about, tells_fallback=False)
     settings["image"].reader = reader_of(images)
+    if settings["image"].recipe.parts:
+        settings["image"].part_of = images.part_of
     return SampleDecoder(images, settings)
 
 

@@ -170,6 +170,11 @@ class _DALIPath(NativePath):
                 "exif_transpose=True turns images, which this does not do with DALI",
                 "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",
             )
+        if recipe.parts:
+            raise UsageError(
+                "parts of the dataset have different transforms, which this does not do",
+                "Use a fastdata.DataLoader, or give all the same.",
+            )
         if step := next((step for one in recipe.programs for step in one.pixels), None):
             raise UsageError(
                 f"the transform has augmentations, which this does not do: {step.words}",

@@ -292,7 +292,7 @@ class LoaderConfig:
         further = {name: one for name, one in images.further.items() if name in asked}
         if choice := self._why_not_further(images, further, known):
             return choice
-        recipes = [recipe, *_compiled(further, own)]
+        recipes = [recipe, *recipe.parts, *_compiled(further, own)]
         outputs = [program.output for one in recipes for program in one.programs]
         if any(output.as_pil for output in outputs) and not fast:
             why = "the transform returns PIL images, which torch cannot collate"
@@ -441,14 +441,15 @@ def _on_device(choice: Choice, device: str | torch.device, fields: Sequence[str]
     """
     if choice.recipe is None or choice.images is None:
         return replace(choice, where=destination(device))
-    formats = {program.output[:3] for program in choice.recipe.programs}
+    programs = [one for part in (choice.recipe, *choice.recipe.parts) for one in part.programs]
+    formats = {program.output[:3] for program in programs}
     recipe, where = _with_output(choice.recipe, channels_last=True), destination(device)
     fields = fields or choice.images.fields
     alone = "image" in fields and not any(name in fields for name in choice.images.further)
     if len(formats) == 1 and alone:
         dtype, mean, std = formats.pop()
         # What is erased is so in the output's units, after it was normalised.
-        if dtype != "uint8" and not any(program.erases for program in choice.recipe.programs):
+        if dtype != "uint8" and not any(program.erases for program in programs):
             recipe = _with_output(recipe, dtype="uint8", mean=None, std=None)
             where = destination(device, dtype, mean, std)
     return replace(choice, recipe=recipe, where=where)
@@ -459,7 +460,8 @@ def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
     programs = (
         replace(program, output=program.output._replace(**changes)) for program in recipe.programs
     )
-    return replace(recipe, programs=tuple(programs))
+    parts = tuple(_with_output(part, **changes) for part in recipe.parts)
+    return replace(recipe, programs=tuple(programs), parts=parts)
 
 
 def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:

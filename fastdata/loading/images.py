@@ -29,7 +29,7 @@ from fastdata.storage.hugging_face import images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.compile import Recipe, compile_recipe
 
 
 def recognise(dataset: Any) -> Images | NotKnown:
@@ -179,11 +179,15 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
             noun, one = names[0].split(maxsplit=1)
             why = f"{noun}s {one} and {name.removeprefix(noun)[1:]} of the {kind} have different "
             return NotKnown(why + difference, f"Give all {noun}s the same.")
-        if part.recipe != first.recipe:  # of images of one size, here or there
-            recipe = compile_recipe(first.transform)
+        if part.recipe != first.recipe and not _stack(first, part):
+            recipe = compile_recipe(first.transform)  # of images of one size, here or there
         if not part.options.source.capabilities.local:
             why = f"{name} of the {kind}, {part.options.path}, is read from a URL"
             return NotKnown(why, "Copy it to this machine with fastdata stage.")
+
+    several: Any = [part.recipe for part in parts]
+    if isinstance(recipe, Recipe) and any(one != recipe for one in several):
+        recipe = replace(recipe, parts=tuple(several))
 
     def opener(learns: bool) -> Source:
         # Two subsets of one dataset share what is learnt of its files.
@@ -213,7 +217,7 @@ _NAMED_PARTS = 3
 
 def _difference(one: Images, other: Images) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
-    if one.recipe != other.recipe:
+    if one.recipe != other.recipe and not _stack(one, other):
         if one.transform is not other.transform:
             return "transforms"
         if reader_of(one) is not None:
@@ -231,6 +235,16 @@ def _difference(one: Images, other: Images) -> str | None:
         return "fields"
     names = ("check", "dct_scaling", "limits")
     return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)
+
+
+def _stack(one: Images, other: Images) -> bool:
+    """Return whether the core can put images of both into one batch, by two transforms."""
+    recipes = one.recipe, other.recipe
+    return (
+        isinstance(recipes[0], Recipe)
+        and isinstance(recipes[1], Recipe)
+        and (recipes[0].stacks_with(recipes[1]))
+    )
 
 
 def _concatenated(parts: list[Images]) -> Indices | None:

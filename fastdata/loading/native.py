@@ -57,7 +57,8 @@ class NativePath:
         self._images = images
         options = images.options
         about = options.check, options.dct_scaling, options.limits
-        self._settings = Settings(recipe, *about, reader=reader_of(images))
+        part_of = images.part_of if recipe.parts else None
+        self._settings = Settings(recipe, *about, reader=reader_of(images), part_of=part_of)
         self._config = config
         self._fields = config.fields or images.fields
         self._source: Source | None = None

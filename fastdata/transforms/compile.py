@@ -151,6 +151,7 @@ class Recipe:
         form: As `Views` have it; None where there are no Views.
         unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
         joint: Of a sample with targets, as they are before `tail`, whose functions take all of it.
+        parts: Of several datasets' images, the recipe of each; (): this one is for all.
     """
 
     programs: tuple[Program, ...]
@@ -159,6 +160,23 @@ class Recipe:
     form: Form | None = None
     calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
     joint: Joint | None = None
+    parts: tuple[Recipe, ...] = ()
+
+    def stacks_with(self, other: Recipe) -> bool:
+        """Return whether a batch may have images of both: of one size, type and form."""
+        ends = [(one.form, one.tail, one.calls, len(one.programs)) for one in (self, other)]
+        if (
+            any(one.unknown or one.joint or one.parts for one in (self, other))
+            or ends[0] != ends[1]
+        ):
+            return False
+        return all(
+            mine.one_size
+            and mine.size == theirs.size
+            and mine.output._replace(mean=None, std=None)
+            == theirs.output._replace(mean=None, std=None)
+            for mine, theirs in zip(self.programs, other.programs, strict=True)
+        )
 
     def image(self, views: list[Any], batched: bool = False) -> Any:
         """Return the one view of a sample, or of a batch; or several views in their form."""
@@ -185,6 +203,8 @@ class Recipe:
         """Describe the pipeline in one line."""
         if not self.programs:
             return "no image is asked for"
+        if self.parts:
+            return "; or ".join(dict.fromkeys(part.describe() for part in self.parts))
         views = [program.describe() for program in self.programs]
         alike = [(view, len(list(same))) for view, same in groupby(views)]
         line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
