@@ -279,13 +279,60 @@ def test_a_part_whose_list_of_files_changes_is_noticed() -> None:
         iter(loader)
 
 
-def test_a_part_behind_a_url_is_said_to_be_one(tmp_path: Path) -> None:
-    shutil.copytree(dataset("shards"), tmp_path / "remote")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_parts_behind_urls_are_fetched_beside_local_ones(tmp_path: Path, threads: int) -> None:
+    for name in ("shards", "parquet"):
+        shutil.copytree(dataset(name), tmp_path / name)
     with WebServer(tmp_path) as server:
-        remote = ImageDataset(f"{server.url}/remote", SMALL)
-        with pytest.warns(SlowPathWarning, match="part 1 of the ConcatDataset, .* is read from a"):
-            DataLoader(ConcatDataset([images(SMALL), remote]), 4)
-        assert next(iter(DataLoader(ConcatDataset([remote]), 4, require_native=True)))
+        remote = [
+            ImageDataset(f"{server.url}/{name}", RandomResizedCrop(16))
+            for name in ("shards", "parquet")
+        ]
+        data = ConcatDataset(
+            [remote[0], images(RandomResizedCrop(16)), Subset(remote[1], range(9))]
+        )
+        local = ConcatDataset(
+            [
+                images(RandomResizedCrop(16), "shards"),
+                data.datasets[1],
+                images(RandomResizedCrop(16)),
+            ]
+        )
+        options = {"shuffle": True, "order": "random", "num_workers": threads, "seed": 5}
+        loader = DataLoader(data, 10, require_native=True, **options, **WITH_INDEX)
+        pixels = {}
+        for batch in loader:
+            for image, _, number in zip(*batch, strict=True):
+                pixels[int(number)] = image
+        # Whatever the order, crops are drawn by numbers: those of local copies are the same.
+        for batch in DataLoader(local, 10, **options, **WITH_INDEX):
+            for image, _, number in zip(*batch, strict=True):
+                if int(number) in pixels:
+                    assert torch.equal(image, pixels[int(number)])
+        assert sorted(pixels) == list(range(2 * SAMPLES + 9))
+        about = loader.stats().remote
+        assert about is not None
+        assert about.bytes_needed > 0
+        alone = DataLoader(ConcatDataset([remote[0]]), 4, require_native=True)
+        assert next(iter(alone))
+
+
+def test_local_parts_are_checked_beside_remote_ones(tmp_path: Path) -> None:
+    shutil.copytree(dataset("shards"), tmp_path / "remote")
+    shutil.copytree(dataset("shards"), tmp_path / "local")
+    (archive,) = (tmp_path / "local").glob("shard-000000.tar")
+    with WebServer(tmp_path) as server:
+        data = ConcatDataset(
+            [ImageDataset(f"{server.url}/remote", SMALL), ImageDataset(tmp_path / "local", SMALL)]
+        )
+        content = bytearray(archive.read_bytes())
+        at = content.find(b"\xff\xda") + 40  # within a JPEG's scan
+        content[at] ^= 0xFF
+        archive.write_bytes(content)
+        loader = DataLoader(data, 10, on_error="skip", **WITH_INDEX)
+        with pytest.warns(UserWarning, match=f"could not be decoded.*\n.*{tmp_path}/local"):
+            numbers = [number for batch in loader for number in batch[2].tolist()]
+        assert len(set(range(2 * SAMPLES)) - set(numbers)) == 1
 
 
 def test_parts_whose_neighbours_are_alike_are_told_of() -> None:

@@ -103,7 +103,7 @@ class BlobPipeline(_OneStage):
     ) -> None:
         self._source, self._engine, self._fetch = source, engine, fetch
         # Fetching has checked remote blobs.
-        self._check = check and fetch is None
+        self._check = check and (fetch is None or source.capabilities.partly_local)
 
     def begin(self, planned: Planned, key: int) -> BlobBatch:
         """Begin to read a batch's blobs."""

@@ -199,7 +199,9 @@ class MaskPipeline:
         row, image = int(batch.planned.indices[slot]), batch.image
         assert image is not None
         try:
-            data = None if batch.extents is None else batch.extents.read(slot, check=False)
+            data = None
+            if batch.extents is not None and self._source.is_fetched(row):
+                data = batch.extents.read(slot, check=False)
             mask = open_row(self._source, row, self._settings.limits, data, numbers=True)
             expected = int(image.gathered.widths[slot]), int(image.gathered.heights[slot])
             if slot in image.redrawn:

@@ -127,6 +127,9 @@ class Pipeline:
         fetch: FetchField | None = None,
     ) -> None:
         self._fetch = fetch
+        # Fetching has checked remote samples.
+        unchecked = fetch is None or source.capabilities.partly_local
+        self._check = settings.check and unchecked
         self._source = source
         self._settings = settings
         self._pool = pool
@@ -480,8 +483,7 @@ class Pipeline:
             array,
             skip=skip,
             stride=self._source.capabilities.stride,
-            # Fetching has checked remote samples.
-            check=self._settings.check and self._fetch is None,
+            check=self._check,
             fallback="never",
             max_scans=self._settings.limits.max_scans,
             views=[PendingBatch(samples, other, **their) for other, their in others],
@@ -570,8 +572,10 @@ class Pipeline:
     def _decode_alone(self, batch: Batch, slot: int, verdict: Verdict | None = None) -> None:
         """Start to decode every view of one sample that the core declined."""
         data = None  # read again what was fetched in part
-        if self._fetch is not None and not batch.gathered.extents.is_partial(slot):
-            data = batch.gathered.extents.read(slot, check=False)
-        settings = self._settings.of(int(batch.planned.indices[slot]))
+        row = int(batch.planned.indices[slot])
+        extents = batch.gathered.extents
+        if self._fetch is not None and self._source.is_fetched(row):
+            data = None if extents.is_partial(slot) else extents.read(slot, check=False)
+        settings = self._settings.of(row)
         sample = OneOfBatch(self._source, settings, batch, slot, data)
         batch.slow[slot] = self._helpers.submit(decode_alone, sample, verdict or Verdict())

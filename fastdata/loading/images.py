@@ -181,9 +181,6 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
             return NotKnown(why + difference, f"Give all {noun}s the same.")
         if part.recipe != first.recipe and not _stack(first, part):
             recipe = compile_recipe(first.transform)  # of images of one size, here or there
-        if not part.options.source.capabilities.local:
-            why = f"{name} of the {kind}, {part.options.path}, is read from a URL"
-            return NotKnown(why, "Copy it to this machine with fastdata stage.")
 
     several: Any = [part.recipe for part in parts]
     if isinstance(recipe, Recipe) and any(one != recipe for one in several):

@@ -121,7 +121,8 @@ class MixturePlan:
         shares = np.asarray(self._shares(epoch), np.float64)
         cumulated = np.concatenate([[0.0], np.cumsum(shares)])
         fixed = np.rint(cumulated / cumulated[-1] * (WINDOW * _ONE)).astype(np.int64)
-        return fixed * count // WINDOW
+        quotas: Ints = fixed * count // WINDOW
+        return quotas
 
     def _block(self, epoch: int, number: int) -> tuple[Ints, Ints]:
         """Return the sources and rows of `WINDOW` neighbouring positions."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastdata import _native
 from fastdata.errors import FastdataError, SampleError
 from fastdata.once import once
-from fastdata.storage.source import Blob, BlobColumn, Capabilities, Gathered, Rows, Source
+from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
 
 if TYPE_CHECKING:
     from fastdata.storage.columns import Column
@@ -37,7 +38,7 @@ class FieldSource(Source):
         self._source, self.name = source, field
         self.location, self.hints = source.location, source.hints
         about = source.capabilities
-        self.capabilities = Capabilities(about.local, about.shuffled, about.seek_points)
+        self.capabilities = replace(about, stride=0)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -46,6 +47,10 @@ class FieldSource(Source):
     def classes(self) -> Sequence[str]:
         """Names of classes."""
         return self._source.classes
+
+    def is_fetched(self, row: int) -> bool:
+        """See `Source.is_fetched`."""
+        return self._source.is_fetched(row)
 
     def key(self, row: int) -> str:
         """See `Source.key`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from fastdata import _native
 from fastdata.errors import FastdataError
 from fastdata.storage.columns import Column, join_columns
 from fastdata.storage.fields import common_fields
+from fastdata.storage.joined_pass import JoinedPass
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
     Blob,
@@ -29,7 +31,7 @@ class JoinedSource(Source):
     """Source of several sources' rows, one after the other, with their own errors and keys.
 
     Args:
-        parts: The sources; all are local. Its fields are those that all of them have.
+        parts: The sources. Its fields are those that all of them have.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
@@ -40,7 +42,10 @@ class JoinedSource(Source):
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
         """Capabilities of all parts; parts that keep no seek points ignore built ones."""
+        local = [part.capabilities.local for part in self._parts]
         return Capabilities(
+            local=all(local),
+            partly_local=any(local),
             seek_points=all(part.capabilities.seek_points for part in self._parts),
             stride=max(part.capabilities.stride for part in self._parts),
         )
@@ -92,6 +97,25 @@ class JoinedSource(Source):
         split = list(self._split(rows))
         order = np.argsort(np.concatenate([slots for _, slots, _ in split]))
         return join_columns([part.column(field, numbers) for part, _, numbers in split], order)
+
+    def start_pass(
+        self,
+        batches: Iterator[tuple[Rows, int]],
+        number: Callable[[Rows], Rows],
+        bad: Set[int],
+        plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
+        fields: Sequence[str] = ("image",),
+    ) -> JoinedPass | None:
+        """See `Source.start_pass`."""
+        if self.capabilities.local:
+            return None
+        about = batches, number, bad, plan_fetches, fields
+        return JoinedPass(self._parts, self._starts, *about)
+
+    def is_fetched(self, row: int) -> bool:
+        """See `Source.is_fetched`."""
+        part, number = self._place(row)
+        return part.is_fetched(number)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""

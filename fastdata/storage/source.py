@@ -67,12 +67,14 @@ class Capabilities:
         seek_points: Every sound JPEG of one scan has seek points.
         stride: Pixels between the seek points that the core builds for JPEGs without any, for
             `Source.built` to remember; 0 to build none.
+        partly_local: The core can read the blobs of some rows, of a source that is not local.
     """
 
     local: bool = True
     shuffled: bool = False
     seek_points: bool = False
     stride: int = 0
+    partly_local: bool = False
 
 
 def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
@@ -337,6 +339,10 @@ class Source(ABC):
             A `fastdata.remote.prefetch.RemotePass`.
         """
         return None
+
+    def is_fetched(self, row: int) -> bool:
+        """Return whether `start_pass` fetches a row's blobs."""
+        return not self.capabilities.local
 
     # Errors.
 
