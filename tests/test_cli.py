@@ -48,7 +48,7 @@ _GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guide
 _GROUPS = [
     [_REPOSITORY / "README.md"]
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
-    [_DOCS / "loader.md"],
+    [_DOCS / "loader.md", _DOCS / "mixtures.md"],
     [_DOCS / "device.md"],
     [*_GUIDES, _DOCS / "remote-reading.md"]
     + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
