@@ -709,7 +709,7 @@ def test_a_local_dataset_needs_no_event_loop() -> None:
 
 
 def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cache= is for URLs and torchvision's"):
+    with pytest.raises(UsageError, match="cache= is for URLs, and for datasets of other"):
         ImageDataset(dataset("shards"), cache="folder")
     for option in ({"storage_options": {}}, {"remote": RemoteOptions()}):
         with pytest.raises(UsageError, match="are for URLs"):
