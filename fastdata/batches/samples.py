@@ -20,7 +20,7 @@ from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
-from fastdata.batches.targets import GEOMETRY, reader_of
+from fastdata.batches.targets import GEOMETRY, joint_of, reader_of
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
@@ -115,7 +115,8 @@ def require_known(
         joint: Whether there is a joint transform.
 
     Raises:
-        UsageError: It has not, they are no names, or a joint transform has no image.
+        UsageError: It has not, they are no names, or a joint transform has no image, or two fields
+            of boxes or of points.
     """
     of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
     besides = [*BESIDES, *(of_joint if joint else [])]
@@ -131,6 +132,13 @@ def require_known(
             f"{where}: transforms= takes (image, target), and fields={names!r} has no image",
             'Name "image" in fields=, or leave transforms= out.',
         )
+    for kind in ("boxes", "points") if joint else ():
+        if len(several := joint_of([*known.values()], names).names(kind)) > 1:
+            raise UsageError(
+                f"{where}: transforms= moves one field of {kind} with the image, and "
+                f"fields={names!r} has {' and '.join(several)}",
+                "Name one of them, or concatenate them when you pack.",
+            )
 
 
 def chosen_fields(
