@@ -133,9 +133,7 @@ class Run:
         schedule = Schedule(batches, numbering, key, known, sampler=sampler)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
-        images: Any = SimpleNamespace(
-            fields=("image", "label"), keys=(), transforms_targets=False
-        )
+        images: Any = SimpleNamespace(fields=("image", "label"), keys=(), transforms_targets=False)
         return NativeIterator(
             pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
             length, None, lambda: None,
