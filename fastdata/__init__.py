@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
     from fastdata.loading.padded import Padded, collate_padded
+    from fastdata.loading.planned import AspectRatioBatches, TokenBudgetBatches
     from fastdata.maintenance.verify import verify
     from fastdata.plan.order import QuasiRandom
     from fastdata.staging.stage import stage, unstage
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AspectRatioBatches",
     "Cache",
     "DataLoader",
     "DeviceLoader",
@@ -36,6 +38,7 @@ __all__ = [
     "Padded",
     "QuasiRandom",
     "Ragged",
+    "TokenBudgetBatches",
     "__version__",
     "collate_padded",
     "fast_collate",
@@ -46,6 +49,7 @@ __all__ = [
 
 # Public names, and the module that has each.
 _MODULES = {
+    "AspectRatioBatches": "fastdata.loading.planned",
     "Cache": "fastdata.storage.cache",
     "DataLoader": "fastdata.loading.loader",
     "DeviceLoader": "fastdata.device.loader",
@@ -53,6 +57,7 @@ _MODULES = {
     "Padded": "fastdata.loading.padded",
     "QuasiRandom": "fastdata.plan.order",
     "Ragged": "fastdata.device.ragged",
+    "TokenBudgetBatches": "fastdata.loading.planned",
     "collate_padded": "fastdata.loading.padded",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",

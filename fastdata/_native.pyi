@@ -586,3 +586,15 @@ class Engine:
     @property
     def threads(self) -> int: ...
     def submit(self, job: Work) -> None: ...
+
+MOST_BUDGET: int
+"""The most that `pack` takes as a budget."""
+
+def pack(
+    lengths: npt.NDArray[np.int32], budget: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Pack items of some lengths into batches of a budget, by best fit (``native/plan/packing.h``).
+
+    Returns the items batch by batch, and where each batch begins, with the end of the last.
+    ValueError: a length is not from 1 to the budget, or that is out of its range.
+    """

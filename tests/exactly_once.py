@@ -37,8 +37,11 @@ from fastdata.loading.config import LoaderConfig
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
+from fastdata.plan.batches import Plan, PlanState, Rest
+from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
+from fastdata.plan.packing import Packed
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 
@@ -99,6 +102,7 @@ class Run:
     bad: frozenset[int]
     known: frozenset[int]
     subset: Any
+    plan: Plan | None = None
     key: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +145,8 @@ class Run:
 
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
+        if self.plan is not None:
+            return self.planned(self.plan, state, shares, threads)
         position = 0
         if state is not None:
             position = State.from_dict(json.loads(json.dumps(state)), self.n).position
@@ -153,13 +159,27 @@ class Run:
         batches = self.iterate(planned, self.key, progress, threads, len(plan))
         return Rank(self, plan, progress, batches)
 
+    def planned(
+        self, plan: Plan, state: dict[str, Any] | None, shares: Shares, threads: int
+    ) -> Rank:
+        """The same, of planned batches, whose sizes are the plan's."""
+        position: Any = ()
+        if state is not None:
+            kept = json.loads(json.dumps(state))
+            position = PlanState.from_dict(kept, plan, self.seed).position
+        rest = plan.rest(self.key, shares.world_size, position)
+        progress = Progress(self.seed, self.epoch, position)
+        batches = rest.batches(shares.rank)
+        made = self.iterate(batches, self.key, progress, threads, len(rest))
+        return Rank(self, rest, progress, made)
+
 
 @dataclass
 class Rank:
     """One rank of a segment."""
 
     run: Run
-    plan: Epoch
+    plan: Epoch | Rest
     progress: Progress
     batches: NativeIterator
 
@@ -182,6 +202,9 @@ class Rank:
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
         run, progress = self.run, progress or self.progress
+        if run.plan is not None:
+            plan, about = run.plan, (progress.seed, progress.epoch, progress.position)
+            return PlanState(run.n, *about, plan.digest).to_dict()
         state = State(run.n, progress.seed, progress.epoch, progress.position, run.order)
         return state.to_dict()
 
@@ -213,8 +236,25 @@ def simulate(seed: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
         kind = draw.choice([_resumed_alike, _resumed_alike, _changed, _changed, _changed, _sampled])
+        if kind is not _sampled and draw.random() < 0.4:
+            run.plan = _plan(run, draw)
+            if isinstance(run.plan, Packed) and run.on_error == "skip":
+                run.on_error = "zero"  # a substitute may be longer
         kind(run, draw)
     return kind.__name__
+
+
+def _plan(run: Run, draw: random.Random) -> Plan:
+    """Batches of buckets, or of a budget."""
+    about: Any = {"shuffle": draw.random() < 0.8, "drop_last": run.drop_last}
+    if draw.random() < 0.5:
+        buckets = draw.choice([1, 2, 3, 7])
+        bucket = np.array([draw.randrange(buckets) for _ in range(run.n)], np.uint16)
+        sizes = [draw.choice([1, 2, 3, 7, 16]) for _ in range(buckets)]
+        return Buckets(bucket, sizes, [(1 + at, 1) for at in range(buckets)], **about)
+    budget = draw.choice([1, 5, 20, 100])
+    lengths = np.array([draw.randint(1, budget) for _ in range(run.n)], np.int32)
+    return Packed(lengths, budget, draw.choice([1, 3, 10, 1000]), **about)
 
 
 def _threads(draw: random.Random) -> int:
@@ -263,14 +303,30 @@ def _changed(run: Run, draw: random.Random) -> None:
         assert len(lengths) == 1
         count = draw.randint(0, max(lengths) + 1)
         taken = [rank.take(count) for rank in ranks]
-        sizes = {tuple(len(batch.numbers) for batch in one) for one in taken}
+        of_step = len if not isinstance(run.plan, Packed) else bool
+        sizes = {tuple(of_step(batch.numbers) for batch in one) for one in taken}
         assert len(sizes) == 1, "a rank would wait for another"
+        _fit(run, taken)
         found += [batch for one in taken for batch in one]
         states = [rank.state() for rank in ranks]
         assert all(state == states[0] for state in states)
         if len(taken[0]) == max(lengths):
             break
     _once(run, found, run.drop_last)
+
+
+def _fit(run: Run, taken: Sequence[Sequence[Delivered]]) -> None:
+    """Each step's batches are of one bucket, and within the plan's bounds."""
+    plan = run.plan
+    if isinstance(plan, Packed):
+        for batch in (batch for one in taken for batch in one):
+            assert sum(int(plan.lengths[number]) for number in batch.numbers) <= plan.budget
+    if isinstance(plan, Buckets) and run.on_error != "skip":  # substitutes are of any
+        bucket = {int(row): at for at in range(len(plan.counts)) for row in plan.rows(at)}
+        for step in zip(*taken, strict=True):
+            found = {bucket[number] for batch in step for number in batch.numbers}
+            assert len(found) == 1
+            assert max(len(batch.numbers) for batch in step) <= plan.batch_sizes[found.pop()]
 
 
 def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:

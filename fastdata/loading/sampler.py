@@ -78,7 +78,7 @@ class ShardedSampler(DistributedSampler[Any]):
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
         order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
-        for draws, _ in ordered(self.plan, order):
+        for draws, _, _ in ordered(self.plan, order):
             yield from (draws % self.plan.samples).tolist()
 
 

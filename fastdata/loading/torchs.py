@@ -153,7 +153,7 @@ class DrawnBatches:
         self.begun = begun = deque[int]()
 
         def batches() -> Iterator[Drawn]:
-            for draws, _ in ordered(sampler.plan, order):
+            for draws, _, _ in ordered(sampler.plan, order):
                 batch = Drawn(draws, key, n)
                 begun.append(batch.planned().batch_key(key))
                 yield batch

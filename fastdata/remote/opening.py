@@ -186,7 +186,7 @@ class RemoteSource(IndexedSource):
 
     def start_pass(
         self,
-        batches: Iterator[tuple[Rows, int]],
+        batches: Iterator[tuple[Rows, Any, int]],
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
