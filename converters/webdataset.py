@@ -87,6 +87,7 @@ class WebDataset(Sharded):
         formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
+        files: Some of the shards of ``root``; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -107,6 +108,7 @@ class WebDataset(Sharded):
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
+        files: Sequence[SourceFile] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
@@ -117,7 +119,7 @@ class WebDataset(Sharded):
         if not is_url(root):
             where = str(require_utf8(Path(root).resolve()))
         try:
-            self.archives = archive_files(root, ".tar", storage_options)
+            self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
             name = error.filename or where
             raise SourceError(

@@ -260,7 +260,7 @@ class RecordTable:
     """Records of an index; ``fastdata.storage.index`` opens it.
 
     ``descriptor``: of the index file; it is duplicated. ``file_sizes``: a file of another size is
-    not read. OSError: it is no descriptor.
+    not read. ``open_files``: most that are kept open. OSError: it is no descriptor.
     """
 
     def __init__(
@@ -274,6 +274,7 @@ class RecordTable:
         root: str | bytes | PathLike[str] | None,
         classes: int = ...,
         upright: bool = ...,
+        open_files: int = ...,
     ) -> None: ...
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``

@@ -49,7 +49,8 @@ from fastdata.storage.fields import IMAGES, LABEL
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.packed import IndexedSource
+from fastdata.storage.parted import LocalParts, PartedSource, open_local
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
@@ -274,8 +275,8 @@ class ImageDataset(NativeSamples):
     def _open_folder(self, folder: Path) -> Source:
         guard = partial(telling_of_copy, folder)
         with guard():
-            source = PackedSource(folder, guard)
-        if not is_url(source.manifest.root or ""):
+            source = open_local(folder, guard)
+        if isinstance(source, LocalParts) or not is_url(source.manifest.root or ""):
             return source
         return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
 
@@ -494,8 +495,8 @@ class ImageDataset(NativeSamples):
         return self._source
 
     @property
-    def _indexed(self) -> IndexedSource:
-        if not isinstance(self._source, IndexedSource):
+    def _indexed(self) -> IndexedSource | PartedSource:
+        if not isinstance(self._source, (IndexedSource, PartedSource)):
             raise UsageError(
                 f"{self.path}: a dataset of another library has no index and no manifest",
                 "Make them of its files with fastdata convert.",
@@ -519,7 +520,7 @@ class ImageDataset(NativeSamples):
     @property
     def is_remote(self) -> bool:
         """Whether its images lie behind a URL; also if a staged copy is read."""
-        return self._url is not None or isinstance(self._source, RemoteSource)
+        return self._url is not None or not self._source.capabilities.local
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.formats import IN_PLACE
-from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.index import OPEN_FILES, ExtentTable, Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
@@ -66,6 +66,9 @@ class IndexedSource(Source):
         'Leave such samples out with on_error="skip", or find them all with fastdata verify and '
         "pack without them (--skip-bad).",
     )
+
+    #: Most of its files that the core keeps open.
+    open_files = OPEN_FILES
 
     def __init__(
         self,
@@ -126,7 +129,14 @@ class IndexedSource(Source):
             sizes = [entry.size for entry in self.manifest.files]
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
-            found = index.locate(self._files, sizes, self._table_root(), *given, upright=upright)
+            found = index.locate(
+                self._files,
+                sizes,
+                self._table_root(),
+                *given,
+                upright=upright,
+                open_files=self.open_files,
+            )
             self._tables[field, upright] = found
         return found
 
@@ -380,6 +390,8 @@ class PackedSource(IndexedSource):
     Args:
         path: The dataset's folder.
         guard: See `IndexedSource`.
+        manifest: Its manifest; None to read it.
+        reader: Reads its files; None for a reader of its own.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
@@ -388,16 +400,20 @@ class PackedSource(IndexedSource):
     location: Path
 
     def __init__(
-        self, path: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        path: Path,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        manifest: Manifest | None = None,
+        reader: ExtentReader | None = None,
     ) -> None:
-        manifest = Manifest.load(path)
+        manifest = manifest or Manifest.load(path)
         index = path / manifest.index.name
         require_size(index, manifest.index.size, index_size(index))
         root = None if manifest.root is None else path / manifest.root
         files = manifest.places(path, root)
         opened = Index(index, manifest.samples)
         super().__init__(path, manifest, opened, files, root, guard=guard)
-        self._reader = ExtentReader()
+        self._reader = reader or ExtentReader()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.manifest.index)
