@@ -275,6 +275,9 @@ class RecordTable:
         classes: int = ...,
         upright: bool = ...,
     ) -> None: ...
+    def learn(self, descriptor: int) -> None:
+        """Take learnt seek points from a file from now on; ``fastdata.storage.learnt`` has it."""
+
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
         when it is used. IndexError: there is no such row.
