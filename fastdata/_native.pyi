@@ -276,6 +276,9 @@ class RecordTable:
         upright: bool = ...,
         open_files: int = ...,
     ) -> None: ...
+    def learn(self, descriptor: int) -> None:
+        """Take learnt seek points from a file from now on; ``fastdata.storage.learnt`` has it."""
+
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
         when it is used. IndexError: there is no such row.

@@ -115,10 +115,11 @@ class ImageDataset(NativeSamples):
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
             does not; for a ``datasets.Dataset`` by default, as that does. Crops and targets then
             lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
-        cache: For a URL or another library's: what to keep on this machine from epoch to epoch. A
-            path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
-            folder for pieces of files; without it nothing is kept. For other libraries', it is a
-            file for seek points; without it they stay in memory.
+        cache: What to keep on this machine from epoch to epoch: a path, or a `fastdata.Cache` of a
+            path and a number of bytes. For a URL, the path is a folder for pieces of files;
+            without it none are kept. For other libraries', it is a file for seek points; without
+            it they stay in memory. For a dataset on this machine, it is a folder for the seek
+            points that the index lacks; without it they lie beside the index.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -211,15 +212,14 @@ class ImageDataset(NativeSamples):
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
         if self.is_remote:
             return
+        if self.cache is not None and self.cache.path is not None and is_url(self.cache.path):
+            raise UsageError(
+                f"cache={redact(os.fspath(self.cache.path))!r} is a URL",
+                "Give a place on this machine.",
+            )
         if self._storage_options is not None or self._remote is not None:
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
-            )
-        if self.folder is None and self.hub is None and self.cache is not None:
-            raise UsageError(
-                f"{self.path}: cache= is for URLs, and for datasets of other libraries; this "
-                "dataset is on this machine, with its seek points in its index",
-                "Leave it out; fastdata stage copies a dataset to a faster disk.",
             )
 
     def _open(self) -> None:
@@ -413,6 +413,10 @@ class ImageDataset(NativeSamples):
 
     def _opened(self, learns: bool) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
+        if learns and isinstance(self.source, IndexedSource):
+            # A URL's cache limits the pieces of its files.
+            nothing = self.cache is not None and self.cache.bytes == 0
+            self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
         if self.hub is None or not learns:
             return self.source
         return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)

@@ -289,6 +289,13 @@ class ExtentTable:
 
     def __init__(self, index: Index, table: _native.RecordTable) -> None:
         self._index, self._table = index, table
+        self._learnt: int | None = None
+
+    def learn(self, descriptor: int) -> None:
+        """Take seek points of rows that have none from a file of `Learnt` from now on."""
+        if descriptor != self._learnt:
+            self._table.learn(descriptor)
+            self._learnt = descriptor
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
         """Return the extents of some rows.
