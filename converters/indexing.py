@@ -6,20 +6,23 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from fastdata.converters.appending import PART_FILES, has_parts, index_parts
 from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import root_of
-from fastdata.converters.packing import Packed, pack
+from fastdata.converters.packing import Packed, Progress, Silent, pack
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.files import archive_files
 from fastdata.remote.filesystem import list_entries
 from fastdata.remote.patterns import expand
 from fastdata.remote.urls import is_url, redact
@@ -105,6 +108,9 @@ def index(
     *,
     kind: str | None = None,
     seek_points: bool = False,
+    append: bool = False,
+    part_files: int = PART_FILES,
+    reporting: Callable[[str], AbstractContextManager[Progress]] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
     **options: Any,
@@ -114,12 +120,18 @@ def index(
     Every image is read once, for its size and checksum. An interrupted run resumes, and an index
     that is up to date stays unchanged, as `pack` says.
 
+    Tars beyond ``part_files`` are indexed in parts of so many. With ``append``, those that the
+    index in ``out`` lacks become new parts of it, and no other part is touched.
+
     Args:
         place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
         out: The dataset's folder, or a URL.
         kind: One of `kinds`; None to tell it by the names of files.
         seek_points: Whether to index where in a JPEG a decoder may start. Crops then load several
             times faster; it takes three times as long.
+        append: Whether to add tars to an index in ``out``.
+        part_files: Most tars of a part.
+        reporting: Returns what receives the progress of a part, by its title; None for silence.
         storage_options: Options of the drivers of URLs.
         source: Further arguments of the source, such as ``{"fields": ["txt"]}``.
         options: Further arguments of `pack`.
@@ -127,15 +139,40 @@ def index(
     Raises:
         Errors of `pack`.
     """
-    opened = source_of(place, kind=kind, storage_options=storage_options, **(source or {}))
-    return pack(
-        opened,
-        out,
-        container=container_of(opened),
-        seek_points=seek_points,
-        storage_options=storage_options,
-        **options,
-    )
+    given = dict(source or {})
+    opener = partial(source_of, place, kind=kind, storage_options=storage_options)
+    files = None
+    if (_kind_of(place, storage_options) if kind is None else kind) == "webdataset":
+        files = archive_files(place, ".tar", storage_options)
+    elif append:
+        raise UsageError(
+            f"{redact(os.fspath(place))}: only tars can be added to an index",
+            "Leave --append out, and give another --out.",
+        )
+    if files and (append or len(files) > part_files or has_parts(out, storage_options)):
+        return index_parts(
+            files,
+            lambda **more: opener(**{**given, **more}),
+            out,
+            append=append,
+            part_files=part_files,
+            seek_points=seek_points,
+            reporting=reporting,
+            container="archives",
+            storage_options=storage_options,
+            **options,
+        )
+    opened = opener(**given)
+    with nullcontext(Silent()) if reporting is None else reporting("") as progress:
+        return pack(
+            opened,
+            out,
+            container=container_of(opened),
+            seek_points=seek_points,
+            progress=progress,
+            storage_options=storage_options,
+            **options,
+        )
 
 
 def container_of(source: Source) -> str:

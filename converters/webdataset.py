@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
+from fastdata.converters.sidecars import compare
 from fastdata.converters.trees import (
     SourceFile,
     is_utf8,
@@ -87,6 +88,7 @@ class WebDataset(Sharded):
         formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
+        files: Some of the shards of ``root``; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -107,6 +109,7 @@ class WebDataset(Sharded):
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
+        files: Sequence[SourceFile] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
@@ -117,7 +120,7 @@ class WebDataset(Sharded):
         if not is_url(root):
             where = str(require_utf8(Path(root).resolve()))
         try:
-            self.archives = archive_files(root, ".tar", storage_options)
+            self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
             name = error.filename or where
             raise SourceError(
@@ -161,6 +164,7 @@ class WebDataset(Sharded):
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self.archives):
             kept: list[tuple[int, _Sample]] = []
+            images: list[Member] = []
             listing = TarListing(file, self._shard_keys, self._labels)
             for sample in listing.samples(None if self._kept else (), arrays=True):
                 if self._kept is not None:
@@ -168,6 +172,7 @@ class WebDataset(Sharded):
                 if len(kept) == _KEPT_AT_ONCE:
                     pickle.dump(kept, self._kept)
                     kept = []
+                images.append(sample.image)
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
@@ -188,6 +193,8 @@ class WebDataset(Sharded):
                     )
             if kept:
                 pickle.dump(kept, self._kept)
+            if not is_url(file.location):
+                compare(Path(file.location), images)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         if any(name is None for name in names.values()):

@@ -15,7 +15,7 @@ from fastdata.storage.manifest import WORK_NAME, has_manifest
 #: Files that packing writes; it never removes others from a dataset's folder.
 _OURS = re.compile(
     r"(shard-\d{6,}\.tar|part-\d{6,}\.parquet|data\.mdb|_dataset\.json"
-    r"|_index(-[^/]+)?\.rows|_field-[^/]+\.arrow"
+    r"|_index(-[^/]+)?\.rows|_learnt\.points|_field-[^/]+\.arrow"
     r"|_bad-samples\.jsonl|_common_metadata|\.huggingface\.yaml)((\.\d+)?\.partial)?"
 )
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastdata.loading.loader import DataLoader
     from fastdata.loading.mixture import Mixture
     from fastdata.loading.padded import Padded, collate_padded
+    from fastdata.loading.planned import AspectRatioBatches, TokenBudgetBatches
     from fastdata.loading.samplers import (
         BalancedSampler,
         MPerClassSampler,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AspectRatioBatches",
     "BalancedSampler",
     "Cache",
     "DataLoader",
@@ -47,6 +49,7 @@ __all__ = [
     "QuasiRandom",
     "Ragged",
     "RepeatSampler",
+    "TokenBudgetBatches",
     "WeightedSampler",
     "__version__",
     "collate_padded",
@@ -58,6 +61,7 @@ __all__ = [
 
 # Public names, and the module that has each.
 _MODULES = {
+    "AspectRatioBatches": "fastdata.loading.planned",
     "BalancedSampler": "fastdata.loading.samplers",
     "Cache": "fastdata.storage.cache",
     "DataLoader": "fastdata.loading.loader",
@@ -69,6 +73,7 @@ _MODULES = {
     "QuasiRandom": "fastdata.plan.order",
     "Ragged": "fastdata.device.ragged",
     "RepeatSampler": "fastdata.loading.samplers",
+    "TokenBudgetBatches": "fastdata.loading.planned",
     "WeightedSampler": "fastdata.loading.samplers",
     "collate_padded": "fastdata.loading.padded",
     "fast_collate": "fastdata.loading.collate",

@@ -260,7 +260,7 @@ class RecordTable:
     """Records of an index; ``fastdata.storage.index`` opens it.
 
     ``descriptor``: of the index file; it is duplicated. ``file_sizes``: a file of another size is
-    not read. OSError: it is no descriptor.
+    not read. ``open_files``: most that are kept open. OSError: it is no descriptor.
     """
 
     def __init__(
@@ -274,7 +274,11 @@ class RecordTable:
         root: str | bytes | PathLike[str] | None,
         classes: int = ...,
         upright: bool = ...,
+        open_files: int = ...,
     ) -> None: ...
+    def learn(self, descriptor: int) -> None:
+        """Take learnt seek points from a file from now on; ``fastdata.storage.learnt`` has it."""
+
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
         when it is used. IndexError: there is no such row.
@@ -586,3 +590,15 @@ class Engine:
     @property
     def threads(self) -> int: ...
     def submit(self, job: Work) -> None: ...
+
+MOST_BUDGET: int
+"""The most that `pack` takes as a budget."""
+
+def pack(
+    lengths: npt.NDArray[np.int32], budget: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Pack items of some lengths into batches of a budget, by best fit (``native/plan/packing.h``).
+
+    Returns the items batch by batch, and where each batch begins, with the end of the last.
+    ValueError: a length is not from 1 to the budget, or that is out of its range.
+    """

@@ -49,7 +49,8 @@ from fastdata.storage.fields import IMAGES, LABEL
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.packed import IndexedSource
+from fastdata.storage.parted import LocalParts, PartedSource, open_local
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
@@ -114,10 +115,11 @@ class ImageDataset(NativeSamples):
         exif_transpose: Whether to turn images as their EXIF orientation says, which torchvision
             does not; for a ``datasets.Dataset`` by default, as that does. Crops and targets then
             lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
-        cache: For a URL or another library's: what to keep on this machine from epoch to epoch. A
-            path, or a `fastdata.Cache` of a path and a number of bytes. For a URL, the path is a
-            folder for pieces of files; without it nothing is kept. For other libraries', it is a
-            file for seek points; without it they stay in memory.
+        cache: What to keep on this machine from epoch to epoch: a path, or a `fastdata.Cache` of a
+            path and a number of bytes. For a URL, the path is a folder for pieces of files;
+            without it none are kept. For other libraries', it is a file for seek points; without
+            it they stay in memory. For a dataset on this machine, it is a folder for the seek
+            points that the index lacks; without it they lie beside the index.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -210,15 +212,14 @@ class ImageDataset(NativeSamples):
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
         if self.is_remote:
             return
+        if self.cache is not None and self.cache.path is not None and is_url(self.cache.path):
+            raise UsageError(
+                f"cache={redact(os.fspath(self.cache.path))!r} is a URL",
+                "Give a place on this machine.",
+            )
         if self._storage_options is not None or self._remote is not None:
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
-            )
-        if self.folder is None and self.hub is None and self.cache is not None:
-            raise UsageError(
-                f"{self.path}: cache= is for URLs, and for datasets of other libraries; this "
-                "dataset is on this machine, with its seek points in its index",
-                "Leave it out; fastdata stage copies a dataset to a faster disk.",
             )
 
     def _open(self) -> None:
@@ -274,8 +275,8 @@ class ImageDataset(NativeSamples):
     def _open_folder(self, folder: Path) -> Source:
         guard = partial(telling_of_copy, folder)
         with guard():
-            source = PackedSource(folder, guard)
-        if not is_url(source.manifest.root or ""):
+            source = open_local(folder, guard)
+        if isinstance(source, LocalParts) or not is_url(source.manifest.root or ""):
             return source
         return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
 
@@ -412,6 +413,10 @@ class ImageDataset(NativeSamples):
 
     def _opened(self, learns: bool) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
+        if learns and isinstance(self.source, IndexedSource):
+            # A URL's cache limits the pieces of its files.
+            nothing = self.cache is not None and self.cache.bytes == 0
+            self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
         if self.hub is None or not learns:
             return self.source
         return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)
@@ -494,8 +499,8 @@ class ImageDataset(NativeSamples):
         return self._source
 
     @property
-    def _indexed(self) -> IndexedSource:
-        if not isinstance(self._source, IndexedSource):
+    def _indexed(self) -> IndexedSource | PartedSource:
+        if not isinstance(self._source, (IndexedSource, PartedSource)):
             raise UsageError(
                 f"{self.path}: a dataset of another library has no index and no manifest",
                 "Make them of its files with fastdata convert.",
@@ -519,7 +524,7 @@ class ImageDataset(NativeSamples):
     @property
     def is_remote(self) -> bool:
         """Whether its images lie behind a URL; also if a staged copy is read."""
-        return self._url is not None or isinstance(self._source, RemoteSource)
+        return self._url is not None or not self._source.capabilities.local
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -37,9 +37,12 @@ from fastdata.loading.config import LoaderConfig
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
+from fastdata.plan.batches import Plan, PlanState, Rest
+from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
 from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
+from fastdata.plan.packing import Packed
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
@@ -104,6 +107,7 @@ class Run:
     #: Positions that belong to one batch, and the order of a sampler of fastdata's.
     group: int = 1
     sampling: Order | None = None
+    plan: Plan | None = None
     key: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +148,7 @@ class Run:
         schedule = Schedule(batches, numbering, key, known, sampler=sampler, among=among)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
-        images: Any = SimpleNamespace(fields=("image", "label"), transforms_targets=False, keys=())
+        images: Any = SimpleNamespace(fields=("image", "label"), keys=(), transforms_targets=False)
         return NativeIterator(
             pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
             length, None, lambda: None,
@@ -152,6 +156,8 @@ class Run:
 
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
+        if self.plan is not None:
+            return self.planned(self.plan, state, shares, threads)
         position = 0
         if state is not None:
             position = State.from_dict(json.loads(json.dumps(state)), self.positions).position
@@ -163,13 +169,27 @@ class Run:
         batches = self.iterate(planned, self.key, progress, threads, len(plan))
         return Rank(self, plan, progress, batches)
 
+    def planned(
+        self, plan: Plan, state: dict[str, Any] | None, shares: Shares, threads: int
+    ) -> Rank:
+        """The same, of planned batches, whose sizes are the plan's."""
+        position: Any = ()
+        if state is not None:
+            kept = json.loads(json.dumps(state))
+            position = PlanState.from_dict(kept, plan, self.seed).position
+        rest = plan.rest(self.key, shares.world_size, position)
+        progress = Progress(self.seed, self.epoch, position)
+        batches = rest.batches(shares.rank)
+        made = self.iterate(batches, self.key, progress, threads, len(rest))
+        return Rank(self, rest, progress, made)
+
 
 @dataclass
 class Rank:
     """One rank of a segment."""
 
     run: Run
-    plan: Epoch
+    plan: Epoch | Rest
     progress: Progress
     batches: NativeIterator
 
@@ -192,6 +212,9 @@ class Rank:
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
         run, progress = self.run, progress or self.progress
+        if run.plan is not None:
+            plan, about = run.plan, (progress.seed, progress.epoch, progress.position)
+            return PlanState(run.n, *about, plan.digest).to_dict()
         state = State(run.positions, progress.seed, progress.epoch, progress.position, run.order)
         return state.to_dict()
 
@@ -222,10 +245,27 @@ def simulate(seed: int) -> str:
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
-        kinds = [_resumed_alike, _changed, _changed, _sampled, _mixed, _planned]
+        kinds = [_resumed_alike, _resumed_alike, _changed, _changed, _sampled, _mixed, _planned]
         kind: Callable[[Run, random.Random], Any] = draw.choice(kinds)
+        if kind in (_resumed_alike, _changed) and draw.random() < 0.4:
+            run.plan = _plan(run, draw)
+            if isinstance(run.plan, Packed) and run.on_error == "skip":
+                run.on_error = "zero"  # a substitute may be longer
         kind(run, draw)
     return kind.__name__
+
+
+def _plan(run: Run, draw: random.Random) -> Plan:
+    """Batches of buckets, or of a budget."""
+    about: Any = {"shuffle": draw.random() < 0.8, "drop_last": run.drop_last}
+    if draw.random() < 0.5:
+        buckets = draw.choice([1, 2, 3, 7])
+        bucket = np.array([draw.randrange(buckets) for _ in range(run.n)], np.uint16)
+        sizes = [draw.choice([1, 2, 3, 7, 16]) for _ in range(buckets)]
+        return Buckets(bucket, sizes, [(1 + at, 1) for at in range(buckets)], **about)
+    budget = draw.choice([1, 5, 20, 100])
+    lengths = np.array([draw.randint(1, budget) for _ in range(run.n)], np.int32)
+    return Packed(lengths, budget, draw.choice([1, 3, 10, 1000]), **about)
 
 
 def _threads(draw: random.Random) -> int:
@@ -286,8 +326,10 @@ def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
         assert len(lengths) == 1
         count = draw.randint(0, max(lengths) + 1)
         taken = [rank.take(count) for rank in ranks]
-        sizes = {tuple(len(batch.numbers) for batch in one) for one in taken}
+        of_step = len if not isinstance(run.plan, Packed) else bool
+        sizes = {tuple(of_step(batch.numbers) for batch in one) for one in taken}
         assert len(sizes) == 1, "a rank would wait for another"
+        _fit(run, taken)
         found += [batch for one in taken for batch in one]
         states = [rank.state() for rank in ranks]
         assert all(state == states[0] for state in states)
@@ -358,6 +400,20 @@ def _planned(run: Run, draw: random.Random) -> None:
     assert len(set(keys)) == len(keys), "a crop would come twice"
     assert set(wanted) <= set(keys), "a position was lost"
     assert len(keys) - len(wanted) < 7, "more padding than ranks"
+
+
+def _fit(run: Run, taken: Sequence[Sequence[Delivered]]) -> None:
+    """Each step's batches are of one bucket, and within the plan's bounds."""
+    plan = run.plan
+    if isinstance(plan, Packed):
+        for batch in (batch for one in taken for batch in one):
+            assert sum(int(plan.lengths[number]) for number in batch.numbers) <= plan.budget
+    if isinstance(plan, Buckets) and run.on_error != "skip":  # substitutes are of any
+        bucket = {int(row): at for at in range(len(plan.counts)) for row in plan.rows(at)}
+        for step in zip(*taken, strict=True):
+            found = {bucket[number] for batch in step for number in batch.numbers}
+            assert len(found) == 1
+            assert max(len(batch.numbers) for batch in step) <= plan.batch_sizes[found.pop()]
 
 
 def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:

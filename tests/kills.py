@@ -28,14 +28,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import archives
 import target_data
 import torch
-from containers import digests
+from containers import PACK_MODULE, digests
 from hangs import HANG
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.cli import main
 from fastdata.remote import RemoteOptions
+from fastdata.storage.files import PARTIAL_SUFFIX
 from fastdata.transforms import (
     Compose,
     RandomHorizontalFlip,
@@ -163,13 +165,33 @@ class Convert(Operation):
         return digests(self.state / "out")
 
     def check_between(self) -> None:
+        # Under its final name, a file is whole.
+        final = {
+            name: digest
+            for name, digest in self.result().items()
+            if not name.startswith(".") and not name.endswith(PARTIAL_SUFFIX)
+        }
+        assert final.items() <= self.site.expected[self.kind].items()
         if (self.state / "out" / "_dataset.json").exists():
             found = ImageDataset(self.state / "out", staged=False)
             # In an order of its own: shards and Parquet files are shuffled.
             assert sorted(found.read(range(len(found)))) == sorted(self.site.images)
 
 
-class Index(Operation):
+class Index(Convert):
+    """Indexing archives where they are, in one process or with two workers."""
+
+    def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
+        super().__init__(site, state, draw)
+        self.container = draw.choice(archives.KINDS)
+        self.kind = f"index {self.container}"
+
+    def run(self) -> None:
+        command("index", self.site.folder / "archives" / self.container,
+                "--out", self.state / "out", "--workers", self.workers)  # fmt: skip
+
+
+class SeekPoints(Operation):
     """Giving seek points to a dataset, which can be read at any moment."""
 
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
@@ -258,7 +280,9 @@ class Train(Operation):
         return seen
 
 
-OPERATIONS = {each.__name__.lower(): each for each in (Convert, Index, Stage, Cache, Train)}
+OPERATIONS = {
+    each.__name__.lower(): each for each in (Convert, Index, SeekPoints, Stage, Cache, Train)
+}
 
 
 class Site:
@@ -326,6 +350,7 @@ def run() -> None:
     names = sys.argv[5:] or list(OPERATIONS)
     warnings.simplefilter("ignore")
     faulthandler.enable()
+    PACK_MODULE._UNIT_ROWS = 5  # several units, which a run that is killed may have finished
     alone = own_shared_memory()
     draw = random.Random(seed)
     site = Site(folder, url)

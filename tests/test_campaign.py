@@ -16,50 +16,69 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import archives
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from containers import load_manifest, pack_tree
-from fastdata.converters.table import TableImages
+from fastdata.converters import TableImages, index
 from jpegs import encode, picture
 from PIL import Image
 from torch.utils.data import Subset
 
-from fastdata import DataLoader, ImageDataset, Ragged
+from fastdata import DataLoader, ImageDataset, Ragged, verify
 from fastdata.errors import FastdataError
 from fastdata.transforms import CenterCrop, Compose, SanitizeBoundingBoxes
 
-CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
+#: Containers that packing writes, and archives of others in place.
+PACKED = ["lmdb", "parquet", "shards", "folder"]
+IN_PLACE = [f"{kind} in place" for kind in archives.KINDS]
+CONTAINERS = [*PACKED, *IN_PLACE]
 #: Bits flipped in each container, one at a time, each read through one of the paths.
-FLIPS = int(os.environ.get("FASTDATA_CAMPAIGN_FLIPS", "240")) // len(CONTAINERS)
+FLIPS = int(os.environ.get("FASTDATA_CAMPAIGN_FLIPS", "540")) // len(CONTAINERS)
 #: Files that are changed while they are read, likewise.
-CHANGES = int(os.environ.get("FASTDATA_CAMPAIGN_CHANGES", "120")) // len(CONTAINERS)
+CHANGES = int(os.environ.get("FASTDATA_CAMPAIGN_CHANGES", "270")) // len(CONTAINERS)
 #: File systems that are unmounted while they are read.
 UNMOUNTS = int(os.environ.get("FASTDATA_CAMPAIGN_UNMOUNTS", "6"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 
 class Dataset:
-    """A packed dataset whose files a test may damage, and the trees that its images lie in."""
+    """A dataset whose files a test may damage, and the trees or archives of its images.
 
-    def __init__(self, folder: Path, container: str) -> None:
-        self.path = folder / container
-        manifest = load_manifest(self.path)
-        self.manifest = self.path / "_dataset.json"
-        self.index = self.path / manifest["index"]["name"]
-        files = [self.path / entry["name"] for entry in manifest["files"]]
-        self.fields = [path for path in files if path.name.startswith("_")]
-        self.blobs = [path for path in files if path not in self.fields]
-        self.blobs = self.blobs or sorted(Path(manifest["root"]).rglob("*.*"))
+    Attributes:
+        has: Names of its fields.
+        mask: Name of its field of masks, if it has one.
+        paths: Functions that read it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        manifest = load_manifest(path)
+        self.manifest = path / "_dataset.json"
+        self.index = path / manifest["index"]["name"]
+        names = [entry["name"] for entry in manifest["files"]]
+        root = Path(manifest.get("root") or path)
+        self.fields = [path / name for name in names if name.startswith("_")]
+        self.blobs = [root / name for name in names if not name.startswith("_")]
+        self.blobs = self.blobs or sorted(root.rglob("*.*"))
+        self.has = [entry["name"] for entry in manifest["fields"]]
+        self.mask = next((name for name in ("mask", "png") if name in self.has), None)
+        self.paths = [*PATHS, by_targets] if "boxes" in self.has else PATHS
+
+    def having(self, *names: str) -> tuple[str, ...]:
+        """Those of some fields that it has."""
+        return tuple(name for name in names if name in (*self.has, "key"))
 
     def draw(self, draw: random.Random) -> Path:
         """A file: of each kind as often."""
         kinds = [self.blobs, self.fields, [self.manifest], [self.index]]
-        return draw.choice(draw.choice(kinds))
+        return draw.choice(draw.choice([kind for kind in kinds if kind]))
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +98,23 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
         if number % 3:
             image.with_suffix(".bin").write_bytes(bytes([number]) * 300 * number)
     shutil.copytree(folder / "tree", folder / "loose")  # `folder` has its files there
-    for container in CONTAINERS:
+    for container in PACKED:
         root = folder / ("loose" if container == "folder" else "tree")
         blobs: dict[str, Any] = {"files": ["mask", "note"], "masks": ["classes"]}
         source = TableImages(table_of(root), root, formats=FORMATS, **blobs)
         pack_tree(source, folder / container, container, unit_size=100_000)
-    return {container: Dataset(folder, container) for container in CONTAINERS}
+    images = sorted((folder / "tree").rglob("*.jpg"))
+    masks = [image.with_suffix(".png") for image in images]
+    samples = [
+        archives.Made(
+            image.read_bytes(), n % 3, f"{n} ü", mask.read_bytes() if mask.exists() else None
+        )
+        for n, (image, mask) in enumerate(zip(images, masks, strict=True))
+    ]
+    for kind, name in zip(archives.KINDS, IN_PLACE, strict=True):
+        written = archives.write(kind, folder / "archives" / kind, samples)
+        index(written, folder / name, workers=1)
+    return {container: Dataset(folder / container) for container in CONTAINERS}
 
 
 def table_of(root: Path) -> pa.Table:
@@ -108,8 +138,8 @@ def table_of(root: Path) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema(fields))
 
 
-COLUMNS = ("text", "score", "vector", "boxes")
-FIELDS = ("image", "label", "mask", "note", *COLUMNS)
+COLUMNS = ("text", "score", "vector", "boxes", "txt")
+FIELDS = ("image", "label", "mask", "png", "note", *COLUMNS)
 FORMATS = {"boxes": "xywh", "polygons": "polygons"}
 #: Place of a semantic mask in a tree.
 CLASSES = "class 1/{}.classes.png"
@@ -126,29 +156,31 @@ def plain(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, torch.Tensor) else value
 
 
-MASKED = ("image", "mask")
-
-
-def by_loader(path: Path) -> Callable[[], Any]:
-    fields = ("image", "label", "note", *COLUMNS, "key")
-    dataset = ImageDataset(path, CenterCrop(96), fields=fields)
-    loader = DataLoader(dataset, 5)
-    # A sample without a mask is no sample of a loader that asks for masks.
-    masked = [row for row, (mask,) in enumerate(ImageDataset(path, fields=["mask"])) if mask]
-    both = ImageDataset(path, {name: CenterCrop(32) for name in MASKED}, fields=MASKED)
-    masks = DataLoader(Subset(both, masked), 5)
+def by_loader(of: Dataset) -> Callable[[], Any]:
+    fields = of.having("image", "label", "note", *COLUMNS, "key")
+    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields)
+    loaders = [DataLoader(dataset, 5)]
+    if of.mask is not None:
+        # A sample without a mask is no sample of a loader that asks for masks.
+        found = ImageDataset(of.path, fields=[of.mask])
+        masked = [row for row, (mask,) in enumerate(found) if mask]
+        names = ("image", of.mask)
+        both = ImageDataset(of.path, {name: CenterCrop(32) for name in names}, fields=names)
+        loaders.append(DataLoader(Subset(both, masked), 5))
 
     def read() -> list[Any]:
         found: list[Any] = [dataset.classes]
-        for batch in (*loader, *masks):
-            found += map(plain, batch)
+        for loader in loaders:
+            for batch in loader:
+                found += map(plain, batch if isinstance(batch, (tuple, list)) else [batch])
         return found
 
     return read
 
 
-def by_torch(path: Path) -> Callable[[], Any]:
-    dataset = ImageDataset(path, CenterCrop(96), fields=("image", "label", "note", *COLUMNS))
+def by_torch(of: Dataset) -> Callable[[], Any]:
+    fields = of.having("image", "label", "note", *COLUMNS)
+    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields)
     loader = torch.utils.data.DataLoader(dataset, 5, collate_fn=list)
 
     def read() -> list[Any]:
@@ -157,11 +189,11 @@ def by_torch(path: Path) -> Callable[[], Any]:
     return read
 
 
-def by_items(path: Path) -> Callable[[], Any]:
-    dataset = ImageDataset(path, fields=FIELDS)
+def by_items(of: Dataset) -> Callable[[], Any]:
+    dataset = ImageDataset(of.path, fields=of.having(*FIELDS))
 
     def read() -> list[Any]:
-        found = [dataset.classes, dataset.labels.tolist()]
+        found = [dataset.classes, dataset.labels.tolist() if "label" in of.has else []]
         for number in range(len(dataset)):
             found += [*map(plain, dataset[number]), dataset.row(number).key]
         return found
@@ -169,10 +201,10 @@ def by_items(path: Path) -> Callable[[], Any]:
     return read
 
 
-def by_targets(path: Path) -> Callable[[], Any]:
+def by_targets(of: Dataset) -> Callable[[], Any]:
     fields = ("image", "label", "boxes", "masks", "classes")
     transforms = Compose([CenterCrop(96), SanitizeBoundingBoxes(labels_getter=None)])
-    dataset = ImageDataset(path, transforms=transforms, fields=fields)
+    dataset = ImageDataset(of.path, transforms=transforms, fields=fields)
     loader = DataLoader(dataset, 5, num_workers=2, require_native=True)
 
     def read() -> list[Any]:
@@ -184,7 +216,7 @@ def by_targets(path: Path) -> Callable[[], Any]:
     return read
 
 
-PATHS = [by_loader, by_torch, by_items, by_targets]
+PATHS = [by_loader, by_torch, by_items]
 
 
 def same(found: list[Any], expected: list[Any]) -> bool:
@@ -228,14 +260,22 @@ def outcome(read: Callable[[], list[Any]], expected: list[Any]) -> str:
     return "warning" if told else "silent"
 
 
+def damage_is_found(path: Path) -> bool:
+    """Whether `verify` finds what reading has found."""
+    try:
+        return bool(verify(path, workers=1).problems)
+    except FastdataError:
+        return True
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_flipped_bits(datasets: dict[str, Dataset], container: str) -> None:
     dataset = datasets[container]
-    expected = {path: path(dataset.path)() for path in PATHS}
+    expected = {path: path(dataset)() for path in dataset.paths}
     draw = random.Random(f"{SEED} {container}")
     found: dict[str, list[Any]] = {"same": [], "warning": [], "error": [], "silent": []}
     for _ in range(FLIPS):
-        file, path = dataset.draw(draw), draw.choice(PATHS)
+        file, path = dataset.draw(draw), draw.choice(dataset.paths)
         at, bit = draw.randrange(file.stat().st_size), draw.randrange(8)
 
         def flip(opened: Any, at: int = at, bit: int = bit) -> None:
@@ -245,21 +285,25 @@ def test_flipped_bits(datasets: dict[str, Dataset], container: str) -> None:
             opened.write(bytes([byte ^ 1 << bit]))
 
         with damaged(file, flip):
-            how = outcome(lambda path=path: path(dataset.path)(), expected[path])
+            how = outcome(lambda path=path: path(dataset)(), expected[path])
+            assert how != "error" or damage_is_found(dataset.path), (file, at, bit)
         found[how].append((path.__name__, file.name, at, bit))
     print({how: len(places) for how, places in found.items()})
     assert found["silent"] == []
     assert len(found["error"]) > FLIPS // 3
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize(
+    ("container", "path"),
+    [*product(CONTAINERS, PATHS), *product(PACKED, [by_targets])],
+    ids=lambda one: getattr(one, "__name__", one),
+)
 def test_files_that_change_while_they_are_open(
-    datasets: dict[str, Dataset], container: str, path: Callable[[Path], Callable[[], Any]]
+    datasets: dict[str, Dataset], container: str, path: Callable[[Dataset], Callable[[], Any]]
 ) -> None:
     """Cut off, or overwritten, where they lie: an error that names the file, and no signal."""
     dataset = datasets[container]
-    read = path(dataset.path)
+    read = path(dataset)
     expected = read()
     for file in (dataset.index, dataset.blobs[0], dataset.blobs[-1]):
         size = file.stat().st_size
@@ -310,17 +354,17 @@ def test_files_that_change_while_they_are_read(
 ) -> None:
     """At any moment: what was there, or an error; never a signal."""
     dataset = datasets[container]
-    expected = {path: path(dataset.path)() for path in PATHS}
+    expected = {path: path(dataset)() for path in dataset.paths}
     draw = random.Random(f"{SEED} {container}")
     began = time.perf_counter()
-    by_loader(dataset.path)()
+    by_loader(dataset)()
     usual = time.perf_counter() - began
     found: dict[str, list[Any]] = {"same": [], "warning": [], "error": [], "silent": []}
     for _ in range(CHANGES):
-        file, path = dataset.draw(draw), draw.choice(PATHS)
+        file, path = dataset.draw(draw), draw.choice(dataset.paths)
         data, before = file.read_bytes(), file.stat()
         how: list[str] = []
-        read = path(dataset.path)
+        read = path(dataset)
         timer = at_a_moment(draw, 1.2 * usual, lambda file=file: how.append(change(file, draw)))
         found[outcome(read, expected[path])].append((path.__name__, file.name, how))
         timer.join()
@@ -330,7 +374,7 @@ def test_files_that_change_while_they_are_read(
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     print({how: len(places) for how, places in found.items()})
     assert found["silent"] == []
-    assert all(same(path(dataset.path)(), expected[path]) for path in PATHS)
+    assert all(same(path(dataset)(), expected[path]) for path in dataset.paths)
 
 
 def test_file_systems_that_are_unmounted_while_they_are_read(
@@ -347,10 +391,11 @@ def test_file_systems_that_are_unmounted_while_they_are_read(
         unmount = ["umount", "-l", str(tmp_path)]
         timer = None
         try:
-            container, path = draw.choice(["lmdb", "parquet", "shards"]), draw.choice(PATHS)
-            shutil.copytree(datasets[container].path, tmp_path / "dataset")
-            read = path(tmp_path / "dataset")
-            expected = path(datasets[container].path)()
+            dataset = datasets[draw.choice(["lmdb", "parquet", "shards"])]
+            path = draw.choice(dataset.paths)
+            shutil.copytree(dataset.path, tmp_path / "dataset")
+            read = path(Dataset(tmp_path / "dataset"))
+            expected = path(dataset)()
             timer = at_a_moment(draw, 0.03, lambda: subprocess.run(unmount, check=True))
             counts[outcome(read, expected)] += 1
         finally:

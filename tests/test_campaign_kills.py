@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import archives
 import pytest
 import target_data
 from containers import pack_tree
@@ -31,6 +32,13 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     pack_tree(tmp_path / "tree", tmp_path / "set", "shards", unit_size=30_000)
     pack_tree(tmp_path / "tree", tmp_path / "plain", "lmdb", seek_points=None)
     pack_tree(target_data.source(), tmp_path / "targets", "shards", unit_size=30_000)
+    images = [path.read_bytes() for path in sorted((tmp_path / "tree").rglob("*.jpg"))]
+    samples = [
+        archives.Made(image, n % 3, f"{n} ü", images[-n] if n % 4 else None)
+        for n, image in enumerate(images)
+    ]
+    for kind in archives.KINDS:
+        archives.write(kind, tmp_path / "archives" / kind, samples)
     with WebServer(tmp_path / "set") as server:
         done = subprocess.run(
             [sys.executable, Path(__file__).with_name("kills.py"), tmp_path, server.url,

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from hangs import HANG
 from PIL import Image
+from sources import tar_bytes
 
 CONTAINERS = ["lmdb", "parquet", "shards"]
+IN_PLACE = ["folder", "archives"]
 
 # Ends the process before its n-th step that changes what is on the disk, for every n; a
 # child of its own for each, since nothing of a killed process may help the next.
@@ -24,7 +26,7 @@ import importlib, os, shutil, sys
 from pathlib import Path
 
 from containers import digests, pack_tree
-from fastdata.converters.table import TableImages
+from fastdata.converters import TableImages, WebDataset
 from fastdata.storage.formats.lmdb import LmdbWriter
 
 tree, folder, container = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -47,7 +49,10 @@ def pack_until(step, out):
     os.fsync, os.replace, os.unlink = map(counted, (os.fsync, os.replace, os.unlink))
     os.mkdir, os.rmdir = map(counted, (os.mkdir, os.rmdir))
     LmdbWriter.finish = counted(LmdbWriter.finish)
-    source = TableImages(tree / "table.jsonl", masks=["mask"], formats={"boxes": "xywh"})
+    if container == "archives":
+        source = WebDataset(tree)
+    else:
+        source = TableImages(tree / "table.jsonl", masks=["mask"], formats={"boxes": "xywh"})
     pack_tree(source, out, container, unit_size=8_000)
 
 
@@ -95,10 +100,13 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
         row["mask"] = str(path.with_suffix(".png").relative_to(tree)) if number % 4 else None
         lines.append(json.dumps(row))
     (tree / "table.jsonl").write_text("\n".join(lines))
+    few = sorted(tree.glob("*/[0-2].*"), key=lambda path: path.name)
+    members = [(path.name, path.read_bytes()) for path in few]
+    (tree / "few.tar").write_bytes(tar_bytes(members))
     return tree
 
 
-@pytest.mark.parametrize("container", [*CONTAINERS, "folder"])
+@pytest.mark.parametrize("container", [*CONTAINERS, *IN_PLACE])
 def test_killed_before_every_step(few: Path, tmp_path: Path, container: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _EVERY_STEP, few, tmp_path, container],
@@ -108,4 +116,4 @@ def test_killed_before_every_step(few: Path, tmp_path: Path, container: str) -> 
         timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > (10 if container == "folder" else 20)
+    assert int(done.stdout) > (10 if container in IN_PLACE else 20)

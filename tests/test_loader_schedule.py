@@ -17,10 +17,10 @@ from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sample
 from fastdata.plan.sharding import Epoch  # noqa: E402
 
 
-def cut(order: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[np.ndarray, int]]:
+def cut(order: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
     at = 0
     for size in sizes:
-        yield np.array(order[at : at + size], np.int64), at + size
+        yield np.array(order[at : at + size], np.int64), at + size, 0
         at += size
 
 
@@ -161,18 +161,18 @@ def test_batches_of_an_order() -> None:
     plan = Epoch(23, 4, 1, 2, start=3)
     order = make_order("random", 23, 5, 1)
     found = list(ordered(plan, order))
-    assert [len(indices) for indices, _ in found] == [4, 4, 2]
-    assert [position for _, position in found] == [11, 19, 23]
+    assert [len(indices) for indices, _, _ in found] == [4, 4, 2]
+    assert [position for _, position, _ in found] == [11, 19, 23]
     assert found[0][0].tolist() == order(np.arange(7, 11)).tolist()
 
 
 def test_batches_of_a_sampler() -> None:
     batches = [[0, -1], [torch.tensor(3)], (np.int64(2), 1)]
-    assert [indices.tolist() for indices, _ in sampled(batches, 5)] == [[0, 4], [3], [2, 1]]
+    assert [indices.tolist() for indices, _, _ in sampled(batches, 5)] == [[0, 4], [3], [2, 1]]
     again = [[4, 4, -1], [0, 4]]
-    assert [draws.tolist() for draws, _ in sampled(again, 5)] == [[4, 9, 14], [0, 19]]
+    assert [draws.tolist() for draws, _, _ in sampled(again, 5)] == [[4, 9, 14], [0, 19]]
     once = sampled(again, 5, replacing=False)
-    assert [draws.tolist() for draws, _ in once] == [[4, 4, 4], [0, 4]]
+    assert [draws.tolist() for draws, _, _ in once] == [[4, 4, 4], [0, 4]]
     for wrong in (5, -6):
         with pytest.raises(IndexError, match=f"sample {wrong} of 5"):
             list(sampled([[0, wrong]], 5))

@@ -14,7 +14,7 @@ from loader_data import SAMPLES, dataset, images, same
 from test_concat import SMALL, broken, image_folder, shifted
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata import DataLoader, ImageDataset, Mixture, RepeatSampler
+from fastdata import DataLoader, ImageDataset, Mixture, RepeatSampler, TokenBudgetBatches
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.transforms import (
     CenterCrop,
@@ -402,6 +402,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "nested": (lambda: Mixture({"a": mixed()}), "'a' is a Mixture"),
     "shuffle": (lambda: loader_of(mixed(), shuffle=True), "Leave both out"),
     "order": (lambda: loader_of(mixed(), order="quasi-random"), "Leave both out"),
+    "batches": (
+        lambda: loader_of(
+            mixed(), 1, batch_sampler=TokenBudgetBatches(mixed(), np.ones(200, int), 5)
+        ),
+        "other rows in each epoch",
+    ),
     "fields": (lambda: mixed(fields=("caption",)).fields, "'a' have no 'caption'"),
     "unlike": (
         lambda: loader_of(Mixture({"a": images(SMALL), "b": images(Resize((8, 8)))})),

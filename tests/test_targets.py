@@ -321,11 +321,22 @@ def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> N
     assert loader(labels_getter=None).explain().startswith("native")
 
 
-def test_a_joint_transform_needs_the_image(packed: Path, v2: Any) -> None:
-    steps = v2.Compose([v2.Resize((32, 32)), v2.ToImage()])
-    with pytest.raises(UsageError, match="has no image"):
-        ImageDataset(packed, transforms=steps, fields=("boxes", "labels"))
-    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
-    with pytest.raises(UsageError, match="has no image"):
-        dataset.fields = ("boxes",)
-    assert dataset.fields == _FIELDS
+def test_two_fields_of_boxes_are_refused(v2: Any, tmp_path: Path) -> None:
+    """The core moves one of them."""
+    Image.new("RGB", (40, 30)).save(tmp_path / "0.png")
+    row = {"path": "0.png", "boxes": [[1.0, 2.0, 30.0, 20.0]], "faces": [[5.0, 6.0, 9.0, 9.5]]}
+    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed")
+
+    def mean(fields: dict[str, Any]) -> None:
+        for field in fields["fields"]:
+            if field["name"] in ("boxes", "faces"):
+                field["format"] = "xyxy"
+
+    edit_manifest(tmp_path / "packed", mean)
+    names = ("image", "boxes", "faces")
+    with pytest.raises(UsageError, match=r"one field of boxes .* has boxes and faces"):
+        ImageDataset(tmp_path / "packed", transforms=v2.ToImage(), fields=names)
+    dataset = ImageDataset(tmp_path / "packed", transforms=v2.ToImage(), fields=names[:2])
+    with pytest.raises(UsageError, match=r"has boxes and faces"):
+        dataset.fields = names
+    assert dataset.fields == names[:2]

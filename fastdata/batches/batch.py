@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ class Settings:
         check: Whether to check checksums.
         dct_scaling: See `fastdata.decode.decode_jpeg`.
         limits: Limits of an image's cost.
-        tells_fallback: Whether to warn of the next sample that Pillow decodes.
+        told_fallback: Set once a sample that Pillow decodes was warned of; others may share it.
         reader: Reader of the targets that follow the image, if a joint transform has any.
         part_of: Returns each row's part, by which its recipe is one of the ``parts`` of the recipe.
     """
@@ -53,7 +54,7 @@ class Settings:
     check: bool
     dct_scaling: bool
     limits: Limits
-    tells_fallback: bool = True
+    told_fallback: Event = field(default_factory=Event)
     reader: TargetReader | None = None
     part_of: Callable[[Indices], Indices] | None = None
 

@@ -434,6 +434,60 @@ class Pipelines:
             one.close()
 
 
+class SizedPipelines(Pipelines):
+    """Pipelines of batches of several sizes, which go to those of their size class.
+
+    Args:
+        several: Pipelines of each size class, of the same fields.
+    """
+
+    def __init__(self, several: Sequence[Pipelines]) -> None:
+        self._several = several
+        self.reader = several[0].reader
+
+    def begin(self, planned: Planned, key: int) -> Batch:
+        """See `Pipeline.begin`."""
+        return self._several[planned.size].begin(planned, key)
+
+    def advance(self, batch: Batch) -> None:
+        """See `Pipeline.advance`."""
+        self._of(batch).advance(batch)
+
+    def ready(self, batch: Batch) -> bool:
+        """See `Pipeline.ready`."""
+        return self._of(batch).ready(batch)
+
+    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """See `Pipeline.finish`."""
+        return self._of(batch).finish(batch, deadline)
+
+    def image(self, batch: Batch, field: str = "image") -> Any:
+        """See `Pipelines.image`."""
+        return self._of(batch).image(batch, field)
+
+    def target(self, batch: Batch, name: str) -> tuple[Column | None, Moved] | None:
+        """See `Pipelines.target`."""
+        return self._of(batch).target(batch, name)
+
+    def samples(
+        self, batch: Batch, field: str = "image", lend: Callable[[Any], list[Any]] = list
+    ) -> list[Any]:
+        """See `Pipelines.samples`."""
+        return self._of(batch).samples(batch, field, lend)
+
+    def cancel(self, batch: Batch) -> None:
+        """See `Pipeline.cancel`."""
+        self._of(batch).cancel(batch)
+
+    def close(self) -> None:
+        """See `Pipeline.close`."""
+        for one in self._several:
+            one.close()
+
+    def _of(self, batch: Batch) -> Pipelines:
+        return self._several[batch.planned.size]
+
+
 def open_pipelines(
     source: Source,
     fields: Sequence[str],

@@ -285,8 +285,8 @@ class Pipeline:
             self._source.declined(int(batch.planned.indices[slot]), found.verdict.code)
             if found.error is not None:
                 batch.failed.setdefault(slot, found.error)
-            elif found.decoder == PILLOW and self._settings.tells_fallback:
-                self._settings.tells_fallback = False
+            elif found.decoder == PILLOW and not self._settings.told_fallback.is_set():
+                self._settings.told_fallback.set()
                 self._tell_fallback(batch, slot, found)
         for slot, redrawn in batch.redrawn.items():
             assert batch.moved is not None

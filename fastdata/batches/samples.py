@@ -20,15 +20,16 @@ from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
-from fastdata.batches.targets import GEOMETRY, reader_of
+from fastdata.batches.targets import GEOMETRY, joint_of, reader_of
 from fastdata.errors import UsageError
+from fastdata.plan.batches import SizedBatch
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
 from fastdata.transforms.outcomes import Refusal, of_any_size
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.schedule import Varying, of_size, present_size
 
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
@@ -117,7 +118,8 @@ def require_known(
         joint: Whether there is a joint transform.
 
     Raises:
-        UsageError: It has not, they are no names, or a joint transform has no image.
+        UsageError: It has not, they are no names, or a joint transform has no image, or two fields
+            of boxes or of points.
     """
     of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
     besides = [*BESIDES, *(of_joint if joint else [])]
@@ -133,6 +135,13 @@ def require_known(
             f"{where}: transforms= takes (image, target), and fields={names!r} has no image",
             'Name "image" in fields=, or leave transforms= out.',
         )
+    for kind in ("boxes", "points") if joint else ():
+        if len(several := joint_of([*known.values()], names).names(kind)) > 1:
+            raise UsageError(
+                f"{where}: transforms= moves one field of {kind} with the image, and "
+                f"fields={names!r} has {' and '.join(several)}",
+                "Name one of them, or concatenate them when you pack.",
+            )
 
 
 def chosen_fields(
@@ -187,8 +196,8 @@ def value_of(source: Source, name: str, row: int) -> Any:
 class NativeSamples(ABC):
     """Dataset whose samples the core decodes, several at a time."""
 
-    # The decoder with the transforms that it has; None if not made yet.
-    _decoder: tuple[Any, SampleDecoder | None] | None = None
+    # The decoder with the transforms that it has, by size of batches; None if none was made yet.
+    _decoder: dict[Any, tuple[Any, SampleDecoder | None]] | None = None
 
     @abstractmethod
     def described(self) -> Images | NotKnown:
@@ -214,24 +223,29 @@ class NativeSamples(ABC):
             IndexError: There is no such sample.
             FastdataError: As ``__getitem__``.
         """
-        decoder = self.decoder
-        if decoder is None:
-            return [self[index] for index in indices]
-        return decoder.samples(indices)
+        with of_size(indices.size if isinstance(indices, SizedBatch) else None):
+            decoder = self.decoder
+            if decoder is None:
+                return [self[index] for index in indices]
+            return decoder.samples(indices)
 
     @property
     def decoder(self) -> SampleDecoder | None:
         """Decoder with the current transforms; None if the core does not know even the crop."""
-        further = getattr(self, "further_transforms", {})
+        further, joint = getattr(self, "further_transforms", {}), getattr(self, "transforms", None)
         transforms = [
-            one.current if isinstance(one, Schedule) else one
-            for one in (getattr(self, "transform", None), *further.values())
+            one.current if isinstance(one, Varying) else one
+            for one in (getattr(self, "transform", None), *further.values(), joint)
         ]
-        transforms += [getattr(self, name, None) for name in ("target_transform", "transforms")]
-        chosen = [*transforms, *further, *(getattr(self, name, 0) for name in ("fields", "epoch"))]
-        if self._decoder is None or self._decoder[0] != chosen:
-            self._decoder = chosen, _decoder_of(self.described())
-        return self._decoder[1]
+        target = getattr(self, "target_transform", None)
+        about = (getattr(self, name, 0) for name in ("fields", "epoch"))
+        chosen = [*transforms, target, *further, *about]
+        if self._decoder is None:
+            self._decoder = {}
+        size = present_size()
+        if size not in self._decoder or self._decoder[size][0] != chosen:
+            self._decoder[size] = chosen, _decoder_of(self.described())
+        return self._decoder[size][1]
 
 
 def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
@@ -244,7 +258,8 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
         if isinstance(recipe, Refusal):
             return None
         about = options.check, options.dct_scaling, options.limits
-        settings[name] = Settings(recipe, *about, tells_fallback=False)
+        settings[name] = Settings(recipe, *about)
+        settings[name].told_fallback.set()
     settings["image"].reader = reader_of(images)
     if settings["image"].recipe.parts:
         settings["image"].part_of = images.part_of

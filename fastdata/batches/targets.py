@@ -111,6 +111,21 @@ class Geometry(NamedTuple):
     source_size: torch.Tensor
     size: torch.Tensor
 
+    @property
+    def crop(self) -> torch.Tensor:
+        """Upper left corner of the crop, (top, left) in pixels of the resized image; int64.
+
+        Shape (2,) or (N, 2). For images that were resized, cropped and flipped, as SDXL is told.
+        """
+        import torch  # here, as listing and converting datasets needs none
+
+        matrix, size = self.matrix, self.size.to(self.matrix.dtype)
+        corners = []
+        for row, side in ((1, 1), (0, 0)):
+            scale, offset = matrix[..., row, row], matrix[..., row, 2]
+            corners.append((offset - size[..., side]).where(scale < 0, -offset))
+        return torch.stack(corners, -1).round().to(torch.int64)
+
 
 class TargetReader:
     """Reader of targets, from columns to what follows an image.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location
-from fastdata.cli.packing import pack_all, source_name
+from fastdata.cli.locations import Location, named, require_url
+from fastdata.cli.packing import require_out, tell
 from fastdata.cli.packing_options import comma_separated, running
-from fastdata.converters.indexing import kinds, source_of
+from fastdata.cli.progress import ProgressReport
+from fastdata.converters.appending import PART_FILES
+from fastdata.converters.encode import ORIGINAL
+from fastdata.converters.indexing import index, kinds
+from fastdata.executors import keep_freed_memory
+from fastdata.remote.urls import is_url
 
 
 @click.command("index")
@@ -35,9 +40,28 @@ from fastdata.converters.indexing import kinds, source_of
     help="Index where decoding may start in each JPEG, too: crops load several times faster. "
     "`fastdata seek-points` adds them later.",
 )
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add the tars that the index in --out lacks, as a new part of it.",
+)
+@click.option(
+    "--part-files",
+    type=int,
+    default=PART_FILES,
+    show_default=True,
+    metavar="N",
+    help="Most tars of a part: an index of more has several.",
+)
 @running
 def command(
-    source: Path | str, out: str, kind: str | None, fields: list[str] | None, **options: Any
+    source: Path | str,
+    out: str,
+    kind: str | None,
+    fields: list[str] | None,
+    as_json: bool,
+    storage_options: dict[str, Any] | None,
+    **options: Any,
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
@@ -49,10 +73,24 @@ def command(
     Examples:
       $ fastdata index imagenet/train --out train-index
       $ fastdata index imagenet/train --out train-index --seek-points --force
+      $ fastdata index crawl-2026 --out crawl-index --append
     """
-    given = {} if fields is None else {"fields": fields}
-    opened = partial(
-        source_of, source, kind=kind, storage_options=options["storage_options"], **given
+    require_out(out)
+    place: Path | str = out if is_url(out) else Path(out)
+    require_url(storage_options, place, source)
+    keep_freed_memory()
+    begun = time.monotonic()
+
+    def reporting(part: str) -> ProgressReport:
+        return ProgressReport(", ".join(filter(None, (f"indexing {named(place)}", part))))
+
+    packed = index(
+        source,
+        place,
+        kind=kind,
+        reporting=reporting,
+        storage_options=storage_options,
+        source={} if fields is None else {"fields": fields},
+        **options,
     )
-    name, same = source_name(source), {"container": None, "order": None, "seed": None}
-    pack_all(name, source, {"": opened}, {**options, **same, "out": out})
+    tell(packed, time.monotonic() - begun, ORIGINAL, as_json)

@@ -11,7 +11,6 @@ from typing import Any
 from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
-from fastdata.converters.indexing import container_of
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
@@ -37,10 +36,7 @@ def pack_all(
     sources: Mapping[str, Callable[[], Source]],
     options: dict[str, Any],
 ) -> None:
-    """Pack each split; after bad images in one, go on with the next.
-
-    Without a container in ``options``, images are indexed where they are.
-    """
+    """Pack each split; after bad images in one, go on with the next."""
     out, local = options.pop("out"), options.pop("local")
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
@@ -48,8 +44,8 @@ def pack_all(
             f"{' and '.join(sources)}",
             "Choose one by --split, or put {split} into --out.",
         )
-    if out is not None and not out.strip():
-        raise UsageError("--out is empty", "Name a folder or a URL, or leave --out out.")
+    if out is not None:
+        require_out(out)
     keep_freed_memory()
     orders = {
         split: options["order"] or default_order(options["container"], {"split": split})
@@ -76,11 +72,17 @@ def pack_all(
         raise failure
 
 
+def require_out(out: str) -> None:
+    """Raise UsageError for an empty --out, like an unset shell variable."""
+    if not out.strip():
+        raise UsageError("--out is empty", "Name a folder or a URL, or leave --out out.")
+
+
 def _pack_one(
     out: Path | str,
     open_source: Callable[[], Source],
     *,
-    container: str | None,
+    container: str,
     encoding: str = "original",
     max_side: int | None = None,
     quality: int | None = None,
@@ -89,18 +91,21 @@ def _pack_one(
 ) -> None:
     encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
-    doing = "indexing" if container is None else "packing"
-    with ProgressReport(f"{doing} {named(out)}") as progress:
+    with ProgressReport(f"packing {named(out)}") as progress:
         source = open_source()
         packed = pack(
             source,
             out,
-            container=container or container_of(source),
+            container=container,
             encoding=encoded,
             progress=progress,
             **options,
         )
-    seconds = time.monotonic() - begun
+    tell(packed, time.monotonic() - begun, encoded, as_json)
+
+
+def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> None:
+    """Print the summary of packing, or of indexing."""
     if as_json:
         print_json(_facts(packed, seconds))
     else:

@@ -1,12 +1,13 @@
-"""``fastdata seek-points``: add seek points to a packed dataset."""
+"""``fastdata seek-points``: add seek points to a dataset with an index."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fastdata.cli.locations import Location, json_option, named, print_json, say
+from fastdata.cli.locations import Location, json_option, named, print_json, say, storage_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import UsageError
 from fastdata.maintenance.seek_points import add_seek_points
@@ -21,14 +22,21 @@ from fastdata.text import human_count
 )
 @click.option("--remove", is_flag=True, help="Remove the seek points instead.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
+@storage_options
 @json_option
 def command(
-    dataset: Path | str, stride: int, remove: bool, workers: int | None, as_json: bool
+    dataset: Path | str,
+    stride: int,
+    remove: bool,
+    workers: int | None,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
 ) -> None:
     """Add seek points to DATASET, or remove them.
 
     A seek point is a position in a JPEG at which a decoder can start. The images themselves do not
     change. `fastdata convert` adds seek points while it packs, unless --no-seek-points is given.
+    Those that loaders have learnt are taken as they are.
 
     \b
     Examples:
@@ -42,7 +50,11 @@ def command(
         )
     with ProgressReport(f"seek points of {dataset}") as progress:
         made = add_seek_points(
-            dataset, stride=None if remove else stride, workers=workers, progress=progress.images
+            dataset,
+            stride=None if remove else stride,
+            workers=workers,
+            progress=progress.images,
+            storage_options=storage_options,
         )
     if as_json:
         print_json({"path": dataset, **made._asdict()})

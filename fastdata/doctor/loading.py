@@ -78,6 +78,7 @@ def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
             staged=False,
             check=opened.dataset.check,
             dct_scaling=opened.dataset.dct_scaling,
+            cache=Cache(bytes=0),  # a diagnosis writes nothing into the dataset
         )
     try:
         from torchvision.datasets import ImageFolder

@@ -87,7 +87,7 @@ class Told(Iterator[Any]):
         state: Accelerate's ``GradientState``.
         length: Number of its batches.
         remainder: Samples in the last batches of all ranks together, without repeated ones; 0
-            if the batches are full.
+            if the batches are full, -1 if it is not known.
 
     Attributes:
         end_of_dataloader: Whether the last batch has been taken.
@@ -152,11 +152,16 @@ def taking_apart() -> str | None:
 _FRAMES = 4
 
 
-def told(batches: Iterator[Any], plan: Epoch) -> Iterator[Any]:
-    """Return the pass, tracked by Accelerate if this process has an ``Accelerator``."""
+def told(batches: Iterator[Any], plan: Epoch | None) -> Iterator[Any]:
+    """Return the pass, tracked by Accelerate if this process has an ``Accelerator``.
+
+    Without a plan, the samples of its last batches are not known.
+    """
     module = sys.modules.get("accelerate.state")
     if module is None or not module.GradientState._shared_state:
         return batches
+    if plan is None:
+        return Told(batches, module.GradientState(), len(batches), -1)  # type: ignore[arg-type]
     step = plan.world_size * plan.batch_size
     remainder = 0 if plan.drop_last else (plan.samples - plan.start) % step
     return Told(batches, module.GradientState(), len(plan), remainder)

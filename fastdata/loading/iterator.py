@@ -247,7 +247,9 @@ class NativeIterator(Iterator[Any]):
             except SampleError as error:
                 cause = errors[slots[0]]
                 raise SampleError(f"{error.what}; the last was: {cause.what}", cause.hint) from None
-            patch = self._pipeline.begin(schedule.numbering.plan(draws), self._key)
+            patch = self._pipeline.begin(
+                schedule.numbering.plan(draws, size=planned.size), self._key
+            )
             found = self._wait(patch)
             self._name(found)
             schedule.exclude(patch.planned.indices[list(found)].tolist())

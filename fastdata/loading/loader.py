@@ -25,12 +25,13 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
-from fastdata.loading.config import LoaderConfig
-from fastdata.loading.images import PrefixDataset, leaves, reads_remotely, recognise
+from fastdata.loading.config import Choice, LoaderConfig
+from fastdata.loading.images import PrefixDataset, leaves, reads_remotely
 from fastdata.loading.mixture import Mixture, group_of, mixtures_in
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import warn_of_neighbours
 from fastdata.loading.noticing import in_memory, notice
+from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_of
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
@@ -44,12 +45,13 @@ from fastdata.loading.torchs import (
     zero_invalid,
 )
 from fastdata.machine import cpus_for_this_rank
+from fastdata.plan.batches import PlanState
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
-from fastdata.plan.schedule import Indices, ordered, sampled
-from fastdata.plan.sharding import Epoch
+from fastdata.plan.schedule import Drawn, ordered, sampled
+from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.schedule import BySize, Schedule
 
 T = TypeVar("T", covariant=True)
 
@@ -223,7 +225,10 @@ class DataLoader(Resumable[T], Generic[T]):
         try:
             self._config = LoaderConfig(batched=batched, **own, **torchs)
             # Before torch's constructor, which warns of too many workers: threads are none.
-            self._choice = self._config.choose(recognise(dataset))
+            if isinstance(batch_sampler, PlannedBatches):
+                batch_sampler.join(seed, self._config.ranks, dataset, on_error)
+                self._planned = batch_sampler
+            self._choose(dataset)
         except UsageError:
             let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
@@ -232,7 +237,7 @@ class DataLoader(Resumable[T], Generic[T]):
             let_torch_refuse(dataset, batch_size, torchs | unread)
             torchs["sampler"] = sampler = None  # replaced by this rank's share of it
         self._own_order = sampler is None and batch_sampler is None
-        self._ranks = self._config.ranks
+        self._ranks = self._config.ranks if self._planned is None else self._planned.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
         if sharded is not None:
             sampler, shuffle = sharded, None
@@ -247,9 +252,7 @@ class DataLoader(Resumable[T], Generic[T]):
         """Return the sampler for this loader's order, seed or share; None if torch's will do."""
         order, seed, planned = self._config.order, self.seed, self._row_sampler
         given = shuffle or order not in (None, "sequential")
-        group = 1
-        if self._own_order:
-            group = group_of(dataset, planned, batch_size, ordered=given)
+        group = group_of(dataset, planned, batch_size, given) if self._own_order else 1
         if seed is not None and not self._own_order and self._choice.path != "native":
             raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
         self._order_by_default = (
@@ -257,14 +260,12 @@ class DataLoader(Resumable[T], Generic[T]):
         )
         if self._order_by_default:
             order = QuasiRandom()
+        if self._planned is not None and order is None:
+            return None
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
         sharded = self._ranks is not None and not stream
-        if (
-            planned is None
-            and order is None
-            and not sharded
-            and (seed is None or not self._own_order)
-        ):
+        asked = planned is not None or order is not None or sharded
+        if not asked and (seed is None or not self._own_order):
             return None
         if not self._own_order or (planned is not None and order is not None):
             raise UsageError(
@@ -274,6 +275,16 @@ class DataLoader(Resumable[T], Generic[T]):
         sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, *about)
         warn_of_neighbours(dataset, sampler.order)
         return sampler
+
+    def _choose(self, dataset: Any) -> None:
+        """Choose the path; with a `BySize`, for each size class of the batches."""
+        sizes: Sequence[tuple[int, int] | None] = ()
+        if any(isinstance(one, BySize) for one in transforms_of(dataset)):
+            sizes = () if self._planned is None else self._planned.plan.sizes
+        found = [self._config.choose(recognise_any(dataset, size)) for size in sizes or (None,)]
+        # They differ in their sizes alone.
+        self._choice = next((one for one in found if one.path != "native"), found[0])
+        self._sized = found if sizes else []
 
     def _open(self) -> None:
         """Prepare the path; read nothing before the first ``iter``."""
@@ -291,6 +302,16 @@ class DataLoader(Resumable[T], Generic[T]):
             assert choice.images is not None
             assert choice.recipe is not None
             self._native = self._native_path(choice.images, choice.recipe, self._config)
+            if self._sized and type(self._native) is not NativePath:
+                hint = "Take fastdata.DataLoader, or batches of one size."
+                raise UsageError("a BySize needs the core's own decoder", hint)
+            self._native.differ([self._path_of(one) for one in self._sized])
+
+    def _path_of(self, choice: Choice) -> NativePath:
+        """Return the native path of batches of one size."""
+        assert choice.images is not None
+        assert choice.recipe is not None
+        return NativePath(choice.images, choice.recipe, self._config)
 
     def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
         """Return the native path; a subclass may decode by other means."""
@@ -318,6 +339,8 @@ class DataLoader(Resumable[T], Generic[T]):
             return batches
         # Only native passes record progress; ignore what an earlier one left.
         progress = None if self._native is None else self._progress
+        if self._planned is not None:
+            return told(batches, None)
         start = 0 if progress is None else progress.position
         return told(batches, self._plan(start))
 
@@ -326,6 +349,8 @@ class DataLoader(Resumable[T], Generic[T]):
 
         For an `IterableDataset` it is torch's estimate, which takes no account of workers.
         """
+        if self._planned is not None:
+            return self._planned.length(self._epoch if self._resume is None else self._resume.epoch)
         if not self._shares_stream:
             return super().__len__()
         samples = len(self.dataset)  # type: ignore[arg-type]
@@ -348,10 +373,11 @@ class DataLoader(Resumable[T], Generic[T]):
         for one in followers:
             one.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
         images = self._choice.images
-        if images is not None and not images.equals(found := recognise(self.dataset)):
+        size = self._planned.plan.sizes[0] if self._sized and self._planned is not None else None
+        if images is not None and not images.equals(recognise_any(self.dataset, size)):
             before, told_before = self._native, self._choice.reason
             # Its transform, or its samples, are others now.
-            self._choice = self._config.choose(found)
+            self._choose(self.dataset)
             self._open()
             if self._choice.reason != told_before:
                 self._tell_slow_path()
@@ -410,18 +436,26 @@ class DataLoader(Resumable[T], Generic[T]):
         resume, self._resume = self._resume, None
         samples = len(native)
         if resume is None:
-            resume = self._state(self._epoch_seed(), self._epoch, 0)
+            resume = self._beginning()
         # From now on, frameworks and users may read the epoch or set another one.
         self._epoch = resume.epoch + 1
         key = epoch_key(resume.seed, self._numbered(resume.epoch))
-        batches: Iterator[tuple[Indices, int]]
+        batches: Iterator[Drawn]
         length: int | None
         among = None
-        if self._own_order:
+        planned = self._planned
+        if planned is not None:
+            planned.join(None, None, self.dataset, self.on_error)  # they may be others now
+            assert isinstance(resume, PlanState)
+            rank, world_size = planned.ranks or (0, 1)
+            rest = planned.plan.rest(key, world_size, resume.position)
+            batches, length, planned.epoch = rest.batches(rank), len(rest), resume.epoch
+        elif self._own_order:
+            assert isinstance(resume, State)
             assert self.batch_size is not None
             plan, numbered = self._plan(resume.position), self._numbered(resume.epoch)
             if isinstance(self.sampler, ShardedSampler):
-                order = self.sampler.order_of(resume.seed, resume.epoch, numbered)
+                order = self.sampler.order_of(resume.seed, numbered)
             else:
                 order = make_order(resume.order, samples, resume.seed, numbered)
             batches, length = ordered(plan, order, samples), len(plan)
@@ -440,8 +474,9 @@ class DataLoader(Resumable[T], Generic[T]):
         self._progress = Progress(resume.seed, resume.epoch, resume.position)
         # On a device, a state must not count what was only sent ahead.
         sent = replace(self._progress) if self._choice.where is not None else self._progress
+        of_sampler = not self._own_order and planned is None
         passing = batches, key, sent, length
-        started = native.start(*passing, sampler=not self._own_order, among=among)
+        started = native.start(*passing, sampler=of_sampler, among=among)
         return self._on_device(started, ProgressTracker(sent, self._progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
@@ -454,7 +489,8 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def _numbered(self, epoch: int) -> int:
         """Return the epoch for random numbers: 0 with a drawn seed, which serves one epoch."""
-        return epoch if self.seed is not None or self._ranks is not None else 0
+        planned = self._planned is not None or self._row_sampler is not None
+        return epoch if planned or self.seed is not None or self._ranks is not None else 0
 
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
         """Return torch's loader over the same dataset; the same one for every epoch."""
@@ -469,26 +505,21 @@ class DataLoader(Resumable[T], Generic[T]):
         """Advance fastdata's own sampler to the next epoch, on torch's paths."""
         if isinstance(self.sampler, ShardedSampler) and self._own_order:
             self.sampler.seed = self._epoch_seed()
-            planned = self._row_sampler is not None
-            self.sampler.epoch = self._epoch if planned else self._numbered(self._epoch)
+            self.sampler.epoch = self._numbered(self._epoch)
+        if self._planned is not None:
+            self._planned.epoch = self._epoch
         self._epoch += 1
 
     @property
     def _schedules(self) -> list[Schedule]:
         """Schedules of the dataset's transforms."""
-        found = []
-        for one in leaves(self.dataset):
-            further = getattr(one, "further_transforms", {}).values()
-            for transform in (getattr(one, "transform", None), *further):
-                if isinstance(transform, Schedule):
-                    found.append(transform)
-        return found
+        return [one for one in transforms_of(self.dataset) if isinstance(one, Schedule)]
 
     def _warn_unsharded(self) -> None:
         if (
             self._warned_unsharded
             or isinstance(self.dataset, torch.utils.data.IterableDataset)
-            or not self._own_order
+            or not (self._own_order or self._planned is not None)
             or self._ranks is not None
             or not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         ):
@@ -524,6 +555,7 @@ class DataLoader(Resumable[T], Generic[T]):
             order = f"that of the {type(self._row_sampler).__name__}"
         elif self._own_order and isinstance(self.dataset, Mixture):
             order = "that of the Mixture"
+        order = order if self._planned is None else f"that of {self._planned!r}"
         if self._order_by_default:
             order += (
                 ", the default where a remote dataset is shuffled: neighbours are fetched together "
@@ -531,6 +563,8 @@ class DataLoader(Resumable[T], Generic[T]):
             )
         kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
+        if self._sized:
+            path += f"\nsizes: {len(self._sized)}; this is told of the first"
         schedules = self._schedules
         return f"{path}\nschedule: this is epoch {schedules[0].epoch}'s" if schedules else path
 
@@ -545,13 +579,13 @@ class DataLoader(Resumable[T], Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         # Threads and files; and what depends on modules that may not be there.
-        for name in ("_native", "_inner", "_choice"):
+        for name in ("_native", "_inner", "_choice", "_sized"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._choice = self._config.choose(recognise(self.dataset))
+        self._choose(self.dataset)
         self._open()
 
 

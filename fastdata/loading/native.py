@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,12 @@ import torch
 
 from fastdata.batches.batch import Settings
 from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
+from fastdata.batches.further import (
+    Pipelines,
+    SizedPipelines,
+    blobs_among,
+    open_pipelines,
+)
 from fastdata.batches.helpers import helper_threads
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline, plan_fetches
@@ -25,7 +30,7 @@ from fastdata.errors import warn
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
-from fastdata.plan.schedule import Indices, Numbering, Schedule
+from fastdata.plan.schedule import Drawn, Numbering, Schedule
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.outcomes import of_any_size
@@ -65,6 +70,7 @@ class NativePath:
         self._engine: Engine | None = None
         self._pool: BufferPool | None = None
         self._bad: set[int] = set()
+        self._by_size: Sequence[NativePath] = ()
         self.counters: Counters | None = None
 
     @property
@@ -93,11 +99,17 @@ class NativePath:
         self._engine, self._pool = other._engine, other._pool
         if other._images.opens_as(self._images):
             self._source, self._bad = other._source, other._bad
-            self._settings.tells_fallback = other._settings.tells_fallback
+            self._settings.told_fallback = other._settings.told_fallback
+
+    def differ(self, by_size: Sequence[NativePath]) -> None:
+        """Decode batches of each size class as another path does, from the same source."""
+        self._by_size = by_size
+        for one in by_size:
+            one._settings.told_fallback = self._settings.told_fallback
 
     def start(
         self,
-        batches: Iterator[tuple[Indices, int]],
+        batches: Iterator[Drawn],
         key: int,
         progress: Progress,
         length: int | None,
@@ -108,7 +120,7 @@ class NativePath:
         """Start a pass.
 
         Args:
-            batches: (draws, position after) of each batch.
+            batches: The batches.
             key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
             progress: Start of the pass; it is updated.
             length: Number of batches; None if unknown.
@@ -119,7 +131,9 @@ class NativePath:
         skipping = config.on_error == "skip"
         numbering = self._numbering
         bad = self._bad if skipping else set()
-        fetches = partial(plan_fetches, self._settings, numbering, key) if self.in_part else None
+        fetches = None
+        if self.in_part and not self._by_size:
+            fetches = partial(plan_fetches, self._settings, numbering, key)
         blobs = blobs_among(self.source, self._fields)
         remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
         if remote is not None:
@@ -135,7 +149,11 @@ class NativePath:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(config.num_workers)
         self.counters = Counters(max(config.num_workers, 1), remote=remote)
-        pipeline = self._pipelines(pool, engine, helpers, self.counters, remote)
+        about = pool, engine, helpers, self.counters, remote
+        for one in self._by_size:
+            one._source = self.source
+        several = [one._pipelines(*about) for one in self._by_size or (self,)]
+        pipeline = SizedPipelines(several) if self._by_size else several[0]
 
         def close() -> None:
             if remote is not None:

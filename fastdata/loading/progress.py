@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fastdata.device.delivery import Tracker
 from fastdata.loading.seeding import seeded
@@ -16,14 +17,15 @@ class Progress:
     Attributes:
         seed: Seed of the epoch's order and crops.
         epoch: Number of the epoch.
-        position: Number of the order's positions delivered, by all ranks together.
+        position: Number of the order's positions delivered, by all ranks together; of a plan of
+            batches as it has it.
         ended: Whether all batches have been delivered.
         batch_key: Key of the draws for the batch delivered last.
     """
 
     seed: int
     epoch: int
-    position: int
+    position: Any
     ended: bool = False
     batch_key: int = 0
 

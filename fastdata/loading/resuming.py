@@ -14,12 +14,15 @@ from fastdata.errors import UsageError, warn
 from fastdata.loading.accelerate import LeftAlone
 from fastdata.loading.config import Choice
 from fastdata.loading.mixture import group_of, mixtures_in
+from fastdata.loading.planned import PlannedBatches
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.samplers import PlannedSampler
+from fastdata.plan.batches import PlanState
 from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
 from fastdata.plan.sharding import Epoch, State
+from fastdata.plan.table import PlanTable, table_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
@@ -39,7 +42,8 @@ class Resumable(LeftAlone[T], Generic[T]):
     _own_order: bool
     _row_sampler: PlannedSampler | None = None
     _epoch = 0
-    _resume: State | None = None
+    _resume: State | PlanState | None = None
+    _planned: PlannedBatches | None = None
     _progress: Progress | None = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -53,8 +57,9 @@ class Resumable(LeftAlone[T], Generic[T]):
 
     def _follow_sampler(self) -> None:
         """Begin the epoch that a framework has set on the sampler."""
-        if isinstance(self.sampler, ShardedSampler) and self.sampler.asked:
-            self._begin_epoch(self.sampler.epoch)
+        for one in (self.sampler, self._planned):
+            if isinstance(one, (ShardedSampler, PlannedBatches)) and one.asked:
+                self._begin_epoch(one.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
         if self._resume is None or self._resume.epoch != epoch:
@@ -63,8 +68,9 @@ class Resumable(LeftAlone[T], Generic[T]):
                 # The iterator of the epoch before may still be going on with the old one.
                 self._progress = replace(self._progress, ended=True)
         self._epoch = epoch
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.asked = False
+        for one in (self.sampler, self._planned):
+            if isinstance(one, (ShardedSampler, PlannedBatches)):
+                one.asked = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was delivered, as a few integers.
@@ -83,13 +89,21 @@ class Resumable(LeftAlone[T], Generic[T]):
         assert self._native is not None
         progress = self._progress
         if self._resume is None and progress is not None and not progress.ended:
+            if self._planned is not None:
+                return self._planned.state(progress.epoch, progress.position).to_dict()
             return self._state(progress.seed, progress.epoch, progress.position).to_dict()
         if self._resume is None:
             # Draw the seed now, so that this loader and one that resumes have the same order.
-            self._resume = self._state(self._epoch_seed(), self._epoch, 0)
+            self._resume = self._beginning()
         return self._resume.to_dict()
 
-    def _state(self, seed: int, epoch: int, position: int) -> State:
+    def _beginning(self) -> State | PlanState:
+        """Return the state in which the next epoch begins."""
+        if self._planned is not None:
+            return self._planned.state(self._epoch, ())
+        return self._state(self._epoch_seed(), self._epoch, 0)
+
+    def _state(self, seed: int, epoch: int, position: Any) -> State:
         about = self._samples, seed, epoch, position, self._order
         return State(*about, self._fingerprint(epoch))
 
@@ -112,6 +126,12 @@ class Resumable(LeftAlone[T], Generic[T]):
                 "native path or has a sampler of its own.",
                 "Leave load_state_dict out, which restarts the epoch.",
             )
+        if self._planned is not None:
+            plan = self._planned
+            of_plan = PlanState.from_dict(state, plan.plan, plan.seed)
+            self._epoch, self._resume = of_plan.epoch, of_plan
+            self._progress = Progress(plan.seed, of_plan.epoch, of_plan.position)
+            return
         found = State.from_dict(state, self._samples)
         if found.order != self._order:
             raise UsageError(
@@ -150,12 +170,36 @@ class Resumable(LeftAlone[T], Generic[T]):
             raise why
         self._follow_sampler()
         samples, (_, world_size) = self._samples, self._ranks or (0, 1)
-        if self._resume is None:
-            self._resume = self._state(self._epoch_seed(), self._epoch, 0)
+        resume = self._beginning() if self._resume is None else self._resume
+        if isinstance(resume, PlanState):
+            assert self._planned is not None
+            key = self._planned.key(resume.epoch)
+            rest = self._planned.plan.rest(key, world_size, resume.position)
+            after = rest.after(index(count)) or resume.position
+            self._resume = replace(resume, position=after)
+            return self
         skipped = index(count) * world_size * (self.batch_size or 1)
-        position = min(self._resume.position + skipped, samples)
-        self._resume = replace(self._resume, position=position)
+        position = min(resume.position + skipped, samples)
+        self._resume = replace(resume, position=position)
         return self
+
+    def plan(self, epoch: int | None = None) -> PlanTable:
+        """Return a table of an epoch's batches on all ranks; nothing is read or decoded for it.
+
+        Args:
+            epoch: Its number; None for the next one.
+
+        Raises:
+            UsageError: The batches are a sampler's.
+        """
+        epoch = self._epoch if epoch is None else epoch
+        if self._planned is not None:
+            world_size = (self._planned.ranks or (0, 1))[1]
+            return self._planned.plan.rest(self._planned.key(epoch), world_size).table()
+        if not self._own_order or self.batch_size is None:
+            hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
+            raise UsageError("plan() knows batches that fastdata makes alone", hint)
+        return table_of(self._plan(0))
 
     @property
     def can_resume(self) -> bool:
@@ -203,10 +247,11 @@ class Resumable(LeftAlone[T], Generic[T]):
     def _why_no_state(self) -> UsageError | None:
         if self._native is None:
             return self._choice.refusal("a state")
-        if not self._own_order:
+        if not self._own_order and self._planned is None:
             return UsageError(
                 "a state needs an order of fastdata's; this loader was given a sampler",
-                "Give shuffle=True or order=, and shard= instead of a DistributedSampler.",
+                "Give shuffle=True or order=, and shard= instead of a DistributedSampler; or a "
+                "batch sampler of fastdata's, such as AspectRatioBatches.",
             )
         return None
 

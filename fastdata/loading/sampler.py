@@ -89,22 +89,16 @@ class ShardedSampler(DistributedSampler[Any]):
         """Number of the dataset's samples; of positions, where `planned` has as many."""
         return self.plan.samples if self.planned is None else self.planned.rows
 
-    def order_of(self, seed: int, epoch: int, epoch_of_seed: int) -> Order:
-        """Return the order of an epoch.
-
-        Args:
-            seed: The loader's seed.
-            epoch: Number of the epoch.
-            epoch_of_seed: The same, but 0 if the seed serves this epoch alone.
-        """
+    def order_of(self, seed: int, epoch: int) -> Order:
+        """Return the order of an epoch."""
         if self.planned is not None:
             return self.planned.order(epoch)
-        return make_order(self.order, self.plan.samples, seed, epoch_of_seed)
+        return make_order(self.order, self.plan.samples, seed, epoch)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
-        order = self.order_of(self.seed, self.epoch, self.epoch)
-        for draws, _ in ordered(self.plan, order, self.rows):
+        order = self.order_of(self.seed, self.epoch)
+        for draws, _, _ in ordered(self.plan, order, self.rows):
             yield from (draws % self.rows).tolist()
 
 

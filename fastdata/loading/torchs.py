@@ -149,11 +149,11 @@ class DrawnBatches:
     def __iter__(self) -> Iterator[Drawn]:
         sampler = self._sampler
         key, n = epoch_key(sampler.seed, sampler.epoch), sampler.rows
-        order = sampler.order_of(sampler.seed, sampler.epoch, sampler.epoch)
+        order = sampler.order_of(sampler.seed, sampler.epoch)
         self.begun = begun = deque[int]()
 
         def batches() -> Iterator[Drawn]:
-            for draws, _ in ordered(sampler.plan, order, n):
+            for draws, _, _ in ordered(sampler.plan, order, n):
                 batch = Drawn(draws, key, n)
                 begun.append(batch.planned().batch_key(key))
                 yield batch

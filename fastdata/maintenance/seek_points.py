@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -17,17 +17,21 @@ from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
+from fastdata.remote.opening import RemoteSource
+from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import SCHEMA, write_index
 from fastdata.storage.source import DEFAULT_STRIDE
 
 _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.
-_OURS = re.compile(r"_index(-\d+)?\.rows(\.\d+\.partial)?|_dataset\.json\.\d+\.partial")
+_OURS = re.compile(
+    r"(_index(-\d+)?\.rows|_learnt\.points)(\.\d+\.partial)?|_dataset\.json\.\d+\.partial"
+)
 
 #: Samples whose seek points one task builds.
 _ROWS = 256
@@ -98,17 +102,20 @@ def add_seek_points(
     stride: int | None = DEFAULT_STRIDE,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Seeking:
-    """Add seek points to a packed dataset, or replace or remove those that it has.
+    """Add seek points to a dataset with an index, or replace or remove those that it has.
 
-    Blobs are read and not written. A new index is written beside the old one, and then a new
-    manifest that names it: readers see either the old or the new index.
+    Blobs are read and not written; those whose seek points loaders have learnt are not read. A new
+    index is written beside the old one, and then a new manifest that names it: readers see either
+    the old or the new index.
 
     Args:
-        path: The dataset's folder.
+        path: The dataset's folder. Its images may lie behind a URL.
         stride: Pixels between points; None removes them.
         workers: Worker processes; None for one a CPU.
         progress: Called now and then with the number of samples done and of all.
+        storage_options: Options of the driver of the images' URL.
 
     Raises:
         UsageError: ``stride`` or ``workers`` is out of range.
@@ -119,14 +126,18 @@ def add_seek_points(
     if stride is not None and not 1 <= stride <= _WIDEST:
         raise UsageError(f"--stride {stride} is not a distance", f"Use 1 to {_WIDEST:,} pixels.")
     folder = Path(path)
-    Manifest.load(folder)  # its errors say what is missing
+    root = Manifest.load(folder).root  # its errors say what is missing
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
-        return _add(PackedSource(folder), stride, workers, progress)
+        source: IndexedSource = PackedSource(folder)
+        if is_url(root or ""):
+            source = RemoteSource(str(folder), storage_options=storage_options)
+        return _add(folder, source, stride, workers, progress)
 
 
 def _add(
-    source: PackedSource,
+    folder: Path,
+    source: IndexedSource,
     stride: int | None,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
@@ -134,7 +145,7 @@ def _add(
     old = source.manifest
     total = old.samples
     tables: list[int] = []
-    name = _free_name(source.location)
+    name = _free_name(folder)
     tasks = [_Task(source, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
     with local_executor(workers) as executor:
 
@@ -152,19 +163,19 @@ def _add(
                     start += batch.num_rows
                     yield batch.append_column(field, array(values, pa.binary()))
 
-        with whole_file(source.location / name) as temporary:
+        with whole_file(folder / name) as temporary:
             write_index(temporary, batches(), total)
-    index = source.location / name
+    index = folder / name
     entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
     manifest = replace(
         old,
         index=entry,
         options={**old.options, "seek_points": stride},
     )
-    with whole_file(source.location / MANIFEST_NAME) as temporary:
+    with whole_file(folder / MANIFEST_NAME) as temporary:
         temporary.write_text(manifest.to_json(), "utf-8")
-    (source.location / old.index.name).unlink(missing_ok=True)
-    for path in source.location.iterdir():  # what killed runs have left
+    (folder / old.index.name).unlink(missing_ok=True)
+    for path in folder.iterdir():  # what killed runs have left
         if path.name != name and _OURS.fullmatch(path.name):
             path.unlink()
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
@@ -177,7 +188,7 @@ def _free_name(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    source: PackedSource
+    source: IndexedSource
     start: int
     stop: int
     stride: int | None
@@ -189,13 +200,18 @@ def _call(task: _Task) -> list[bytes | None]:
     for start in range(task.start, task.stop, SEEK_BATCH):
         numbers = range(start, min(start + SEEK_BATCH, task.stop))
         rows = list(source.index.rows(numbers.start, numbers.stop, seek_points=False))
-        images = []
+        images: dict[int, tuple[bytes, ImageInfo]] = {}
+        tables: dict[int, bytes | None] = {}
         for number, row in zip(numbers, rows, strict=True):
-            wanted = task.stride is not None and row.encoding == "jpeg"
-            info = ImageInfo(row.encoding, row.width, row.height, row.channels)
-            images.append((source.read(row, number) if wanted else b"", info))
+            if task.stride is None or row.encoding != "jpeg":
+                continue
+            tables[number] = source.learnt(number) if task.stride == DEFAULT_STRIDE else None
+            if tables[number] is None:
+                info = ImageInfo(row.encoding, row.width, row.height, row.channels)
+                images[number] = source.read(row, number), info
         # A damaged image is no reason to stop here: it was packed as it is.
-        for table in seek_tables(images, task.stride):
-            found.append(None if isinstance(table, SampleError) else table)
+        for number, table in zip(images, seek_tables([*images.values()], task.stride), strict=True):
+            tables[number] = None if isinstance(table, SampleError) else table
+        found += map(tables.get, numbers)
         report(len(rows), sum(row.length for row in rows))
     return found

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "draws.h"
+#include "io/crc32c.h"
 #include "jpeg/segments.h"
 
 namespace fastdata {
@@ -23,7 +24,7 @@ int64_t nanoseconds(Clock::duration d) {
 /// of the output's rows, each of which is the window of a resize.
 void DecodeTask::share_among(int threads) {
   const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(count(), 1);
-  if (wanted > 1 && views.empty() && !options.program && stride == 0) parts_ = wanted;
+  if (wanted > 1 && views.empty() && !options.program) parts_ = wanted;
 }
 
 void DecodeTask::make_samples() {
@@ -80,6 +81,16 @@ bool DecodeTask::may_divide(size_t i) const {
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];
   return extents->seekable[i] && extent.length >= static_cast<int64_t>(kPartialBytes);
+}
+
+/// Whether seek points may be built for a sample: not by several threads.
+bool DecodeTask::builds(size_t i) const { return stride > 0 && (parts_ == 1 || !may_divide(i)); }
+
+/// Whether a sample's bytes are those of its checksum, if it has one: seek points vouch for them.
+bool DecodeTask::is_checked(size_t i, const Sample& sample) const {
+  if (check || !extents || extents->extents[i].in_memory || !extents->extents[i].has_crc)
+    return true;
+  return crc32c(sample.jpeg) == extents->extents[i].crc;
 }
 
 /// A part of a sample; nothing, with a height of 0, where another part does all of it.
@@ -156,7 +167,7 @@ Status DecodeTask::read(size_t i, Work& work) {
     if (sample.seek_points.size == 0 && extent.table_size > 0) {
       if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok()) return s;
     }
-    if (stride > 0) built[i].stamp = stamp;
+    if (builds(i)) built[i].stamp = stamp;
     return {};
   }
   const int64_t width = extents->widths[i], height = extents->heights[i];
@@ -227,7 +238,7 @@ Status DecodeTask::decode(size_t i, Work& work) {
   if (extents && !extents->extents[i].has_crc && !sample.raw.pixels &&
       sample.seek_points.size == 0 && lacks_end(sample.jpeg))
     return {Code::truncated, "the file has no end-of-image marker", sample.jpeg.size};
-  if (stride > 0 && !sample.raw.pixels && sample.seek_points.size == 0) {
+  if (builds(i) && !sample.raw.pixels && sample.seek_points.size == 0 && is_checked(i, sample)) {
     // A damaged JPEG may still have the region whole. The decoder finds out.
     SeekPoints made = std::move(build_seek_points({sample.jpeg}, stride)[0]);
     if (made.status.ok()) {

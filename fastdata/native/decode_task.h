@@ -80,6 +80,8 @@ class DecodeTask final : public Task {
   void make_samples();
   Status draw(size_t i);
   bool may_divide(size_t i) const;
+  bool builds(size_t i) const;
+  bool is_checked(size_t i, const Sample& sample) const;
   Work work_of(size_t i, size_t part) const;
   Status read(size_t i, Work& work);
   bool plan_parts(size_t i, const Box& box, ByteSpan seek_points, Parts& parts) const;

@@ -6,7 +6,7 @@ import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from fastdata.plan.order import Order
 from fastdata.plan.sharding import Epoch
 
 Indices = npt.NDArray[np.int64]
+#: A batch: its draws, the position after it, and the number of its size class.
+Drawn: TypeAlias = tuple[Indices, Any, int]
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Planned:
         occurrences: How often each was drawn before (`fastdata.plan.draws`), int64, shape (B,);
             None where none was.
         position: The epoch's position once the batch is delivered: a state resumes from it.
+        size: Number of its size class, where batches have sizes (`fastdata.plan.batches`).
         asked: The draws of the order itself; ``draws`` differ from these where a bad sample was
             replaced.
         pool: How many draws of a sampler a substitute is taken from.
@@ -42,7 +45,8 @@ class Planned:
     numbers: Indices
     draws: Indices
     occurrences: Indices | None = None
-    position: int = 0
+    position: Any = 0
+    size: int = 0
     asked: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     pool: int = 0
     tries: dict[int, int] = field(default_factory=dict)
@@ -75,13 +79,13 @@ class Numbering:
         numbers = draws % self.n
         return numbers if self._subset is None else self._subset[numbers]
 
-    def plan(self, draws: Indices, position: int = 0, **values: Any) -> Planned:
+    def plan(self, draws: Indices, position: Any = 0, size: int = 0, **values: Any) -> Planned:
         """Return the batch of some draws; ``values`` are attributes of `Planned`."""
         numbers, occurrences = draws, None
         if np.maximum.reduce(draws) >= self.n:  # numpy's max() is Python
             occurrences, numbers = np.divmod(draws, self.n)
         indices = numbers if self._subset is None else self._subset[numbers]
-        return Planned(indices, numbers, draws, occurrences, position, **values)
+        return Planned(indices, numbers, draws, occurrences, position, size, **values)
 
     def place(self, planned: Planned, slots: Sequence[int], draws: Indices) -> None:
         """Put draws into slots of a batch, in place of its own."""
@@ -93,10 +97,8 @@ class Numbering:
         planned.occurrences = placed.occurrences
 
 
-def ordered(
-    epoch: Epoch, order: Order, samples: int | None = None
-) -> Iterator[tuple[Indices, int]]:
-    """Yield the batches of one rank in an order of fastdata's: (draws, position after).
+def ordered(epoch: Epoch, order: Order, samples: int | None = None) -> Iterator[Drawn]:
+    """Yield the batches of one rank in an order of fastdata's.
 
     Args:
         epoch: The rank's share.
@@ -111,14 +113,14 @@ def ordered(
         begin = 0
         for batch, part in zip(batches, parts, strict=True):
             end = begin + len(part)
-            yield draws[begin:end], epoch.consumed(batch)
+            yield draws[begin:end], epoch.consumed(batch), 0
             begin = end
 
 
 def sampled(
     batches: Iterable[Iterable[int]], samples: int, *, replacing: bool = True
-) -> Iterator[tuple[Indices, int]]:
-    """Yield the batches of a torch batch sampler: (draws, 0).
+) -> Iterator[Drawn]:
+    """Yield the batches of a torch batch sampler, whose positions are 0.
 
     Args:
         batches: The batch sampler.
@@ -143,7 +145,7 @@ def sampled(
             occurrences = drawn[draws] + occurrences_within(draws)
             np.add.at(drawn, draws, 1)
             draws += occurrences * samples
-        yield draws, 0
+        yield draws, 0, 0
 
 
 def occurrences_within(indices: Indices) -> Indices:
@@ -166,7 +168,7 @@ class Schedule:
     sampler it is a sample that the sampler has drawn: others may belong to another split.
 
     Args:
-        batches: (draws, position after) of each batch.
+        batches: The batches.
         numbering: Which samples the draws mean.
         key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
         bad: The source's samples known to be bad; grows with `exclude`.
@@ -179,7 +181,7 @@ class Schedule:
 
     def __init__(
         self,
-        batches: Iterator[tuple[Indices, int]],
+        batches: Iterator[Drawn],
         numbering: Numbering,
         key: int,
         bad: set[int] | None = None,
@@ -193,7 +195,7 @@ class Schedule:
         self._bad = set() if bad is None else bad
         self._drawn: list[int] | None = [] if sampler else None
         # Batches taken from a sampler before their turn, in search of a good sample.
-        self._early: deque[tuple[Indices, int]] = deque()
+        self._early: deque[Drawn] = deque()
         self._taken = 0
         self._error: Exception | None = None
 
@@ -209,12 +211,12 @@ class Schedule:
             if self._error is not None:
                 raise self._error
             return None
-        draws, position = found
+        draws, position, size = found
         pool = 0
         if self._drawn is not None:
             self._taken += len(draws)
             pool = min(self._taken, len(self._drawn))
-        planned = self.numbering.plan(draws, position, asked=draws, pool=pool)
+        planned = self.numbering.plan(draws, position, size, asked=draws, pool=pool)
         if self._bad:
             bad = [slot for slot, n in enumerate(planned.indices.tolist()) if n in self._bad]
             if bad:
@@ -279,7 +281,7 @@ class Schedule:
             )
         self._early.append(found)
 
-    def _next(self) -> tuple[Indices, int] | None:
+    def _next(self) -> Drawn | None:
         try:
             found = next(self._batches, None)
         except Exception as error:

@@ -55,7 +55,7 @@ class Epoch:
 
     def __post_init__(self) -> None:
         for name in ("samples", "batch_size", "rank", "world_size", "start"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         _at_least("samples", self.samples, 0)
         _at_least("batch_size", self.batch_size, 1)
         _at_least("world_size", self.world_size, 1)
@@ -149,7 +149,7 @@ class State:
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         _at_least("samples", self.samples, 0)
         _at_least("epoch", self.epoch, 0)
         if not 0 <= self.position <= self.samples:
@@ -203,8 +203,8 @@ class State:
             )
         order: Any = state["order"]
         if order == "quasi-random":
-            order = QuasiRandom(_whole("window", state["window"]))
-        read = cls(**{name: _whole(name, state[name]) for name in _NUMBERS}, order=order)
+            order = QuasiRandom(whole("window", state["window"]))
+        read = cls(**{name: whole(name, state[name]) for name in _NUMBERS}, order=order)
         if samples is not None and read.samples != samples:
             raise UsageError(
                 f"The state is of a dataset with {read.samples} samples; this one has {samples}.",
@@ -213,7 +213,7 @@ class State:
         return read
 
 
-def _whole(name: str, value: object) -> int:
+def whole(name: str, value: object) -> int:
     """Return a whole number, also numpy's, as an int; refuse bools."""
     if not isinstance(value, bool):
         try:

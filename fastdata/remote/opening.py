@@ -186,7 +186,7 @@ class RemoteSource(IndexedSource):
 
     def start_pass(
         self,
-        batches: Iterator[tuple[Rows, int]],
+        batches: Iterator[tuple[Rows, Any, int]],
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
@@ -273,7 +273,7 @@ def _check_cache(cache: Cache, piece_bytes: int) -> None:
         raise UsageError(
             f"cache={redact(os.fspath(cache.path))!r} is a URL", "Give a folder of this machine."
         )
-    if cache.bytes is None:
+    if cache.bytes is None or (cache.path is None and cache.bytes == 0):
         return
     if cache.path is None:
         raise UsageError(

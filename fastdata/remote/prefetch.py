@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import FastdataError, RemoteError
+from fastdata.plan.schedule import Drawn
 from fastdata.remote.options import RemoteStats
 from fastdata.remote.ranges import Fetches, Parts, Request, Wanted, plan
 from fastdata.remote.retries import describe_error
@@ -114,7 +115,7 @@ class RemotePass:
 
     Args:
         source: The dataset.
-        batches: (draws, position after) of each batch to come.
+        batches: The batches to come.
         number: Maps draws to sample numbers of the dataset.
         bad: Numbers of samples that batches skip; grows.
         plan_fetches: Returns the rows of images that crops need; None to fetch whole samples.
@@ -124,7 +125,7 @@ class RemotePass:
     def __init__(
         self,
         source: RemoteSource,
-        batches: Iterator[tuple[Indices, int]],
+        batches: Iterator[Drawn],
         number: Callable[[Indices], Indices],
         bad: Set[int],
         plan_fetches: PlanFetches | None = None,
@@ -155,7 +156,7 @@ class RemotePass:
         self._closed = False
         self._error: Exception | None = None
         self._ended = False
-        self._coming: deque[tuple[Indices, int]] = deque()
+        self._coming: deque[Drawn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
@@ -184,8 +185,8 @@ class RemotePass:
     def __iter__(self) -> RemotePass:
         return self
 
-    def __next__(self) -> tuple[Indices, int]:
-        """Return the next batch as (draws, position after), and announce later ones."""
+    def __next__(self) -> Drawn:
+        """Return the next batch, and announce later ones."""
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
         # Run the sampler in the consumer's thread: it may not expect another.

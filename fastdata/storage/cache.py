@@ -14,13 +14,15 @@ class Cache:
 
     A dataset behind a URL keeps pieces of its files, in a folder for all processes of this
     machine. A folder of torchvision's keeps the seek points that its files gain in the first
-    epoch, in memory, and saves them to a file at each epoch's end.
+    epoch, in memory, and saves them to a file at each epoch's end. A dataset with an index keeps
+    those that the index lacks in a file, from the first epoch on.
 
     Attributes:
-        path: That folder, or that file; None for neither.
-        bytes: Most bytes of the pieces in the folder, or of the seek points in memory. None for
-            nine tenths of the free space, or for 256 MiB: seek points of about 180,000 photographs
-            of ImageNet's size. 0 for no seek points.
+        path: That folder, or that file; or the folder of the dataset's file, instead of the index's
+            or of ``$FASTDATA_CACHE_DIR``. None for none of them.
+        bytes: Most bytes of the pieces in the folder, of the seek points in memory, or of the
+            dataset's file. None for nine tenths of the free space, for 256 MiB (seek points of
+            about 180,000 photographs of ImageNet's size), or for no limit. 0 for no seek points.
 
     Raises:
         UsageError: ``bytes`` is not a whole number from 0.

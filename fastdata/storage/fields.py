@@ -115,18 +115,18 @@ class StoredField:
         if self.index is not None:
             entry["index"] = self.index
         if self.file is not None:
-            assert kind_of_values is not None
             entry |= {"file": self.file, "rows": self.rows}
+        if kind_of_values is not None and name != LABEL.name:
             entry["schema"] = base64.b64encode(_packed_type(name, kind_of_values)).decode()
         return entry
 
     @classmethod
-    def parse(cls, entry: Mapping[str, Any], files: Iterable[str]) -> StoredField:
+    def parse(cls, entry: Mapping[str, Any], files: Iterable[str] | None) -> StoredField:
         """Return the field of an entry in the manifest.
 
         Args:
             entry: The entry.
-            files: Names of the manifest's files.
+            files: Names of the manifest's files; None if the entry names none.
 
         Raises:
             KeyError: A part is missing.
@@ -143,7 +143,8 @@ class StoredField:
                 if kind != given.kind:
                     raise ValueError(f"the kind of field {name} is {kind!r}")
                 return cls(given)
-        index, nullable = entry["index"], entry.get("nullable", False)
+        index = None if files is None else entry["index"]
+        nullable = entry.get("nullable", False)
         if type(nullable) is not bool:
             raise ValueError(f"nullable of field {name} is {nullable!r}")
         meaning = entry.get("format", "")
@@ -152,10 +153,10 @@ class StoredField:
         if kind != "column":
             _require_file(name, index, files)
             return cls(Field(name, kind, None, nullable), index)
-        file, rows = entry["file"], entry["rows"]
+        file, rows = (None, 0) if files is None else (entry["file"], entry["rows"])
         _require_file(name, index, files)
         _require_file(name, file, files)
-        if type(rows) is not int or not 1 <= rows < 1 << 32:
+        if files is not None and (type(rows) is not int or not 1 <= rows < 1 << 32):
             raise ValueError(f"the rows of field {name} are {rows!r}")
         try:
             kind_of_values = _unpacked_type(base64.b64decode(entry["schema"]))
@@ -244,6 +245,6 @@ def _list_sizes(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
 STORED_IMAGE_AND_LABEL = tuple(map(StoredField, IMAGE_AND_LABEL))
 
 
-def _require_file(field: str, name: Any, files: Iterable[str]) -> None:
-    if name not in files:
+def _require_file(field: str, name: Any, files: Iterable[str] | None) -> None:
+    if files is not None and name not in files:
         raise ValueError(f"the file of field {field} is {name!r}, which is not among the files")

@@ -165,6 +165,14 @@ def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
     return data
 
 
+def write_exactly(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all bytes by ``pwrite``."""
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Make a file appear under its name when it is complete, or not at all.

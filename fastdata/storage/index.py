@@ -6,6 +6,7 @@ of rows, and a file that is cut off, overwritten or unreadable is an error.
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 from bisect import bisect_left
@@ -35,6 +36,9 @@ from fastdata.storage.records import (
     unpack_batch,
     unpack_row,
 )
+
+#: Most of a dataset's files that are kept open.
+OPEN_FILES = 128
 
 
 class Index(Sequence[Row]):
@@ -72,6 +76,11 @@ class Index(Sequence[Row]):
             )
 
     def _unreadable(self, error: OSError) -> DatasetError:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return DatasetError(
+                f"{self.path}: the index cannot be opened: {error.strerror}",
+                "Allow this process more open files: ulimit -n 65536",
+            )
         if isinstance(error, PermissionError):
             return DatasetError(
                 f"{self.path}: the index cannot be read: {error.strerror}",
@@ -244,6 +253,7 @@ class Index(Sequence[Row]):
         classes: int = 1 << 31,
         *,
         upright: bool = False,
+        open_files: int = OPEN_FILES,
     ) -> ExtentTable:
         """Return the table that gathers extents of rows.
 
@@ -254,6 +264,7 @@ class Index(Sequence[Row]):
             root: The folder of rows that have a path of their own; None if there is none.
             classes: How many there are. A row of another label is not read.
             upright: Whether images are turned as their orientation says.
+            open_files: Most of the files that are kept open.
         """
         table = _native.RecordTable(
             self._file.descriptor,
@@ -265,6 +276,7 @@ class Index(Sequence[Row]):
             root,
             classes,
             upright,
+            open_files,
         )
         return ExtentTable(self, table)
 
@@ -277,6 +289,13 @@ class ExtentTable:
 
     def __init__(self, index: Index, table: _native.RecordTable) -> None:
         self._index, self._table = index, table
+        self._learnt: int | None = None
+
+    def learn(self, descriptor: int) -> None:
+        """Take seek points of rows that have none from a file of `Learnt` from now on."""
+        if descriptor != self._learnt:
+            self._table.learn(descriptor)
+            self._learnt = descriptor
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
         """Return the extents of some rows.

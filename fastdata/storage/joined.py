@@ -31,13 +31,20 @@ class JoinedSource(Source):
     """Source of several sources' rows, one after the other, with their own errors and keys.
 
     Args:
-        parts: The sources. Its fields are those that all of them have.
+        parts: The sources.
+        lengths: Numbers of their rows.
     """
 
-    def __init__(self, parts: Sequence[Source]) -> None:
+    def __init__(self, parts: Sequence[Source], lengths: Sequence[int]) -> None:
         self._parts = parts
-        self._starts = np.cumsum([0, *map(len, parts)])
-        self.fields = common_fields([part.fields for part in parts])
+        self._starts = np.cumsum([0, *lengths])
+
+    @staticmethod
+    def of(parts: Sequence[Source]) -> JoinedSource:
+        """Return a source of the fields that all of some sources have."""
+        joined = JoinedSource(parts, [len(part) for part in parts])
+        joined.fields = common_fields([part.fields for part in parts])
+        return joined
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]

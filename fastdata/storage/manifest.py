@@ -26,6 +26,8 @@ from fastdata.storage.paths import is_inside
 
 #: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
 MANIFEST_NAME = "_dataset.json"
+#: Folder of a part, by its number.
+PART_NAME = "part-{:06d}"
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "_bad-samples.jsonl"
 FORMAT_VERSION = 2
@@ -135,6 +137,9 @@ class Manifest:
         """Return the place of a file among `files`."""
         return next(number for number, one in enumerate(self.files) if one.name == name)
 
+    def _contents(self) -> dict[str, Any]:
+        return asdict(self)
+
     def to_json(self) -> str:
         """The manifest as it stands in the file.
 
@@ -143,7 +148,7 @@ class Manifest:
         """
         head = {"format": "fastdata", "format_version": self.format_version}
         fields = [one.to_json() for one in self.fields]
-        text = _text(head | asdict(self) | {"fields": fields})
+        text = text_of(head | self._contents() | {"fields": fields})
         if len(text.encode()) > MOST_BYTES:
             raise DatasetError(
                 f"the names of {len(self.files):,} files and {len(self.classes):,} classes need "
@@ -169,7 +174,7 @@ class Manifest:
             raise _no_dataset(Path(dataset)) from None
         except OSError as error:
             if error.errno == errno.EFBIG:
-                raise _not_a_manifest(path, ValueError(error.strerror)) from None
+                raise not_a_manifest(path, ValueError(error.strerror)) from None
             raise DatasetError(
                 f"{path}: cannot be read: {error.strerror}",
                 "Check that it is a file, and that you may read it and its folder (ls -ld, "
@@ -197,7 +202,7 @@ class Manifest:
             if type(version) is not int or version < 1:
                 raise TypeError("format_version is not a number from 1")
         except (ValueError, TypeError, KeyError) as error:
-            raise _not_a_manifest(path, error) from None
+            raise not_a_manifest(path, error) from None
         if version != FORMAT_VERSION:
             raise VersionError(
                 f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
@@ -207,21 +212,39 @@ class Manifest:
                 else "Pack the dataset again from its source: fastdata convert … --force",
             )
         try:
+            if "parts" in found:
+                _require_checksum(checksum, expected)
+                raise PartsError(path, found)
             found["index"] = _file_entry(found["index"])
             if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
             archives = found["container"] == "archives"
             found["files"] = [_file_entry(entry, archives) for entry in found["files"]]
-            found["fields"] = _stored_fields(found["fields"], found["files"])
-            manifest = cls(**_known(cls, found))
-            _check_types(manifest)
-            if checksum is None:
-                raise KeyError(_CHECKSUM)
-            if checksum != expected:
-                raise ValueError(f"its checksum is {checksum!r}, its contents have {expected!r}")
+            found["fields"] = stored_fields(found["fields"], found["files"])
+            manifest = cls(**known(cls, found))
+            check_types(manifest)
+            _check_files(manifest)
+            _require_checksum(checksum, expected)
         except (TypeError, KeyError, ValueError) as error:
-            raise _not_a_manifest(path, error) from None
+            raise not_a_manifest(path, error) from None
         return manifest
+
+
+class PartsError(DatasetError):
+    """Error of a reader of one dataset that was given an index of many.
+
+    Args:
+        path: Path or URL of the manifest.
+        found: What it holds.
+    """
+
+    def __init__(self, path: Path | str, found: dict[str, Any]) -> None:
+        folder = str(path).removesuffix(f"/{MANIFEST_NAME}")
+        super().__init__(
+            f"{folder}: an index of several parts, each a dataset; this takes one",
+            f"Give a part: {folder}/{PART_NAME.format(0)}, and so on.",
+        )
+        self.found, self.folder = found, folder
 
 
 def has_manifest(folder: Path) -> bool:
@@ -231,10 +254,18 @@ def has_manifest(folder: Path) -> bool:
 
 def with_root(text: bytes, root: str) -> bytes:
     """Return a manifest's text with another ``root``; keep fields of a later version."""
-    return _text({**parse_json(text), "root": root}).encode()
+    return text_of({**parse_json(text), "root": root}).encode()
 
 
-def _text(fields: dict[str, Any]) -> str:
+def _require_checksum(found: Any, expected: str | None) -> None:
+    if found is None:
+        raise KeyError(_CHECKSUM)
+    if found != expected:
+        raise ValueError(f"its checksum is {found!r}, its contents have {expected!r}")
+
+
+def text_of(fields: dict[str, Any]) -> str:
+    """Return the text of a manifest, with its checksum."""
     fields = {**fields, _CHECKSUM: _checksum(fields)}
     return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
@@ -246,7 +277,7 @@ def _checksum(fields: dict[str, Any]) -> str:
     return f"{crc32c(text.encode()):08x}"
 
 
-def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+def known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     """Return those of the found fields that a dataclass has."""
     return {field.name: found[field.name] for field in fields(kind) if field.name in found}
 
@@ -267,8 +298,9 @@ def _file_entry(found: dict[str, Any], archives: bool = False) -> FileEntry:
     return entry
 
 
-def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...]:
-    names = {entry.name for entry in files}
+def stored_fields(found: Any, files: list[FileEntry] | None) -> tuple[StoredField, ...]:
+    """Return the fields of a manifest's entries; see `StoredField.parse` for errors."""
+    names = None if files is None else {entry.name for entry in files}
     stored = tuple(StoredField.parse(entry, names) for entry in found)
     for name, _, kind, *_ in (one.field for one in stored):
         if kind is not None and (not is_storable(kind) or stored_type(kind) != kind):
@@ -284,11 +316,10 @@ def _stored_fields(found: Any, files: list[FileEntry]) -> tuple[StoredField, ...
     return stored
 
 
-def _check_types(manifest: Manifest) -> None:
+def check_types(manifest: Manifest) -> None:
+    """Raise ValueError for values that no manifest has."""
     for name in ("samples", "skipped", "blob_bytes"):
-        value = getattr(manifest, name)
-        if type(value) is not int or not 0 <= value <= _MOST:
-            raise ValueError(f"{name} is {value!r}")
+        require_count(name, getattr(manifest, name))
     kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
     for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
@@ -299,6 +330,13 @@ def _check_types(manifest: Manifest) -> None:
         raise ValueError(f"seed is {manifest.seed!r}")
     if manifest.container not in CONTAINERS:
         raise ValueError(f"container is {manifest.container!r}")
+    if not all(isinstance(name, str) for name in manifest.classes):
+        raise ValueError("a class name is not a string")
+    if manifest.classes and LABEL not in manifest.field_list:
+        raise ValueError("there are classes, but no field label")
+
+
+def _check_files(manifest: Manifest) -> None:
     root = manifest.root
     if not (root is None or isinstance(root, str)) or (root and "\0" in root):
         raise ValueError(f"root is {root!r}")
@@ -310,13 +348,16 @@ def _check_types(manifest: Manifest) -> None:
     expected = [manifest.container == "archives"] * manifest.blob_files
     if archives != expected + [False] * (len(archives) - len(expected)):
         raise ValueError("files without a checksum are not archives")
-    if not all(isinstance(name, str) for name in manifest.classes):
-        raise ValueError("a class name is not a string")
-    if manifest.classes and LABEL not in manifest.field_list:
-        raise ValueError("there are classes, but no field label")
 
 
-def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
+def require_count(name: str, value: Any) -> None:
+    """Raise ValueError unless a value may be a size or a count."""
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"{name} is {value!r}")
+
+
+def not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
+    """Return the error for a file that is no manifest, or one that contradicts itself."""
     reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
     return CorruptionError(
         f"{path}: not a manifest of a fastdata dataset ({reason})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -15,16 +16,20 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, printable, warn
 from fastdata.once import once
+from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.formats import IN_PLACE
-from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.index import OPEN_FILES, ExtentTable, Index
+from fastdata.storage.learnt import Learnt, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
+from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
+    DEFAULT_STRIDE,
     MOST_BYTES,
     Blob,
     BlobColumn,
@@ -67,6 +72,9 @@ class IndexedSource(Source):
         "pack without them (--skip-bad).",
     )
 
+    #: Most of its files that the core keeps open.
+    open_files = OPEN_FILES
+
     def __init__(
         self,
         location: Path | str,
@@ -92,6 +100,7 @@ class IndexedSource(Source):
         self._readers: dict[str, ColumnReader] = {}
         self._indexes: dict[str, Index] = {}
         self._tables: dict[tuple[str, bool], ExtentTable] = {}
+        self._learnt: Learnt | None = None
         seek_points = bool(manifest.options.get("seek_points"))
         self.capabilities = Capabilities(local, manifest.order == "shuffled", seek_points)
 
@@ -126,9 +135,59 @@ class IndexedSource(Source):
             sizes = [entry.size for entry in self.manifest.files]
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
-            found = index.locate(self._files, sizes, self._table_root(), *given, upright=upright)
+            found = index.locate(
+                self._files,
+                sizes,
+                self._table_root(),
+                *given,
+                upright=upright,
+                open_files=self.open_files,
+            )
             self._tables[field, upright] = found
+            self._show_learnt()
         return found
+
+    def learn(self, cache: Cache | None = None) -> None:
+        """Keep seek points that are built while images are decoded, if the index has none.
+
+        Args:
+            cache: As of `fastdata.storage.learnt.learnt_of`.
+        """
+        if self._learnt is not None or self.capabilities.seek_points:
+            return
+        entry = self.manifest.index
+        stated = entry.size, entry.crc32c
+        self._learnt = learnt_of(self.index.path, stated, len(self), cache)
+        if self._learnt is not None:
+            self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
+            self._show_learnt()
+
+    def learnt(self, row: int) -> bytes | None:
+        """Return the seek points that loaders have learnt of a row; None if there are none."""
+        self.learn()
+        return None if self._learnt is None else self._learnt.table(row)
+
+    def _show_learnt(self) -> None:
+        """Have the core look for learnt seek points, once there are some."""
+        if self._learnt is None:
+            return
+        if self._learnt.stopped:
+            self.capabilities = replace(self.capabilities, stride=0)
+        for (field, _), table in self._tables.items():
+            if field == "image" and self._learnt.descriptor is not None:
+                table.learn(self._learnt.descriptor)
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        if self._learnt is not None:
+            self._learnt.put([(row, entry.table) for row, entry in tables])
+            self._show_learnt()
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`. Write the seek points that were learnt last."""
+        if self._learnt is not None:
+            self._learnt.flush()
+            self._show_learnt()
 
     def _turns(self, field: str) -> bool:
         return self.upright and (field == "image" or self.field(field).kind == "image")
@@ -301,7 +360,9 @@ class IndexedSource(Source):
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`. Warn once if seek points belong to other images."""
-        if code == "bad_seek_points" and not self._warned:
+        if code == "bad_seek_points" and self._learnt is not None:
+            self._learnt.drop(row)
+        elif code == "bad_seek_points" and not self._warned:
             self._warned = True
             warn(
                 f"{self.location}: sample {row} ({self.key(row)}) has seek points of another "
@@ -380,6 +441,8 @@ class PackedSource(IndexedSource):
     Args:
         path: The dataset's folder.
         guard: See `IndexedSource`.
+        manifest: Its manifest; None to read it.
+        reader: Reads its files; None for a reader of its own.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
@@ -388,16 +451,20 @@ class PackedSource(IndexedSource):
     location: Path
 
     def __init__(
-        self, path: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        path: Path,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        manifest: Manifest | None = None,
+        reader: ExtentReader | None = None,
     ) -> None:
-        manifest = Manifest.load(path)
+        manifest = manifest or Manifest.load(path)
         index = path / manifest.index.name
         require_size(index, manifest.index.size, index_size(index))
         root = None if manifest.root is None else path / manifest.root
         files = manifest.places(path, root)
         opened = Index(index, manifest.samples)
         super().__init__(path, manifest, opened, files, root, guard=guard)
-        self._reader = ExtentReader()
+        self._reader = reader or ExtentReader()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.manifest.index)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from fastdata import _native
 from fastdata.errors import DatasetError
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c
+from fastdata.storage.files import write_exactly
 
 INDEX_NAME = "_index.rows"
 
@@ -158,26 +158,19 @@ def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> Non
                 records, heap = _pack(path, piece, done, heap_size)
                 if done + len(records) > rows:
                     raise ValueError(f"more than {rows} rows")
-                _write(file.fileno(), records.tobytes(), RECORDS_AT + done * RECORD.itemsize)
-                _write(file.fileno(), heap, heap_at + heap_size)
+                write_exactly(file.fileno(), records.tobytes(), RECORDS_AT + done * RECORD.itemsize)
+                write_exactly(file.fileno(), heap, heap_at + heap_size)
                 done += len(records)
                 heap_size += len(heap)
         if done != rows:
             raise ValueError(f"{done} rows, not {rows}")
-        _write(file.fileno(), pack_header(rows, heap_size), 0)
+        write_exactly(file.fileno(), pack_header(rows, heap_size), 0)
 
 
 def pack_header(rows: int, heap_size: int) -> bytes:
     """Return the beginning of an index; the inverse of `parse_header`."""
     header = _HEADER.pack(MAGIC, RECORD.itemsize, 0, rows, heap_size)
     return header + _CRC.pack(crc32c(header))
-
-
-def _write(descriptor: int, data: bytes, at: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(descriptor, rest, at)
-        rest, at = rest[count:], at + count
 
 
 def _pack(path: Path, batch: pa.RecordBatch, first: int, heap_at: int) -> tuple[Records, bytes]:

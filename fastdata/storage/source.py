@@ -320,7 +320,7 @@ class Source(ABC):
 
     def start_pass(
         self,
-        batches: Iterator[tuple[Rows, int]],
+        batches: Iterator[tuple[Rows, Any, int]],
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
@@ -329,7 +329,7 @@ class Source(ABC):
         """Start to prefetch the rows of one pass; return None if the source is local.
 
         Args:
-            batches: (draws, position after) of each batch to come.
+            batches: (draws, position after, size class) of each batch to come.
             number: Maps draws to rows.
             bad: Rows that no batch will have; may grow.
             plan_fetches: Returns the parts of large images that crops need; None for whole images.

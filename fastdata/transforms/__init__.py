@@ -54,7 +54,7 @@ from fastdata.transforms.resizes import (
     ResizeKeepRatio,
     ScaleJitter,
 )
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.schedule import BySize, Schedule
 from fastdata.transforms.targets import (
     ClampBoundingBoxes,
     ConvertBoundingBoxFormat,
@@ -67,6 +67,7 @@ from fastdata.transforms.warps import RandomAffine, RandomPerspective, RandomRot
 __all__ = [
     "AugMix",
     "AutoAugment",
+    "BySize",
     "CenterCrop",
     "ClampBoundingBoxes",
     "ColorJitter",

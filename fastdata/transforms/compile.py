@@ -48,7 +48,7 @@ from fastdata.transforms.reading import (
     is_ours,
     tensor_image,
 )
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.schedule import Varying
 from fastdata.transforms.symbols import name_of
 from fastdata.transforms.tree import native_program
 
@@ -244,9 +244,10 @@ class _Libraries(Libraries):
     parts_of_sample: int = 0
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
-        if isinstance(transform, Schedule):
+        if isinstance(transform, Varying):
             raise UsageError(
-                "a Schedule stands in another transform, where no loader names its epoch",
+                f"a {type(transform).__name__} stands in another transform, where no loader names "
+                f"its {transform.goes_by}",
                 "Give it to the dataset itself, and make the others part of what it makes.",
             )
         if override(transform):
@@ -335,7 +336,7 @@ def compile_recipe(
     Args:
         transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
             either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
-            Schedule, which serves as its epoch's; or None.
+            Schedule or BySize, which serves as the one of now; or None.
         size: (width, height) of every image; None: they may differ.
         joint: Of a sample with targets, which the transform is called with; None: with an image.
 
@@ -348,7 +349,7 @@ def compile_recipe(
             "There is no transform, and images of different sizes cannot make a batch: give one "
             "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
         )
-    if isinstance(transform, Schedule):
+    if isinstance(transform, Varying):
         transform = transform.current
     with settled():
         return _compile(transform, size, joint)
@@ -404,8 +405,8 @@ def steps_of(transform: Any) -> list[Any]:
 
 def first_of_ours(transform: Any) -> Step | None:
     """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
-    if isinstance(transform, Schedule):
-        transform = transform.current
+    if isinstance(transform, Varying):
+        transform = transform.current if transform.is_chosen else None
     if isinstance(transform, Step):
         return transform
     return next(filter(None, map(first_of_ours, composed(transform) or ())), None)

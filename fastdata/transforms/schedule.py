@@ -1,14 +1,54 @@
-"""`Schedule`: another transform in each epoch."""
+"""Transforms that differ: `Schedule`, from epoch to epoch; `BySize`, with the size of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+from fastdata.errors import UsageError
 from fastdata.transforms import checks
 
+#: (height, width) of the batch whose transform is asked for.
+_SIZE: ContextVar[tuple[int, int] | None] = ContextVar("size", default=None)
 
-class Schedule:
+
+@contextmanager
+def of_size(size: tuple[int, int] | None) -> Iterator[None]:
+    """Make a `BySize` the transform of a size, (width, height), inside the block."""
+    before = _SIZE.set(None if size is None else (size[1], size[0]))
+    try:
+        yield
+    finally:
+        _SIZE.reset(before)
+
+
+def present_size() -> tuple[int, int] | None:
+    """Return the (height, width) of `of_size`; None outside of its block."""
+    return _SIZE.get()
+
+
+class Varying(ABC):
+    """A transform that a loader chooses for each epoch or batch; it is all of a dataset's."""
+
+    #: What it is a function of.
+    goes_by = "epoch"
+    #: Whether there is one now.
+    is_chosen = True
+
+    @property
+    @abstractmethod
+    def current(self) -> Callable[..., Any]:
+        """The transform as it is now."""
+
+    def __call__(self, *sample: Any) -> Any:
+        """Call the present transform with an image, or with an image and its targets."""
+        return self.current(*sample)
+
+
+class Schedule(Varying):
     """The transform of each epoch: a size, a strength, or the whole recipe as its function.
 
     It is all of a dataset's ``transform``, and no other transform holds it. `fastdata.DataLoader`
@@ -56,9 +96,62 @@ class Schedule:
             self._made = self.epoch, made
         return self._made[1]
 
-    def __call__(self, image: Any) -> Any:
-        """Call the epoch's transform with an image."""
-        return self.current(image)
-
     def __repr__(self) -> str:
         return f"Schedule({self._make!r}), in epoch {self.epoch}"
+
+
+class BySize(Varying):
+    """The transform of each size of batches, as `fastdata.AspectRatioBatches` gives them.
+
+    It is all of a dataset's ``transform`` or ``transforms``. The batch names the size: in a
+    `fastdata.DataLoader`, and in torch's own where its dataset is a `fastdata.ImageDataset`.
+
+    Args:
+        make: Called with a size, (height, width) as transforms take it; returns its transform, of
+            any kind that a dataset takes.
+
+    Example:
+        ::
+
+            def cover(size):
+                return Compose([ResizeKeepRatio(size), RandomCrop(size), RandomHorizontalFlip()])
+
+            dataset = ImageDataset(path, transform=BySize(cover))
+            batches = AspectRatioBatches(dataset, 32, sizes=512)
+            loader = DataLoader(dataset, batch_sampler=batches)
+    """
+
+    goes_by = "size"
+
+    def __init__(self, make: Callable[[tuple[int, int]], Callable[..., Any]]) -> None:
+        checks.callables("BySize", (make,), classes=True)
+        self._make = make
+        self._made: dict[tuple[int, int], Callable[..., Any]] = {}
+
+    @property
+    def is_chosen(self) -> bool:  # type: ignore[override]
+        """Whether a batch has named its size."""
+        return present_size() is not None
+
+    @property
+    def current(self) -> Callable[..., Any]:
+        """The transform of the batch's size; made once.
+
+        Raises:
+            UsageError: No batch has named a size, or there is no transform for it.
+        """
+        size = present_size()
+        if size is None:
+            raise UsageError(
+                "a BySize makes the transform of a batch's size, and no batch has one here",
+                "Give the loader batch_sampler=fastdata.AspectRatioBatches(dataset, …, sizes=…). "
+                "A Subset or ConcatDataset needs fastdata.DataLoader, as well.",
+            )
+        if size not in self._made:
+            made = self._make(size)
+            checks.callables(f"BySize, for {size}", (made,))
+            self._made[size] = made
+        return self._made[size]
+
+    def __repr__(self) -> str:
+        return f"BySize({self._make!r})"

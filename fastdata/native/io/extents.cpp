@@ -161,8 +161,14 @@ Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table)
   table = {table_.reserve(round_up(extent.table_size + kTableCrcSize, 1 << 12)), extent.table_size};
   int error_number;
   bytes_read_ += table.size + kTableCrcSize;
-  const OpenFile& index = *extents.shared(i).index;
-  if (!index.read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number).ok())
+  const OpenFile& file = extent.learnt ? *extents.shared(i).learnt : *extents.shared(i).index;
+  const Status status =
+      file.read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number);
+  if (extent.learnt) {  // they can be learnt again
+    if (!status.ok() || !is_table_sound(table, extent.row)) table = {};
+    return {};
+  }
+  if (!status.ok())
     return {Code::corrupt_index, "the index ends before its seek points, or cannot be read there"};
   if (!is_table_sound(table, extent.row))
     return {Code::corrupt_index, "its seek points in the index are damaged"};

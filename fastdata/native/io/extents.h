@@ -73,6 +73,7 @@ struct Extent {
   ByteSpan seek_points;  // empty: none, or in the index
   int64_t table_at = 0;  // where in the index they are
   uint32_t table_size = 0;
+  bool learnt = false;     // they are in the file of learnt ones instead
   int64_t row = -1;        // its number there
   bool has_stamp = false;  // the seek points are of the file as it was then
   FileStamp stamp;
@@ -90,7 +91,8 @@ struct Extent {
 /// The part that extents of one dataset share.
 struct SharedFiles {
   std::shared_ptr<Files> files;
-  std::shared_ptr<OpenFile> index;  // null: none
+  std::shared_ptr<OpenFile> index;   // null: none
+  std::shared_ptr<OpenFile> learnt;  // null: none
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
@@ -137,7 +139,7 @@ class BlobReader {
   Status read_head(const Extents& extents, size_t i, size_t count, ByteSpan& head, bool& whole);
 
   /// The seek points of a sample whose extent says where in the index they are; valid until the
-  /// next call. They are checked. Throws std::bad_alloc.
+  /// next call. They are checked; damaged ones that were learnt are none. Throws std::bad_alloc.
   Status read_table(const Extents& extents, size_t i, ByteSpan& table);
 
   /// The file that the last call of the others has read; of bytes in memory, their number.

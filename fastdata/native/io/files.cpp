@@ -15,8 +15,6 @@
 namespace fastdata {
 namespace {
 
-constexpr size_t kOpenFiles = 128;
-
 /// The system's words for an error, in memory that is never freed.
 const char* error_text(int number) {
   static const auto* texts = [] {
@@ -111,8 +109,11 @@ struct Files::Cache {
   std::deque<size_t> order;  // in which they were opened
 };
 
-Files::Files(std::vector<std::string> paths, std::vector<int64_t> sizes)
-    : paths_(std::move(paths)), sizes_(std::move(sizes)), cache_(new Cache) {}
+Files::Files(std::vector<std::string> paths, std::vector<int64_t> sizes, size_t most_open)
+    : paths_(std::move(paths)),
+      sizes_(std::move(sizes)),
+      most_open_(most_open),
+      cache_(new Cache) {}
 
 Files::~Files() {
   // After a fork the parent's cache is left alone, for good, as Engine leaves its pool.
@@ -153,7 +154,7 @@ Status Files::open(size_t number, std::shared_ptr<OpenFile>& file, int& error_nu
     return {};
   }
   kept.order.push_back(number);
-  if (kept.order.size() > kOpenFiles) {
+  if (kept.order.size() > most_open_) {
     const auto first = kept.open.find(kept.order.front());
     oldest = std::move(first->second);
     kept.open.erase(first);

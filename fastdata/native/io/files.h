@@ -55,8 +55,8 @@ Status duplicate_file(int descriptor, std::shared_ptr<OpenFile>& file, int& erro
 /// The files of a dataset. For any number of threads; works on after a fork.
 class Files {
  public:
-  /// A file whose size is not the one given is not read.
-  Files(std::vector<std::string> paths, std::vector<int64_t> sizes);
+  /// A file whose size is not the one given is not read. At most `most_open` are kept open.
+  Files(std::vector<std::string> paths, std::vector<int64_t> sizes, size_t most_open);
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
@@ -73,6 +73,7 @@ class Files {
 
   std::vector<std::string> paths_;
   std::vector<int64_t> sizes_;
+  size_t most_open_;
   std::atomic<Cache*> cache_;
 };
 

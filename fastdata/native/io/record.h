@@ -43,6 +43,15 @@ inline bool is_sound(const Record& record, int64_t row) {
   return record.crc == record_crc(record, row);
 }
 
+/// Where a row's learnt seek points are (docs/formats/learnt.md); zeros: there are none.
+struct LearntEntry {
+  int64_t at, size;  // of the table, which its checksum follows
+};
+static_assert(sizeof(LearntEntry) == 16 && std::is_trivially_copyable_v<LearntEntry>);
+
+constexpr int64_t kLearntAt = 64;  // of the first row's entry
+constexpr int64_t kMostLearnt = 1 << 24;
+
 /// Of a row's number and its seek table.
 uint32_t table_crc(ByteSpan table, int64_t row);
 

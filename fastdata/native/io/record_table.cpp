@@ -32,7 +32,7 @@ RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index
       heap_size_(heap_size) {}
 
 void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.tables = {{dataset_.files, index_}};
+  out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_)}};
   std::vector<uint8_t> names;
   for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
 }
@@ -90,9 +90,25 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
   const char* wrong = find_file(record, path, i, out);
   if (!extent.corrupt) extent.corrupt = wrong;
   extent.row = number;
+  find_table(record, names_at, i, out);
+  out.seekable[i] = extent.table_size > 0;
+}
+
+void RecordTable::find_table(const Record& record, int64_t names_at, size_t i, Extents& out) const {
+  Extent& extent = out.extents[i];
   extent.table_at = names_at + static_cast<int64_t>(names_size(record));
   extent.table_size = record.table_size;
-  out.seekable[i] = record.table_size > 0;
+  const OpenFile* learnt = out.tables[0].learnt.get();
+  if (record.table_size > 0 || !learnt || out.encodings[i] != kJpegEncoding) return;
+  LearntEntry entry{};
+  int error_number;
+  const int64_t at = kLearntAt + extent.row * static_cast<int64_t>(sizeof entry);
+  if (!learnt->read(at, sizeof entry, reinterpret_cast<uint8_t*>(&entry), error_number).ok() ||
+      entry.at <= 0 || entry.size <= 0 || entry.size > kMostLearnt)
+    return;
+  extent.learnt = true;
+  extent.table_at = entry.at;
+  extent.table_size = static_cast<uint32_t>(entry.size);
 }
 
 const char* RecordTable::find_file(const Record& record, ByteSpan path, size_t i,

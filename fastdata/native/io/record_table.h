@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/extents.h"
@@ -31,17 +32,22 @@ class RecordTable {
 
   int64_t rows() const { return rows_; }
 
+  /// Takes seek points of rows that have none in the index from a file, once there are some.
+  void learn(std::shared_ptr<OpenFile> learnt) { std::atomic_store(&learnt_, std::move(learnt)); }
+
   /// The extents of rows that there are. For any number of threads. Throws std::bad_alloc.
   void gather(const std::vector<int64_t>& rows, Extents& out) const;
 
  private:
   void fill(int64_t number, size_t i, std::vector<uint8_t>& names, Extents& out) const;
+  /// Fills in where the seek points of sample i are.
+  void find_table(const Record& record, int64_t names_at, size_t i, Extents& out) const;
   /// Fills in where sample i lies; `path`: the row's own file, empty if it has none. Returns why
   /// that makes no sense, or null.
   const char* find_file(const Record& record, ByteSpan path, size_t i, Extents& out) const;
 
   IndexedDataset dataset_;
-  std::shared_ptr<OpenFile> index_;
+  std::shared_ptr<OpenFile> index_, learnt_;
   int64_t records_at_, rows_, heap_size_;
 };
 

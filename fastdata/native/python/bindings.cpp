@@ -218,6 +218,7 @@ PYBIND11_MODULE(_native, m) {
   bind_augment(m);
   bind_extents(m);
   bind_geometry(m);
+  bind_plan(m);
   bind_program(m);
   bind_targets(m);
   bind_job(m);
@@ -232,6 +233,7 @@ PYBIND11_MODULE(_native, m) {
 #include "python/bindings_extents.cpp"
 #include "python/bindings_geometry.cpp"
 #include "python/bindings_job.cpp"
+#include "python/bindings_plan.cpp"
 #include "python/bindings_program.cpp"
 #include "python/bindings_targets.cpp"
 #include "python/bindings_outlines.cpp"  // of jobs

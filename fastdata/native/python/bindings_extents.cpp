@@ -308,29 +308,33 @@ int64_t checked(int64_t value, int64_t least, const char* name) {
 }
 
 IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t>& sizes,
-                            const py::object& root, int64_t classes, bool upright) {
+                            const py::object& root, int64_t classes, bool upright,
+                            int64_t open_files) {
   if (py::len(files) != sizes.size())
     throw py::value_error("file_sizes must have one entry a file");
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(to_path(file));
-  return {std::make_shared<Files>(std::move(paths), sizes),
+  const auto most_open = static_cast<size_t>(checked(open_files, 1, "open_files"));
+  return {std::make_shared<Files>(std::move(paths), sizes, most_open),
           root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes"), upright};
+}
+
+std::shared_ptr<OpenFile> duplicate(int descriptor) {
+  std::shared_ptr<OpenFile> file;
+  int error_number;
+  if (duplicate_file(descriptor, file, error_number).ok()) return file;
+  errno = error_number;
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw py::error_already_set();
 }
 
 std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
                                           int64_t heap_size, const py::sequence& files,
                                           const std::vector<int64_t>& sizes, const py::object& root,
-                                          int64_t classes, bool upright) {
-  IndexedDataset dataset = make_dataset(files, sizes, root, classes, upright);
-  std::shared_ptr<OpenFile> index;
-  int error_number;
-  if (!duplicate_file(descriptor, index, error_number).ok()) {
-    errno = error_number;
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw py::error_already_set();
-  }
+                                          int64_t classes, bool upright, int64_t open_files) {
+  IndexedDataset dataset = make_dataset(files, sizes, root, classes, upright, open_files);
   return std::make_unique<RecordTable>(
-      std::move(dataset), std::move(index), checked(records_at, 0, "records_at"),
+      std::move(dataset), duplicate(descriptor), checked(records_at, 0, "records_at"),
       checked(rows, 0, "rows"), checked(heap_size, 0, "heap_size"));
 }
 
@@ -524,7 +528,11 @@ void bind_extents(py::module_& m) {
   py::class_<RecordTable>(m, "RecordTable")
       .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
-           py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false)
+           py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false,
+           py::arg("open_files") = 128)
+       .def(
+           "learn", [](RecordTable& table, int descriptor) { table.learn(duplicate(descriptor)); },
+           py::arg("descriptor"))
       .def("gather", &gather_records, py::arg("indices"));
   py::class_<BoundRows>(m, "Rows")
       .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),

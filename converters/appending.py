@@ -1,0 +1,335 @@
+"""An index of many parts: each part is a dataset, and its manifest is rewritten alone.
+
+Parts are indexed one after the other, each as `fastdata.converters.packing` does it. The manifest
+that names them is replaced at the end, so that readers see the old index or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fastdata.converters.options import local_folder
+from fastdata.converters.packing import Packed, Progress, Silent, pack
+from fastdata.converters.records import Source, further_fields
+from fastdata.converters.trees import SourceFile
+from fastdata.converters.workspace import remove_outputs, work_folder
+
+from fastdata.errors import DatasetError, SourceError, UsageError, warn
+from fastdata.remote.filesystem import remove, upload
+from fastdata.remote.manifests import read_manifest
+from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.storage.fields import IMAGE_AND_LABEL
+from fastdata.storage.files import whole_file
+from fastdata.storage.manifest import (
+    MANIFEST_NAME,
+    PART_NAME,
+    WORK_NAME,
+    Manifest,
+    PartsError,
+    has_manifest,
+)
+from fastdata.storage.parted import Part, Parts
+from fastdata.storage.source import DEFAULT_STRIDE
+from fastdata.text import human_count
+
+#: Files of a part. Its manifest, which names them, is parsed in 4 ms.
+PART_FILES = 1000
+
+
+def index_parts(
+    files: Sequence[SourceFile],
+    open_source: Callable[..., Source],
+    out: str | os.PathLike[str],
+    *,
+    append: bool,
+    part_files: int,
+    seek_points: bool,
+    reporting: Callable[[str], AbstractContextManager[Progress]] | None = None,
+    force: bool = False,
+    local: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Packed:
+    """Index files in parts, or add those that an index lacks as new parts.
+
+    Args:
+        files: All files of the source.
+        open_source: Opens a source of some of them: ``files=``, and ``fields=`` where the index
+            decides the fields.
+        out: The index's folder, or its URL.
+        append: Whether files may be added to an index.
+        part_files: Most files of a new part.
+        seek_points: As for `pack`, for new parts.
+        reporting: Returns what receives the progress of a part, by its title.
+        force: Whether to start over.
+        local: As for `pack`.
+        storage_options: As for `pack`.
+        options: Further arguments of `pack`.
+
+    Raises:
+        UsageError: Files would be added without ``append``; or they do not fit the index.
+        SourceError: A file has another size than when it was indexed.
+        Errors of `pack`.
+    """
+    if part_files < 1:
+        raise UsageError(f"--part-files {part_files}: no part has so few", "Give 1 or more.")
+    folder = local_folder(out, local)
+    place = _Place(os.fspath(out), storage_options)
+    with work_folder(folder):
+        # An interrupted run leaves finished parts: as long as this is here, so is the work folder.
+        mark = folder / WORK_NAME / "index.parts"
+        mark.touch()
+        if force:
+            place.remove_all()
+        parts = place.parts(append)
+        found = _missing(files, place.indexed(parts))
+        resumed = 0 if parts is None else parts.samples
+        if parts is not None and found and not append:
+            raise UsageError(
+                f"{place.name}: an index without {human_count(len(found), 'file')} of the source",
+                "Add them with --append, or start over with --force.",
+            )
+        before = parts
+        chunks = [found[at : at + part_files] for at in range(0, len(found), part_files)]
+        for at, chunk in enumerate(chunks, 1):
+            part = PART_NAME.format(0 if parts is None else len(parts.parts))
+            manifest = place.finished(part, chunk, seek_points)
+            if manifest is None:
+                title = f"part {at} of {len(chunks)}"
+                with nullcontext(Silent()) if reporting is None else reporting(title) as progress:
+                    manifest = pack(
+                        _opened(open_source, chunk, parts),
+                        place.of(part),
+                        seek_points=seek_points,
+                        force=place.has(part),
+                        progress=progress,
+                        local=None if local is None else Path(local) / part,
+                        storage_options=storage_options,
+                        **options,
+                    ).manifest
+            parts = _added(parts, part, manifest, place.of(part))
+        assert parts is not None
+        if parts is not before:
+            place.write(parts)
+        mark.unlink()
+    shown = place.name if is_url(out) else Path(out)
+    return Packed(shown, parts, resumed)
+
+
+def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
+    """Return the files that an index lacks.
+
+    Raises:
+        SourceError: One has another size than the index says.
+    """
+    for file in files:
+        if file.size != known.get(file.location, file.size):
+            raise SourceError(
+                f"{file}: has {file.size:,} bytes, and had {known[file.location]:,} when it was "
+                "indexed",
+                "Put it back as it was, give it another name, or start over with --force.",
+            )
+    return [file for file in files if file.location not in known]
+
+
+def _opened(
+    open_source: Callable[..., Source], files: Sequence[SourceFile], parts: Parts | None
+) -> Source:
+    """Return the source of some files, with the fields that the index has."""
+    source = open_source(files=files)
+    if parts is None:
+        return source
+    names = [field.name for field in parts.field_list if field not in IMAGE_AND_LABEL]
+    others = {field.name for field in further_fields(source)}
+    if not others > set(names):
+        return source
+    warn(
+        f"{files[0]} and those after it have fields that the index lacks, which are left out: "
+        f"{', '.join(sorted(others - set(names)))}"
+    )
+    return open_source(files=files, fields=names)
+
+
+def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Parts:
+    """Return an index with one more part.
+
+    Raises:
+        UsageError: It does not fit the others.
+    """
+    entry = Part.of(name, manifest)
+    if parts is None:
+        about = Parts.of([entry], manifest)
+        # Files of a field are each part's own.
+        fields = tuple(replace(one, index=None, file=None, rows=0) for one in about.fields)
+        return replace(about, fields=fields, remote=is_url(manifest.root or ""))
+    problem = parts.difference(manifest)
+    if parts.remote != is_url(manifest.root or ""):
+        problem = "has its files on this machine, the other parts behind URLs, or the reverse"
+    if problem:
+        raise UsageError(
+            f"{redact(place)}: this part {problem}",
+            "Index it by itself with another --out, or choose with --fields what all have.",
+        )
+    nullable = {field.name for field in manifest.field_list if field.nullable}
+    fields = tuple(
+        replace(one, field=one.field._replace(nullable=True)) if one.field.name in nullable else one
+        for one in parts.fields
+    )
+    several = _joined_names(parts.classes, manifest.classes)
+    return Parts.of([*parts.parts, entry], replace(parts, fields=fields, classes=several))
+
+
+def _joined_names(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Return names of classes of two parts; a number gives way to a name."""
+    longer = [*one, *other[len(one) :]]
+    return [
+        other[label] if label < len(other) and name == str(label) else name
+        for label, name in enumerate(longer)
+    ]
+
+
+class _Place:
+    """Folder or URL of an index of parts."""
+
+    def __init__(self, out: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._out, self._options = out.rstrip("/") or out, storage_options
+        self.name = redact(self._out)
+
+    def of(self, part: str) -> str:
+        """Return the path or URL of a part."""
+        return join_url(self._out, part) if is_url(self._out) else f"{self._out}/{part}"
+
+    def _load(self, place: str) -> Manifest | None:
+        """Return a manifest; None if there is none."""
+        if not is_url(place) and not has_manifest(Path(place)):
+            return None
+        try:
+            text = read_manifest(place, self._options)
+        except PartsError as error:
+            return Parts.parse_found(error)
+        except DatasetError:
+            if is_url(place):
+                return None
+            raise
+        try:
+            return Manifest.parse(text, redact(f"{place}/{MANIFEST_NAME}"))
+        except PartsError as error:
+            return Parts.parse_found(error)
+
+    def load(self) -> Manifest | None:
+        """Return the manifest of what is there; None if it is no dataset."""
+        return self._load(self._out)
+
+    def has(self, part: str) -> bool:
+        """Return whether a part is finished."""
+        return self._load(self.of(part)) is not None
+
+    def parts(self, append: bool) -> Parts | None:
+        """Return the index, or None; a dataset of one becomes its first part.
+
+        Raises:
+            UsageError: There is another dataset.
+        """
+        found = self._load(self._out)
+        if found is None or isinstance(found, Parts):
+            if found is not None and not is_url(self._out):
+                # Left by a run that was killed after the dataset of one had become a part.
+                remove_outputs(Path(self._out), {MANIFEST_NAME})
+            return found
+        if not append or is_url(self._out) or found.container != "archives":
+            raise UsageError(
+                f"{self.name}: a dataset of one part in {found.container}",
+                "Choose another --out, or start over with --force."
+                if append or found.container != "archives"
+                else "Add files with --append, or start over with --force.",
+            )
+        return _added(None, PART_NAME.format(0), self._adopt(found), self._out)
+
+    def _adopt(self, manifest: Manifest) -> Manifest:
+        """Make a dataset of one the first part of an index; it stays, too, until `write`."""
+        folder, part = Path(self._out), Path(self.of(PART_NAME.format(0)))
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        for entry in (manifest.index, *manifest.own_files):
+            try:
+                os.link(folder / entry.name, part / entry.name)
+            except OSError:  # a file system without links
+                shutil.copyfile(folder / entry.name, part / entry.name)
+        root = manifest.root
+        if root is not None and not is_url(root) and not os.path.isabs(root):
+            manifest = replace(manifest, root=f"../{root}")
+        with whole_file(part / MANIFEST_NAME) as temporary:
+            temporary.write_text(manifest.to_json(), "utf-8")
+        return manifest
+
+    def indexed(self, parts: Parts | None) -> dict[str, int]:
+        """Return the sizes of all files of an index, by location."""
+        found: dict[str, int] = {}
+        for part in () if parts is None else parts.parts:
+            manifest = self._load(self.of(part.name))
+            if manifest is None:
+                raise DatasetError(
+                    f"{redact(self.of(part.name))}: this part of {self.name} is missing",
+                    "Put it back, or start over with --force.",
+                )
+            found |= _sizes(manifest)
+        return found
+
+    def finished(
+        self, part: str, files: Sequence[SourceFile], seek_points: bool
+    ) -> Manifest | None:
+        """Return the manifest of a part that an interrupted run has made of these files."""
+        found = self._load(self.of(part))
+        stride = DEFAULT_STRIDE if seek_points else None
+        if found is None or found.options.get("seek_points") != stride:
+            return None
+        same = _sizes(found) == {file.location: file.size for file in files}
+        return found if same else None
+
+    def write(self, parts: Parts) -> None:
+        """Write the index's manifest: from then on, this is the index."""
+        text = parts.to_json()
+        if not is_url(self._out):
+            folder = Path(self._out)
+            with whole_file(folder / MANIFEST_NAME) as temporary:
+                temporary.write_text(text, "utf-8")
+            remove_outputs(folder, {MANIFEST_NAME})
+            return
+        with TemporaryDirectory(prefix="fastdata-") as folder_name:
+            local = Path(folder_name, MANIFEST_NAME)
+            local.write_text(text, "utf-8")
+            upload(local, join_url(self._out, MANIFEST_NAME), storage_options=self._options)
+
+    def remove_all(self) -> None:
+        """Remove the index: its manifest first, then its parts."""
+        if is_url(self._out):
+            with suppress(FileNotFoundError):
+                remove(join_url(self._out, MANIFEST_NAME), self._options)
+            return  # parts are replaced one by one
+        folder = Path(self._out)
+        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        remove_outputs(folder, set())
+        for part in folder.glob(PART_NAME.replace("{:06d}", "[0-9]" * 6)):
+            if has_manifest(part) or (part / WORK_NAME).exists():
+                shutil.rmtree(part)
+
+
+def has_parts(
+    out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether there is an index of parts."""
+    place = _Place(os.fspath(out), storage_options)
+    return isinstance(place.load(), Parts)
+
+
+def _sizes(manifest: Manifest) -> dict[str, int]:
+    """Return the sizes of a dataset's archives, by location."""
+    root = (manifest.root or "").rstrip("/")
+    return {f"{root}/{one.name}": one.size for one in manifest.files if not one.crc32c}

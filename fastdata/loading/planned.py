@@ -1,0 +1,511 @@
+"""Batch samplers whose batches are planned: by aspect ratio, or by a budget of lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+from fastdata import _native
+from fastdata.batches.images import Images, NotKnown
+from fastdata.decode.rows import open_row
+from fastdata.errors import FastdataError, UsageError
+from fastdata.loading.config import find_ranks
+from fastdata.loading.images import leaves, recognise
+from fastdata.loading.mixture import mixtures_in
+from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
+from fastdata.plan.buckets import Buckets, nearest
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.packing import Packed
+from fastdata.storage.arrow import list_lengths
+from fastdata.storage.columns import is_ragged, values_of
+from fastdata.storage.source import Source
+from fastdata.text import human_count
+from fastdata.transforms.schedule import BySize, of_size
+
+#: Rows whose columns are read at once.
+_AT_ONCE = 1 << 16
+
+
+class PlannedBatches(Sampler[list[int]]):
+    """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
+
+    Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
+    resumes as the loader's own order does: the loader's ``seed`` and ``shard``, where they are
+    given, become its own. In torch's ``DataLoader``, call `set_epoch` before each epoch, as with a
+    ``DistributedSampler``.
+
+    Attributes:
+        plan: The plan.
+        seed: Seed of the order.
+        epoch: The epoch of the next ``iter``.
+        ranks: This rank and the number of ranks; None where no shard was asked for.
+        asked: Whether `set_epoch` was called since a loader last checked.
+    """
+
+    def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
+        self.plan, self.seed, self.epoch = plan, seed, 0
+        self.ranks = find_ranks(shard)
+        self.asked = False
+        self._resume: PlanState | None = None
+        self._position: Position = ()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's batches: lists of row numbers; see `state_dict`."""
+        resume, self._resume = self._resume, None
+        self._position = () if resume is None else resume.position
+        rank, world_size = self.ranks or (0, 1)
+        plan, sizes = self.plan, self.plan.sizes
+        rest = plan.rest(self.key(self.epoch), world_size, self._position)
+        for draws, position, size in rest.batches(rank):
+            self._position = position
+            rows = (draws % plan.samples).tolist()
+            yield SizedBatch(rows, sizes[size]) if sizes else rows
+
+    def __len__(self) -> int:
+        """Return the number of batches of this rank in the epoch."""
+        return self.length(self.epoch)
+
+    def length(self, epoch: int) -> int:
+        """Return the number of batches of this rank in an epoch."""
+        return len(self.plan.rest(self.key(epoch), (self.ranks or (0, 1))[1]))
+
+    def key(self, epoch: int) -> int:
+        """Return the key of an epoch."""
+        return epoch_key(self.seed, epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next ``iter``; that of a loaded state goes on at its position."""
+        if self._resume is not None and self._resume.epoch != epoch:
+            self._resume = None
+        if epoch != self.epoch:
+            self._position = ()
+        self.epoch, self.asked = epoch, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the batch that was yielded last, as a few integers.
+
+        All ranks have the same; it holds on another number of ranks. A torch ``DataLoader`` takes
+        batches ahead of the training loop; the state of a `fastdata.DataLoader` does not.
+        """
+        return self.state(self.epoch, self._position).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state with the next ``iter``.
+
+        Raises:
+            UsageError: It is damaged, or that of other batches or another seed.
+        """
+        found = PlanState.from_dict(state, self.plan, self.seed)
+        self._resume, self.epoch, self._position = found, found.epoch, found.position
+
+    def state(self, epoch: int, position: Position) -> PlanState:
+        """Return a state."""
+        return PlanState(self.plan.samples, self.seed, epoch, position, self.plan.digest)
+
+    def join(
+        self, seed: int | None, ranks: tuple[int, int] | None, dataset: Any, on_error: str
+    ) -> None:
+        """Take over a loader's seed and ranks.
+
+        Raises:
+            UsageError: The loader's dataset is another one, or its ``on_error`` cannot be honoured.
+        """
+        if on_error == "skip" and isinstance(self.plan, Packed):
+            raise UsageError(
+                'on_error="skip" fills slots with other samples, which may exceed the budget',
+                'Take on_error="zero".',
+            )
+        if next(mixtures_in(dataset), None) is not None:
+            raise UsageError(
+                f"a Mixture has other rows in each epoch than the {type(self).__name__} was made for",
+                "Leave batch_sampler= out, and give group= to the Mixture for batches of one source.",
+            )
+        self.seed = self.seed if seed is None else seed
+        self.ranks = self.ranks if ranks is None else ranks
+        if len(dataset) != self.plan.samples:
+            raise UsageError(
+                f"the {type(self).__name__} is of {human_count(self.plan.samples, 'sample')}, and "
+                f"the loader's dataset has {len(dataset)}",
+                "Make it with the dataset that is given to the loader.",
+            )
+        if self.plan.sizes and not isinstance(recognise_any(dataset, self.plan.sizes[0]), NotKnown):
+            transforms = list(transforms_of(dataset))
+            if not any(isinstance(one, BySize) for one in transforms):
+                raise UsageError(
+                    f"the {type(self).__name__} gives each batch a size, and no transform takes it",
+                    "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
+                    "place of sizes=, for batches of one aspect ratio and images of any size.",
+                )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {human_count(self.plan.samples, 'sample')}"
+
+
+class AspectRatioBatches(PlannedBatches):
+    """Batches of one aspect ratio and size, for a loader's ``batch_sampler``.
+
+    Each row goes to the size with the nearest aspect ratio: whose logarithm of width / height
+    differs least from the image's. Of several sizes with this ratio it is the largest that does not
+    enlarge the image, or the smallest. All ranks' batches of a step have one size. Each row comes
+    once an epoch: the last batches of a size take what is left of it, shared evenly among the
+    ranks; rows are repeated only where that does not come out even (less than one a rank).
+
+    The size reaches the transform if that is a `fastdata.transforms.BySize`. Sizes of images are
+    those of the index, turned as EXIF says where the dataset turns images; where an index has none,
+    the files' headers are read once, here.
+
+    Args:
+        dataset: A dataset that fastdata reads; any other, with ``image_sizes``.
+        batch_size: Rows of a batch, on one rank; or give ``pixels``.
+        sizes: (width, height) of the batches; or an int, the side of a square: all sizes of at most
+            that area whose sides are multiples of ``multiple``, from 1:2 to 2:1.
+        pixels: Most pixels of a batch, in the place of ``batch_size``: a smaller size has more
+            rows.
+        ratios: In the place of ``sizes``: width / height of groups whose images keep their sizes,
+            as detection has them.
+        multiple: See ``sizes``.
+        image_sizes: (width, height) of each row, (N, 2), for a dataset that fastdata cannot read.
+        shuffle: Whether rows, and steps of all sizes, are in random order.
+        drop_last: Whether to drop rows of a size that do not fill a batch on every rank.
+        seed: Seed of the order; a `fastdata.DataLoader`'s own ``seed`` goes before it.
+        shard: As of `fastdata.DataLoader`, whose own goes before it.
+
+    Raises:
+        UsageError: Arguments contradict each other, or sizes of images are not known.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        sizes: Sequence[tuple[int, int]] | int = (),
+        *,
+        pixels: int | None = None,
+        ratios: Sequence[float] = (),
+        multiple: int = 64,
+        image_sizes: npt.ArrayLike | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        shard: str | tuple[int, int] | None = None,
+    ) -> None:
+        if isinstance(sizes, int):
+            sizes = sizes_around(sizes, multiple)
+        _require(
+            (batch_size is None) != (pixels is None),
+            "AspectRatioBatches takes either batch_size= or pixels=",
+            "Give batch_size=32, or pixels=32 * 512 * 512 for as many pixels in each batch.",
+        )
+        _require(
+            bool(len(sizes)) != bool(len(ratios)),
+            "AspectRatioBatches takes either sizes= or ratios=",
+            "Give sizes=[(512, 512), (576, 448), …] of (width, height), or sizes=512.",
+        )
+        _require(
+            pixels is None or not len(ratios),
+            "pixels= is for batches that have a size, and ratios= leaves images as they are",
+            "Give batch_size=.",
+        )
+        for name, value in (("batch_size", batch_size), ("pixels", pixels)):
+            at_least = value is None or (type(value) is int and value > 0)
+            _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
+        chosen = _in_order(sizes)
+        bounds = sorted({width / height for width, height in chosen} or {*map(float, ratios)})
+        _require(
+            bounds[0] > 0 and bounds[-1] < float("inf"),
+            f"ratios={ratios!r}",
+            "Give width / height of each group, above 0.",
+        )
+        n = len(dataset)
+        bucket = np.empty(n, np.uint16)
+        for first, found in _image_sizes(dataset, chosen, image_sizes):
+            part = slice(first, first + len(found[0]))
+            bucket[part] = nearest(*found, bounds)
+            if chosen:
+                bucket[part] = _of_ratio(bucket[part], *found, chosen)
+        if chosen:
+            areas = [width * height for width, height in chosen]
+            batch_sizes = [batch_size or (pixels or 0) // area for area in areas]
+            _require(
+                min(batch_sizes) > 0,
+                f"pixels={pixels} is less than an image of {max(areas)}",
+                "Give more, or smaller sizes.",
+            )
+            classes: list[str] = []
+        else:
+            assert batch_size is not None
+            batch_sizes = [batch_size] * len(bounds)
+            classes = [f"ratio {ratio:.3g}" for ratio in bounds]
+        about = {"shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(Buckets(bucket, batch_sizes, chosen, classes, **about), seed, shard)
+
+
+class TokenBudgetBatches(PlannedBatches):
+    """Batches whose rows' lengths add up to a budget at most, for a loader's ``batch_sampler``.
+
+    Rows in random order are cut into windows; those of a window are packed by best fit, as equally
+    as they can be, so that batches of a step cost all ranks about the same. Each row comes once an
+    epoch. If fewer batches than ranks are left in the end, those of most rows are divided.
+
+    Args:
+        dataset: A dataset that fastdata reads; any other, with ``length`` as an array.
+        length: Of each row, whole numbers from 1: a field of numbers, or of lists, whose lengths
+            count; an array, (N,); or a function of columns, which returns the lengths of some rows.
+            Its argument is called for thousands of rows at once: ``columns["caption"]`` are their
+            values, ``columns["width"]`` and ``columns["height"]`` the sizes of their images.
+        budget: The most that lengths of a batch add up to.
+        window: Rows of a window. Larger ones fill batches better, and take longer to begin.
+        shuffle: As of `AspectRatioBatches`.
+        drop_last: Whether to drop the last batches if they are fewer than the ranks.
+        seed: As of `AspectRatioBatches`.
+        shard: As of `AspectRatioBatches`.
+
+    Raises:
+        UsageError: A length is not from 1 to the budget, or there is no such field.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        length: str | npt.ArrayLike | Callable[[Columns], Any],
+        budget: int,
+        window: int = 16384,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        shard: str | tuple[int, int] | None = None,
+    ) -> None:
+        for name, value in (("budget", budget), ("window", window)):
+            at_least = type(value) is int and 0 < value < 1 << 31
+            _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
+        lengths = np.empty(len(dataset), np.int32)
+        for first, found in _lengths(dataset, length):
+            wrong = np.flatnonzero((found < 1) | (found > budget))
+            if len(wrong):
+                raise UsageError(
+                    f"sample {first + wrong[0]} has a length of {found[wrong[0]]}, which is not "
+                    f"from 1 to the budget of {budget}",
+                    "Raise the budget; cut longer samples, and count them so; or leave them out by "
+                    "a Subset.",
+                )
+            lengths[first : first + len(found)] = found
+        unit = length if isinstance(length, str) else "length"
+        about = {"shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(Packed(lengths, budget, window, unit, **about), seed, shard)
+
+
+def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple[int, int]]:
+    """Return the sizes of at most a square's area whose sides are multiples of a number.
+
+    For each width, the greatest height that fits; ratios are from 1 / ``most`` to ``most``.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = []
+    for width in range(multiple, side * 2, multiple):
+        height = side * side // width // multiple * multiple
+        if height and 1 / most <= width / height <= most:
+            found.append((width, height))
+    _require(bool(found), f"sizes={side} has no sides of {multiple} pixels", "Give a larger one.")
+    return found
+
+
+def _require(holds: bool, what: str, hint: str) -> None:
+    if not holds:
+        raise UsageError(what, hint)
+
+
+def _in_order(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the sizes by their ratio, then by their area.
+
+    Raises:
+        UsageError: One is no size.
+    """
+    for size in sizes:
+        pair = isinstance(size, (tuple, list)) and len(size) == 2
+        _require(
+            pair and all(type(side) is int and 0 < side < 1 << 15 for side in size),
+            f"sizes has {size!r}",
+            "Give (width, height) in pixels.",
+        )
+    pairs = {(width, height) for width, height in sizes}
+    return sorted(pairs, key=lambda size: (size[0] / size[1], size[0]))
+
+
+def _of_ratio(
+    ratio: npt.NDArray[np.uint16],
+    widths: npt.NDArray[np.int32],
+    heights: npt.NDArray[np.int32],
+    sizes: Sequence[tuple[int, int]],
+) -> npt.NDArray[np.uint16]:
+    """Return the size of each image, from its ratio: the largest that does not enlarge it."""
+    ratios = [width / height for width, height in sizes]
+    first = [ratios.index(one) for one in sorted(set(ratios))]
+    found = np.array(first, np.uint16)[ratio]
+    for at, (width, height) in enumerate(sizes):
+        if at not in first:
+            same = found == at - 1
+            found[same & (widths >= width) & (heights >= height)] = at
+    return found
+
+
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """Yield the transforms of the datasets inside a dataset."""
+    for one in leaves(dataset):
+        further = getattr(one, "further_transforms", {}).values()
+        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
+
+
+def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKnown:
+    """Return how fastdata reads a dataset in batches of a size, or of none."""
+    with of_size(size):
+        return recognise(dataset)
+
+
+_Sizes = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+
+def _image_sizes(
+    dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
+) -> Iterator[tuple[int, _Sizes]]:
+    """Yield (first row, (widths, heights)) of a dataset's images, in pieces.
+
+    Raises:
+        UsageError: They are not known.
+    """
+    n = len(dataset)
+    if given is not None:
+        array = np.asarray(given)
+        _require(
+            array.shape == (n, 2) and array.dtype.kind in "iu" and bool((array > 0).all()),
+            f"image_sizes has the shape {array.shape} and the type {array.dtype}",
+            f"Give (width, height) of each of the {n} samples: whole numbers from 1, ({n}, 2).",
+        )
+        for first in range(0, n, _AT_ONCE):
+            part = array[first : first + _AT_ONCE]
+            yield first, (part[:, 0].astype(np.int32), part[:, 1].astype(np.int32))
+        return
+    hint = "Or give image_sizes=, (width, height) of each sample."
+    for first, columns in _pieces(dataset, hint, sizes[0] if sizes else None):
+        yield first, columns.sizes
+
+
+def _pieces(
+    dataset: Any, hint: str, size: tuple[int, int] | None = None
+) -> Iterator[tuple[int, Columns]]:
+    """Yield (first row, columns) of pieces of a dataset."""
+    images = recognise_any(dataset, size)
+    if isinstance(images, NotKnown):
+        raise UsageError(f"fastdata cannot read the dataset: {images.reason}", hint)
+    source = images.open(False)
+    number = images.numbering(source)
+    for first in range(0, number.n, _AT_ONCE):
+        rows = np.arange(first, min(first + _AT_ONCE, number.n))
+        yield first, Columns(images, source, number(rows))
+
+
+class Columns(Mapping[str, Any]):
+    """Columns of some rows, read when they are asked for.
+
+    Those of images are ``width`` and ``height``, int32, in pixels.
+    """
+
+    def __init__(self, images: Images, source: Source, rows: npt.NDArray[np.int64]) -> None:
+        self._images, self._source, self._rows = images, source, rows
+
+    def __getitem__(self, name: str) -> Any:
+        fields = {field.name: field for field in self._source.fields}
+        if name in ("width", "height") and name not in fields:
+            return self.sizes[name == "height"]
+        field = self._source.field(name, ("column",))
+        return values_of(self._source.column(name, self._rows), field)
+
+    def __iter__(self) -> Iterator[str]:
+        names = [field.name for field in self._source.fields if field.kind == "column"]
+        return iter(dict.fromkeys([*names, "width", "height"]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def lengths(self, name: str) -> npt.NDArray[np.int64]:
+        """Return the numbers of a field, or the lengths of its lists."""
+        field = self._source.field(name, ("column",))
+        column = self._source.column(name, self._rows)
+        if not isinstance(column, np.ndarray) and is_ragged(column.type):
+            return np.asarray(list_lengths(column))
+        values = np.asarray(values_of(column, field))
+        if values.ndim == 2:
+            return np.full(len(values), values.shape[1])
+        _require(
+            values.dtype.kind in "iu",
+            f"length={name!r} is a field of {field.type or values.dtype}, which has no lengths",
+            f"Give a function: length=lambda columns: [len(one) for one in columns[{name!r}]].",
+        )
+        return values
+
+    @property
+    def sizes(self) -> _Sizes:
+        """Widths and heights of the images, int32; 1 where an image cannot be read.
+
+        Raises:
+            UsageError: They are not in the index, and the images are not on this machine.
+        """
+        column = self._source.gather(self._rows, ("image",)).blobs["image"]
+        widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
+        unknown = np.flatnonzero(widths == 0)
+        if len(unknown):
+            _require(
+                self._source.capabilities.local,
+                f"{self._source.location}: the sizes of its images are not known, and they are not "
+                "on this machine",
+                "Pack the dataset with fastdata convert, or give image_sizes=.",
+            )
+            extents = self._source.gather(self._rows[unknown], ("image",)).blobs["image"].extents
+            probe = _native.ProbeJob(extents)
+            probe.run()
+            widths[unknown], heights[unknown] = extents.widths, extents.heights
+            for slot in np.flatnonzero(widths == 0).tolist():
+                widths[slot], heights[slot] = self._by_decoder(int(self._rows[slot]))
+        return np.maximum(widths, 1), np.maximum(heights, 1)
+
+    def _by_decoder(self, row: int) -> tuple[int, int]:
+        try:
+            image = open_row(self._source, row, self._images.options.limits)
+        except (FastdataError, OSError):  # decoding it says why
+            return 1, 1
+        return image.width, image.height
+
+
+def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield (first row, lengths) of pieces of a dataset.
+
+    Raises:
+        UsageError: They are not known, or no whole numbers.
+    """
+    n = len(dataset)
+    pieces: Iterable[tuple[int, Any]]
+    if isinstance(length, str) or callable(length):
+        read = Columns.lengths if isinstance(length, str) else None
+        pieces = (
+            (first, read(columns, length) if read else length(columns))
+            for first, columns in _pieces(dataset, "Or give length= as an array.")
+        )
+    else:
+        array = np.asarray(length)
+        _require(array.shape == (n,), f"length has the shape {array.shape}", f"Give {n} lengths.")
+        pieces = ((at, array[at : at + _AT_ONCE]) for at in range(0, n, _AT_ONCE))
+    for first, values in pieces:
+        found = np.asarray(values)
+        count = min(n - first, _AT_ONCE)
+        _require(
+            found.shape == (count,) and found.dtype.kind in "iu",
+            f"length gives an array of shape {found.shape} and type {found.dtype} for {count} rows",
+            "Return a whole number for each row.",
+        )
+        yield first, found

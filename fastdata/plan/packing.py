@@ -1,0 +1,211 @@
+"""`Packed`: batches whose rows' lengths add up to a budget at most."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import _native
+from fastdata.plan.batches import Plan, Position, Rest, digest_of
+from fastdata.plan.draws import child
+from fastdata.plan.order import Order, Random, Sequential
+from fastdata.plan.schedule import Drawn, Indices
+from fastdata.plan.table import PlanTable
+
+#: Children of the key of an epoch, beside those of `fastdata.plan.draws` and of `Buckets`.
+_ROWS, _BATCHES = -11, -12
+
+
+class Packed(Plan):
+    """Batches that are packed within windows of the order.
+
+    The rows of an epoch are in random order, and cut into windows of about equal length. Those of a
+    window are packed by best fit, as equally as they can be; its batches are in random order, and
+    each step takes the next one for every rank. So batches do not depend on the number of ranks.
+    If fewer batches than ranks are left, those of most rows are divided.
+
+    It takes the memory of the lengths, and of one window.
+
+    Args:
+        lengths: Of each row, 1 or more, (samples,).
+        budget: The most that lengths of a batch add up to; no length is above it.
+        window: Rows of a window.
+        unit: What lengths count, in words.
+        shuffle: Whether rows and batches are in random order; else windows and their batches are as
+            stored.
+        drop_last: Whether to drop the last batches, if they are fewer than the ranks.
+    """
+
+    def __init__(
+        self,
+        lengths: npt.NDArray[np.integer],
+        budget: int,
+        window: int,
+        unit: str = "lengths",
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        self.samples, self.lengths = len(lengths), lengths
+        self.budget, self.window = budget, window
+        self.cost, self.classes = unit, (f"budget {budget:,}",)
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.windows = -(-self.samples // window)
+        self.digest = digest_of(lengths, (self.samples, budget, window, shuffle, drop_last))
+        # The core counts in units; a row takes whole ones, so budgets are kept.
+        self._unit = -(-budget // _native.MOST_BUDGET)
+        self._counted: tuple[int, list[int]] | None = None
+
+    def order(self, key: int) -> Order:
+        """Return the order of rows in an epoch."""
+        own = child(key, _ROWS)
+        return Random(self.samples, own) if self.shuffle else Sequential(self.samples)
+
+    def packed(self, order: Order, key: int, number: int) -> list[Indices]:
+        """Return the batches of a window."""
+        rows, items, starts = self.windowed(order, number)
+        # One gather for all; batches are views.
+        rows = rows[items]
+        ends = starts.tolist()
+        found = [rows[begin:end] for begin, end in pairwise(ends)]
+        return [found[at] for at in self.turn(key, number, len(found)).tolist()]
+
+    def turn(self, key: int, number: int, count: int) -> Indices:
+        """Return the order of the batches of a window."""
+        if not self.shuffle:
+            return np.arange(count)
+        return Random(count, child(child(key, _BATCHES), number))(np.arange(count))
+
+    def windowed(
+        self, order: Order, number: int
+    ) -> tuple[Indices, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return the rows of a window, and their places batch by batch, with where each begins."""
+        first, stop = (at * self.samples // self.windows for at in (number, number + 1))
+        rows = order(np.arange(first, stop))
+        lengths, budget = self.lengths[rows], self.budget
+        if self._unit > 1:
+            lengths, budget = -(-lengths // self._unit), budget // self._unit
+        return rows, *_native.pack(lengths.astype(np.int32, copy=False), budget)
+
+    def counts(self, key: int) -> list[int]:
+        """Return the number of batches in each window of an epoch; kept for the latest one."""
+        if self._counted is None or self._counted[0] != key:
+            order = self.order(key)
+            found = [len(self.windowed(order, at)[2]) - 1 for at in range(self.windows)]
+            self._counted = key, found
+        return self._counted[1]
+
+    def rest(self, key: int, world_size: int = 1, position: Position = ()) -> PackedRest:
+        """See `Plan.rest`."""
+        return PackedRest(self, key, world_size, *(position[2:] or (0, 0)))
+
+    def _fits(self, position: Position) -> bool:
+        return len(position) == 4 and position[2] <= self.windows and position[3] <= self.samples
+
+
+@dataclass
+class PackedRest(Rest):
+    """See `Rest`.
+
+    Attributes:
+        plan: The plan.
+        key: Key of the epoch.
+        world_size: Number of ranks.
+        window: The first window that has batches left.
+        taken: Batches of it that are consumed.
+    """
+
+    plan: Packed
+    key: int
+    world_size: int
+    window: int
+    taken: int
+
+    def __len__(self) -> int:
+        left = sum(self.plan.counts(self.key)[self.window :]) - self.taken
+        full, rest = divmod(left, self.world_size)
+        return full + (rest > 0 and not self.plan.drop_last)
+
+    def _together(self) -> Iterator[tuple[list[Indices], Position, int]]:
+        """Yield the batches of all ranks, the position after, and how many rows are repeated."""
+        plan, order = self.plan, self.plan.order(self.key)
+        ready: deque[tuple[Indices, int, int]] = deque()
+        step, window = 0, self.window
+        while True:
+            while window < plan.windows and len(ready) < self.world_size:
+                found = plan.packed(order, self.key, window)
+                begin = self.taken if window == self.window else 0
+                ready.extend((found[at], window, at + 1) for at in range(begin, len(found)))
+                window += 1
+            if not ready or (len(ready) < self.world_size and plan.drop_last):
+                return
+            taken = [ready.popleft() for _ in range(min(self.world_size, len(ready)))]
+            batches, step = [rows for rows, _, _ in taken], step + 1
+            repeated = 0
+            if len(batches) < self.world_size:
+                batches, repeated = divided(batches, self.world_size, plan.samples)
+            yield batches, (self.world_size, step, *taken[-1][1:]), repeated
+
+    def batches(self, rank: int) -> Iterator[Drawn]:
+        """See `Rest.batches`."""
+        for batches, position, _ in self._together():
+            yield batches[rank], position, 0
+
+    def table(self) -> PlanTable:
+        """See `Rest.table`."""
+        plan, world_size, order = self.plan, self.world_size, self.plan.order(self.key)
+        found = [np.zeros((2, 0), np.int64)]
+        for number in range(self.window, plan.windows):
+            rows, items, starts = plan.windowed(order, number)
+            cost = np.add.reduceat(plan.lengths[rows[items]], starts[:-1], dtype=np.int64)
+            about = np.stack([np.diff(starts), cost])[:, plan.turn(self.key, number, len(cost))]
+            found.append(about[:, self.taken :] if number == self.window else about)
+        rows, cost = np.concatenate(found, 1)
+        full, rest = divmod(len(rows), world_size)
+        repeated, dropped = 0, 0
+        if rest and plan.drop_last:
+            dropped = int(rows[full * world_size :].sum())
+        rows, cost = (part[: full * world_size].reshape(full, world_size) for part in (rows, cost))
+        if rest and not plan.drop_last:
+            batches, repeated = self._last(full * world_size)
+            last = [plan.lengths[batch % plan.samples].sum() for batch in batches]
+            rows, cost = np.vstack([rows, [*map(len, batches)]]), np.vstack([cost, last])
+        size, room = np.zeros(len(rows), np.int64), np.full(len(rows), plan.budget)
+        return PlanTable(plan.classes, plan.cost, size, rows, cost, room, repeated, dropped)
+
+    def _last(self, consumed: int) -> tuple[list[Indices], int]:
+        """Return the batches of the last step, and how many rows are repeated."""
+        window, at = self.window, self.taken + consumed
+        for count in self.plan.counts(self.key)[self.window :]:
+            if at < count:
+                break
+            window, at = window + 1, at - count
+        rest = PackedRest(self.plan, self.key, self.world_size, window, at)
+        batches, _, repeated = next(rest._together())
+        return batches, repeated
+
+
+def divided(batches: list[Indices], count: int, samples: int) -> tuple[list[Indices], int]:
+    """Divide batches until there are so many; where all have one row, repeat the first ones.
+
+    Returns:
+        The batches, and how many are repeated. Each is a batch, or a part of one.
+    """
+    found = list(batches)
+    while len(found) < count:
+        at = max(range(len(found)), key=lambda number: len(found[number]))
+        if len(found[at]) < 2:
+            break
+        whole = found[at]
+        found[at], part = whole[::2], whole[1::2]
+        found.append(part)
+    repeated = count - len(found)
+    for number in range(repeated):
+        again, at = divmod(number, count - repeated)
+        found.append(found[at] + (again + 1) * samples)
+    return found, repeated

@@ -1,0 +1,230 @@
+"""Seek points that an indexed dataset gains while it is decoded, kept in a file beside its index.
+
+The file is that of docs/formats/learnt.md. Processes append to it at once and see what the others
+have appended, so nothing is held in memory, and nothing is lost when one of them is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fastdata.errors import FastdataError, UsageError, warn
+from fastdata.storage.cache import Cache
+from fastdata.storage.checksum import crc32c
+from fastdata.storage.files import (
+    OpenFile,
+    cache_folder,
+    digest_name,
+    file_lock,
+    open_descriptor,
+    read_exactly,
+    wait_for_lock,
+    whole_file,
+    write_exactly,
+)
+from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
+
+#: Name of the file.
+NAME = "_learnt.points"
+_HEADER = struct.Struct("<8sqq8s32x")
+_MAGIC = b"fdlearn1"
+#: Offset and length of a row's table; zeros: it has none.
+_ENTRY = struct.Struct("<qq")
+#: Most bytes of a table. The native core has the same bound (``io/record.h``).
+_MOST = 1 << 24
+#: Bytes of tables that are appended at once.
+_AT_ONCE = 1 << 20
+#: Seconds to wait for a process that appends and shows no progress.
+_PATIENCE = 60.0
+
+
+class Learnt:
+    """Seek points of one dataset's rows, in a file that appears with the first of them.
+
+    Args:
+        path: The file. One of another index is replaced.
+        index: Size and checksum of the index file, as the manifest has them.
+        rows: Number of the dataset's rows.
+        owner: A user who is trusted beside this one: the owner of the index.
+        limit: Most bytes of the file; None for no limit.
+
+    Attributes:
+        stopped: Whether no more are kept, as there is no room or the file cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, index: tuple[int, str], rows: int, owner: int, limit: int | None = None
+    ) -> None:
+        self.path = path
+        self._header = _HEADER.pack(_MAGIC, rows, index[0], index[1].encode())
+        self._heap_at = _HEADER.size + rows * _ENTRY.size
+        self._owner, self._limit = owner, limit
+        self._pending: list[tuple[int, bytes]] = []
+        self._pending_bytes = 0
+        self._file: OpenFile | None = None
+        self.stopped = False
+
+    @property
+    def descriptor(self) -> int | None:
+        """Descriptor of the file for reading; None while there is none of this index."""
+        if self._file is None:
+            self._file = self._opened()
+        return None if self._file is None else self._file.descriptor
+
+    def _opened(self) -> OpenFile | None:
+        """Open the file for reading; None if there is none of this index."""
+        with suppress(OSError):
+            found = OpenFile(self.path)
+            if self._is_ours(found.descriptor):
+                return found
+        return None
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Return whether a file is of this index, and can be believed: it has no signature."""
+        if not is_own_file(os.fstat(descriptor), (self._owner,)):
+            return False
+        return read_exactly(descriptor, 0, _HEADER.size) == self._header
+
+    def table(self, row: int) -> bytes | None:
+        """Return a row's seek table; None if there is none that is sound."""
+        descriptor = self.descriptor
+        return None if descriptor is None else _table(descriptor, row)
+
+    def put(self, tables: Sequence[tuple[int, bytes]]) -> None:
+        """Keep seek tables: (row, table)."""
+        if self.stopped:
+            return
+        self._pending += tables
+        self._pending_bytes += sum(len(table) for _, table in tables)
+        if self._pending_bytes >= _AT_ONCE:
+            self.flush()
+
+    def drop(self, row: int) -> None:
+        """Forget a row's table, which is another image's."""
+        with suppress(OSError):
+            descriptor = self._open_to_write()
+            try:
+                os.pwrite(descriptor, bytes(_ENTRY.size), _HEADER.size + row * _ENTRY.size)
+            finally:
+                os.close(descriptor)
+
+    def flush(self) -> None:
+        """Write all tables; where that fails, warn and keep no more."""
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        if not pending or self.stopped:
+            return
+        try:
+            self._append(pending)
+        except (OSError, FastdataError) as error:
+            self.stopped = True
+            warn(
+                f"{self.path}: seek points cannot be kept, so later epochs are as slow as the "
+                f"first: {_reason(error)}. Give ImageDataset another cache="
+            )
+
+    def _append(self, tables: Sequence[tuple[int, bytes]]) -> None:
+        descriptor = self._open_to_write()
+        try:
+            wait_for_lock(descriptor, _PATIENCE)
+            end = os.fstat(descriptor).st_size
+            heap, entries = bytearray(), []
+            for row, table in tables:
+                if len(table) > _MOST or _table(descriptor, row) is not None:
+                    continue  # another process was faster
+                entries.append((row, end + len(heap), len(table)))
+                heap += table + _checksum(row, table)
+            if self._limit is not None and end + len(heap) > self._limit:
+                self.stopped = True
+                return
+            write_exactly(descriptor, bytes(heap), end)
+            for row, at, size in entries:
+                write_exactly(descriptor, _ENTRY.pack(at, size), _HEADER.size + row * _ENTRY.size)
+        finally:
+            # A process forked meanwhile shares the descriptor, and with it the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _open_to_write(self) -> int:
+        """Open the file; make it if there is none, or replace one of another index.
+
+        Raises:
+            BusyError: Another process makes it, and does not end.
+            OSError: It cannot be written.
+        """
+        for _ in range(2):
+            with suppress(FileNotFoundError):
+                # Not `self.descriptor`: each lock needs a descriptor of its own.
+                descriptor = open_descriptor(self.path, os.O_RDWR | os.O_NOFOLLOW)
+                if self._is_ours(descriptor):
+                    return descriptor
+                os.close(descriptor)
+            with file_lock(self.path.with_name(NAME + ".lock"), patience=_PATIENCE):
+                if self._opened() is None:
+                    with whole_file(self.path) as temporary:
+                        temporary.unlink(missing_ok=True)  # a killed process of this number left it
+                        with open(temporary, "xb") as file:
+                            os.fchmod(file.fileno(), 0o644)  # whatever the umask
+                            file.write(self._header)
+                            file.truncate(self._heap_at)
+        raise OSError(0, "another dataset's index replaces it again and again")
+
+
+def learnt_of(
+    index: Path, stated: tuple[int, str], rows: int, cache: Cache | None
+) -> Learnt | None:
+    """Return what is learnt of a dataset: beside its index, or else in a cache folder.
+
+    Args:
+        index: The index file on this machine.
+        stated: As of `Learnt`.
+        rows: As of `Learnt`.
+        cache: The folder to use instead, and the most bytes of the file; 0 bytes keep nothing.
+    """
+    cache = cache or Cache()
+    if cache.bytes == 0:
+        return None
+    folder = Path(os.path.realpath(index.parent))
+    owner = index.stat().st_uid
+    # Where other users can write, they could exchange the file.
+    if (
+        cache.path is not None
+        or not os.access(folder, os.W_OK | os.X_OK)
+        or (distrust(folder, (os.geteuid(), owner)) is not None)
+    ):
+        base = Path(os.path.realpath(cache.path or cache_folder() / "learnt"))
+        name, owner = digest_name(folder.name, f"{stated[1]}{stated[0]:x}"), os.geteuid()
+        try:
+            make_cache_folder(base / name)
+        except (OSError, UsageError) as error:
+            warn(
+                f"{base}: seek points cannot be kept here: {_reason(error)}. Give ImageDataset "
+                "another cache=, or set FASTDATA_CACHE_DIR"
+            )
+            return None
+        folder = base / name
+    return Learnt(folder / NAME, stated, rows, owner, cache.bytes)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _table(descriptor: int, row: int) -> bytes | None:
+    entry = read_exactly(descriptor, _HEADER.size + row * _ENTRY.size, _ENTRY.size)
+    at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
+    if not (at > 0 and 0 < size <= _MOST):
+        return None
+    data = read_exactly(descriptor, at, size + 4)
+    table = data[:size]
+    return table if data[size:] == _checksum(row, table) else None
+
+
+def _checksum(row: int, table: bytes) -> bytes:
+    """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
+    crc = crc32c(table, crc32c(row.to_bytes(8, "little")))
+    return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")

@@ -1,0 +1,232 @@
+"""Plans of batches by plain Python: buckets, packing, shares of ranks, states and tables."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastdata import _native
+from fastdata.errors import UsageError
+from fastdata.plan.batches import Plan, PlanState
+from fastdata.plan.buckets import Buckets, nearest
+from fastdata.plan.draws import epoch_key
+from fastdata.plan.packing import Packed
+
+KEY = epoch_key(3, 1)
+SIDES = st.integers(1, 5000)
+
+
+def best_fit(lengths: list[int], budget: int, most: int | None = None) -> list[list[int]] | None:
+    """Pack by best fit, longest first; None if it takes more batches than ``most``."""
+    batches: list[list[int]] = []
+    room: list[int] = []
+    since: list[int] = []  # when each batch came to its room
+    for time, item in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
+        fits = [at for at in range(len(batches)) if room[at] >= lengths[item]]
+        if fits:
+            at = min(fits, key=lambda one: (room[one], -since[one]))
+        else:
+            at = len(batches)
+            batches.append([])
+            room.append(budget)
+            since.append(0)
+        batches[at].append(item)
+        room[at] -= lengths[item]
+        since[at] = time
+    return None if most is not None and len(batches) > most else batches
+
+
+@given(st.integers(1, 300), st.data())
+def test_best_fit_is_that_of_plain_python(budget: int, data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, budget), min_size=1, max_size=120))
+    items, starts = _native.pack(np.array(lengths, np.int32), budget)
+    found = [items[a:b].tolist() for a, b in itertools.pairwise(starts)]
+    fewest = -(-sum(lengths) // budget)
+    mean = -(-sum(lengths) // fewest)
+    even = max(mean + (budget - mean) // 8, max(lengths))
+    assert found == (best_fit(lengths, even, fewest) or best_fit(lengths, budget))
+
+
+@pytest.mark.parametrize("budget", [63, 64, 65, 4095, 4096, 4097, 100_000, _native.MOST_BUDGET])
+def test_best_fit_finds_room_of_every_size(budget: int) -> None:
+    draw = np.random.default_rng(budget)
+    lengths = np.minimum(draw.integers(1, budget + 1, 400), draw.integers(1, budget + 1, 400))
+    items, starts = _native.pack(lengths.astype(np.int32), budget)
+    found = [items[a:b].tolist() for a, b in itertools.pairwise(starts)]
+    fewest = -(-int(lengths.sum()) // budget)
+    mean = -(-int(lengths.sum()) // fewest)
+    even = max(mean + (budget - mean) // 8, int(lengths.max()))
+    asked = lengths.tolist()
+    assert found == (best_fit(asked, even, fewest) or best_fit(asked, budget))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget"), [([0], 4), ([5], 4), ([1], 0), ([1], _native.MOST_BUDGET + 1), ([-1], 4)]
+)
+def test_what_cannot_be_packed(lengths: list[int], budget: int) -> None:
+    with pytest.raises(ValueError, match="budget"):
+        _native.pack(np.array(lengths, np.int32), budget)
+    assert [part.tolist() for part in _native.pack(np.array([], np.int32), 4)] == [[], [0]]
+
+
+@given(
+    st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=40),
+    st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=9),
+)
+def test_the_nearest_ratio(images: list[tuple[int, int]], sizes: list[tuple[int, int]]) -> None:
+    ratios = sorted({Fraction(*size) for size in sizes})
+    widths, heights = (np.array(sides, np.int32) for sides in zip(*images, strict=True))
+    found = nearest(widths, heights, [float(one) for one in ratios])
+    for (width, height), at in zip(images, found.tolist(), strict=True):
+        apart = [abs(math.log(width / height) - math.log(one)) for one in ratios]
+        assert apart[at] <= min(apart) + 1e-12
+
+
+def plans() -> st.SearchStrategy[Plan]:
+    switches = st.fixed_dictionaries({"shuffle": st.booleans(), "drop_last": st.booleans()})
+    sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+    def bucketed(sizes: list[int]) -> st.SearchStrategy[Plan]:
+        rows = st.lists(st.integers(0, len(sizes) - 1), max_size=70)
+        return st.builds(
+            lambda rows, about: Buckets(
+                np.array(rows, np.uint16), sizes, [(1, 1)] * len(sizes), **about
+            ),
+            rows,
+            switches,
+        )
+
+    lengths = st.lists(st.integers(1, 30), max_size=70)
+    packed = st.builds(
+        lambda lengths, window, about: Packed(np.array(lengths, np.int32), 30, window, **about),
+        lengths,
+        st.integers(1, 80),
+        switches,
+    )
+    return st.one_of(sizes.flatmap(bucketed), packed)
+
+
+@given(plans(), st.integers(1, 7))
+def test_a_table_is_what_ranks_get(plan: Plan, world_size: int) -> None:
+    rest = plan.rest(KEY, world_size)
+    table = rest.table()
+    ranks = [list(rest.batches(rank)) for rank in range(world_size)]
+    assert {len(rest), len(table), *map(len, ranks)} == {len(table)}
+    rows = [[len(draws) for draws, _, _ in steps] for steps in zip(*ranks, strict=True)]
+    assert table.rows.tolist() == rows
+    assert table.size.tolist() == [size for _, _, size in ranks[0]]
+    flat = [draw for one in ranks for draws, _, _ in one for draw in draws.tolist()]
+    assert len(set(flat)) == len(flat)
+    once = {draw for draw in flat if draw < plan.samples}
+    assert table.repeated == len(flat) - len(once)
+    assert table.dropped == plan.samples - len(once)
+    if isinstance(plan, Packed):
+        assert not plan.samples or table.cost.max(initial=0) <= 30
+        cost = [[int(plan.lengths[d % plan.samples].sum()) for d, _, _ in one] for one in ranks]
+        assert table.cost.T.tolist() == cost or not len(table)
+    else:
+        assert (table.cost <= table.room[:, None]).all()
+    str(table)
+
+
+@given(plans(), st.integers(1, 5), st.data())
+def test_a_position_holds_what_is_left(plan: Plan, world_size: int, data: st.DataObject) -> None:
+    """After some steps the rest is the same on as many ranks, and complete on any other number."""
+    whole = list(plan.rest(KEY, world_size).batches(0))
+    count = data.draw(st.integers(0, len(whole)))
+    position = plan.rest(KEY, world_size).after(count)
+    state = PlanState(plan.samples, 3, 1, position, plan.digest).to_dict()
+    position = PlanState.from_dict(json.loads(json.dumps(state)), plan, 3).position
+    rest = plan.rest(KEY, world_size, position)
+    assert [d.tolist() for d, _, _ in rest.batches(0)] == [d.tolist() for d, _, _ in whole[count:]]
+    assert len(rest) == len(whole) - count
+    other = data.draw(st.integers(1, 5))
+    taken = [
+        int(draw) % plan.samples
+        for ranks, begin, end in ((world_size, (), count), (other, position, None))
+        for rank in range(ranks)
+        for draws, _, _ in list(plan.rest(KEY, ranks, begin).batches(rank))[:end]
+        for draw in draws
+        if draw < plan.samples
+    ]
+    assert len(set(taken)) == len(taken)
+    drops = getattr(plan, "drop_last")  # noqa: B009
+    assert drops or sorted(taken) == list(range(plan.samples))
+
+
+def test_rows_do_not_stay_together() -> None:
+    """Batches of two epochs have few rows in common, and steps of all buckets are mixed."""
+    bucket = (np.arange(6000) % 3).astype(np.uint16)
+    plan = Buckets(bucket, [10] * 3, [(1, 1), (2, 1), (3, 1)])
+    one, other = ([d for d, _, _ in plan.rest(epoch_key(0, at)).batches(0)] for at in (0, 1))
+    together = {frozenset(pair) for rows in one for pair in itertools.pairwise(rows)}
+    again = {frozenset(pair) for rows in other for pair in itertools.pairwise(rows)}
+    assert len(together & again) < 20
+    sizes = [size for _, _, size in plan.rest(epoch_key(0, 0)).batches(0)]
+    changes = sum(a != b for a, b in itertools.pairwise(sizes))
+    assert 330 < changes < 470  # of 599, two thirds
+
+
+def captions(count: int) -> Any:
+    """Lengths of captions in tokens: their logarithm is about normal, as of alt texts."""
+    drawn = np.random.default_rng(0).lognormal(np.log(60), 0.8, count)
+    return np.clip(drawn, 3, 2048).astype(np.int32)
+
+
+@pytest.mark.parametrize("world_size", [1, 8, 64])
+def test_captions_fill_their_budget(world_size: int) -> None:
+    table = Packed(captions(400_000), 8192, 16384).rest(KEY, world_size).table()
+    assert table.fill > 0.97 or world_size == 64  # whose last step is a sixtieth of all
+    assert table.cost[:-1].mean() > 0.99 * 8192
+    assert table.imbalance[:-1].max() < 0.02
+
+
+GOOD: dict[str, Any] = PlanState(4, 1, 2, (2, 1, 0, 0), 0).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"samples": 5}, "of other batches: of 5 samples, these of 4"),
+        ({"plan": 1}, "other sizes, lengths or options"),
+        ({"seed": 8}, "of seed 8, this loader's is 1"),
+        ({"epoch": "2"}, "epoch '2' is not a whole number"),
+        ({"position": [0, 1, 0, 0]}, "position"),
+        ({"position": [1, 3, 0, 0]}, "position"),
+        ({"position": [1, 0, 9, 0]}, "position"),
+        ({"position": [1, 0, 0]}, "position"),
+        ({"position": [1, 0, -1, 0]}, "position"),
+        ({"position": 3}, "not one of batches that are planned"),
+        ({"extra": 3}, "not one of batches that are planned"),
+    ],
+)
+def test_damaged_states_name_what_is_wrong(change: Any, message: str) -> None:
+    plan = Buckets(np.array([0, 1, 1, 0], np.uint16), [2, 2], [(1, 1), (2, 1)])
+    good = {**GOOD, "plan": plan.digest}
+    assert PlanState.from_dict(good, plan, 1).position == (2, 1, 0, 0)
+    with pytest.raises(UsageError, match=message):
+        PlanState.from_dict({**good, **change}, plan, 1)
+    with pytest.raises(UsageError, match="not one of"):
+        PlanState.from_dict([], plan, 1)  # type: ignore[arg-type]
+
+
+def test_a_table_prints_its_batches() -> None:
+    bucket = np.array([0] * 10 + [1] * 5, np.uint16)
+    plan = Buckets(bucket, [2, 2], [(64, 32), (32, 64)], shuffle=False)
+    assert str(plan.rest(KEY, 2).table()).splitlines() == [
+        "5 steps on 2 ranks, 16 rows, 1 row repeated",
+        "size     steps  rows of a batch  rows",
+        "64 x 32      3           1 to 2    10  ████████████████████████",
+        "32 x 64      2           1 to 2     6  ██████████████",
+        "pixels of a batch: 3,277 on average, 2,048 to 4,096; 80.00% of the room",
+        "imbalance of ranks: 0.00% on average, 0.00% at most",
+    ]
