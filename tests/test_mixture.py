@@ -406,7 +406,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: loader_of(
             mixed(), 1, batch_sampler=TokenBudgetBatches(mixed(), np.ones(200, int), 5)
         ),
-        "other rows in each epoch",
+        "a Mixture has others in each epoch",
     ),
     "fields": (lambda: mixed(fields=("caption",)).fields, "'a' have no 'caption'"),
     "unlike": (

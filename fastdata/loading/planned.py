@@ -121,8 +121,8 @@ class PlannedBatches(Sampler[list[int]]):
             )
         if next(mixtures_in(dataset), None) is not None:
             raise UsageError(
-                f"a Mixture has other rows in each epoch than the {type(self).__name__} was made for",
-                "Leave batch_sampler= out, and give group= to the Mixture for batches of one source.",
+                f"a {type(self).__name__} is of some rows; a Mixture has others in each epoch",
+                "Leave batch_sampler= out; group= of the Mixture makes batches of one source.",
             )
         self.seed = self.seed if seed is None else seed
         self.ranks = self.ranks if ranks is None else ranks

@@ -107,7 +107,7 @@ class JoinedSource(Source):
 
     def start_pass(
         self,
-        batches: Iterator[tuple[Rows, int]],
+        batches: Iterator[tuple[Rows, Any, int]],
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,

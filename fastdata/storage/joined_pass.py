@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ class JoinedPass:
     Args:
         parts: The sources.
         starts: The first row of each, and the end of the last.
-        batches: (draws, position after) of each batch.
+        batches: The batches to come, each of draws, a position and a size class.
         number: Maps draws to rows.
         bad: Rows that no batch will have; may grow.
         plan_fetches: As of `Source.start_pass`.
@@ -30,7 +31,7 @@ class JoinedPass:
         self,
         parts: Sequence[Source],
         starts: Rows,
-        batches: Iterator[tuple[Rows, int]],
+        batches: Iterator[tuple[Rows, Any, int]],
         number: Callable[[Rows], Rows],
         bad: Set[int],
         plan_fetches: Any,
@@ -38,9 +39,10 @@ class JoinedPass:
     ) -> None:
         self._starts, self._parts = starts, parts
         self._batches, self._number = batches, number
-        # Batches to come: all, and the draws of each remote source.
-        self._coming: deque[tuple[tuple[Rows, int], list[int]]] = deque()
-        self._own: dict[int, deque[tuple[Rows, int]]] = {}
+        # Batches to come, and their rows of each remote source. Sources get batches without any of
+        # their rows, too: so one with few rows does not look further ahead than others.
+        self._coming: deque[tuple[Rows, Any, int]] = deque()
+        self._own: dict[int, deque[tuple[Rows, Any, int]]] = {}
         self._error: Exception | None = None
         self._ended = False
         self._passes: dict[int, Any] = {}
@@ -49,18 +51,13 @@ class JoinedPass:
                 continue
             first, stop = int(starts[part]), int(starts[part + 1])
             self._own[part] = deque()
-            self._passes[part] = source.start_pass(
-                self._of(part),
-                lambda draws, first=first: number(draws) - first,
-                _Part(bad, first, stop),
-                plan_fetches,
-                fields,
-            )
+            own = self._of(part), partial(self._number_in, first), _Part(bad, first, stop)
+            self._passes[part] = source.start_pass(*own, plan_fetches, fields)
 
     def __iter__(self) -> JoinedPass:
         return self
 
-    def __next__(self) -> tuple[Rows, int]:
+    def __next__(self) -> tuple[Rows, Any, int]:
         """Return the next batch; sources announce later ones."""
         while not self._coming and self._pull():
             pass
@@ -68,10 +65,9 @@ class JoinedPass:
             if self._error is not None:
                 raise self._error
             raise StopIteration
-        batch, remote = self._coming.popleft()
-        for part in remote:
-            next(self._passes[part])
-        return batch
+        for passing in self._passes.values():
+            next(passing)
+        return self._coming.popleft()
 
     def _pull(self) -> bool:
         """Take a batch; return whether there was one."""
@@ -85,19 +81,21 @@ class JoinedPass:
         if found is None:
             self._ended = True
             return False
-        draws, position = found
+        draws, *about = found
         of_rows = self._part_of(draws)
-        remote = [part for part in np.unique(of_rows).tolist() if part in self._own]
-        for part in remote:
-            self._own[part].append((draws[of_rows == part], position))
-        self._coming.append((found, remote))
+        for part, own in self._own.items():
+            own.append((draws[of_rows == part], *about))
+        self._coming.append(found)
         return True
 
-    def _of(self, part: int) -> Iterator[tuple[Rows, int]]:
-        """Yield the batches of one source, without rows of others."""
+    def _of(self, part: int) -> Iterator[tuple[Rows, Any, int]]:
+        """Yield the batches, with the rows of one source alone."""
         while self._own[part] or self._pull():
-            if self._own[part]:
-                yield self._own[part].popleft()
+            yield self._own[part].popleft()
+
+    def _number_in(self, first: int, draws: Rows) -> Rows:
+        """Map draws to the rows of the source that begins with a row."""
+        return self._number(draws) - first
 
     def _part_of(self, draws: Rows) -> Rows:
         return np.searchsorted(self._starts, self._number(draws), "right") - 1
