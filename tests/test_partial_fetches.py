@@ -14,6 +14,7 @@ import torch
 from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import WITH_INDEX, folder, same
+from torch.utils.data import ConcatDataset
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
@@ -117,6 +118,15 @@ def test_equal_to_the_local_dataset(
         assert stats is not None
         whole = sum(lengths()[number] for number in numbers)
         assert (stats.bytes_needed < 0.9 * whole) == (kept is None)
+
+
+def test_parts_are_fetched_beside_local_datasets(server: WebServer) -> None:
+    parts = [remote(server.url), local(), remote(server.url)]
+    several = loader(ConcatDataset(parts), batch_size=5, require_native=True)
+    assert same(list(several), list(loader(ConcatDataset([local()] * 3), batch_size=5)))
+    about = several.stats().remote
+    assert about is not None
+    assert about.bytes_needed < 0.95 * 2 * sum(lengths())  # rows that crops need
 
 
 def damage(tmp_path: Path, number: int, places: slice) -> Path:
