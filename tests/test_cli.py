@@ -40,7 +40,7 @@ _DOCS = _REPOSITORY / "docs"
 #: Pages whose commands after "$ fastdata" are run; tests/test_site.py sees that no other has any.
 PAGES = [
     _REPOSITORY / "README.md",
-    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started")),
+    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started", "plan")),
     *(_DOCS / "guides" / f"{name}.md" for name in ("convert-imagenet", "slow")),
 ]
 #: Pages whose Python is run, those of a list in one process.
@@ -48,7 +48,7 @@ _GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guide
 _GROUPS = [
     [_REPOSITORY / "README.md"]
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
-    [_DOCS / "loader.md", _DOCS / "mixtures.md"],
+    [_DOCS / "loader.md", _DOCS / "mixtures.md", _DOCS / "plan.md"],
     [_DOCS / "device.md"],
     [*_GUIDES, _DOCS / "remote-reading.md"]
     + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
@@ -160,9 +160,9 @@ def make_tables(folder: Path) -> None:
     images = sorted((folder / "imagenet").rglob("*.JPEG"))[:8]
     for name in ("celeba/img", "ade"):
         (folder / name).mkdir(parents=True)
-    captions, attributes, masks = ["path,caption"], ["file_name,smiling,age"], []
+    captions, attributes, masks = ["path,caption,tokens"], ["file_name,smiling,age"], []
     for number, path in enumerate(images):
-        captions.append(f"{path.relative_to(folder)},photograph {number}")
+        captions.append(f"{path.relative_to(folder)},photograph {number},{number + 3}")
         attributes.append(f"{number}.jpg,{number % 2},{20 + number}")
         shutil.copy(path, folder / "celeba" / "img" / f"{number}.jpg")
         with Image.open(path) as image:

@@ -104,7 +104,7 @@ _PYTHON_ELSEWHERE = {
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
 _NOT_RUN = re.compile(
     r"(make|pip|torchrun|sbatch|srun|nsys|py-spy|taskset|spark-submit|ray|export|python "
-    r"|fastdata (convert|index|sample|stage|info|verify|doctor|bench) ?"
+    r"|fastdata (convert|index|sample|stage|info|verify|doctor|plan|bench) ?"
     r"|eval|_FASTDATA_COMPLETE|#| |$)"
 )
 

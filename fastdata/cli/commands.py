@@ -81,7 +81,17 @@ _RESUMABLE = ("convert", "index", "sample", "stage")
 #: The module of each command, by name: no module may import the benchmarks.
 _COMMANDS = {
     name: f"fastdata.cli.{name.replace('-', '_')}"
-    for name in ("convert", "index", "verify", "info", "seek-points", "stage", "sample", "doctor")
+    for name in (
+        "convert",
+        "index",
+        "verify",
+        "info",
+        "seek-points",
+        "stage",
+        "sample",
+        "doctor",
+        "plan",
+    )
 } | {"bench": "fastdata.benchmarks.command"}
 
 

@@ -20,6 +20,7 @@ from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
+from fastdata.plan.table import PlanTable
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
@@ -72,6 +73,10 @@ class PlannedBatches(Sampler[list[int]]):
     def length(self, epoch: int) -> int:
         """Return the number of batches of this rank in an epoch."""
         return len(self.plan.rest(self.key(epoch), (self.ranks or (0, 1))[1]))
+
+    def table(self, epoch: int) -> PlanTable:
+        """Return the table of an epoch's batches, on all ranks."""
+        return self.plan.rest(self.key(epoch), (self.ranks or (0, 1))[1]).table()
 
     def key(self, epoch: int) -> int:
         """Return the key of an epoch."""

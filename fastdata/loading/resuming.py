@@ -194,8 +194,7 @@ class Resumable(LeftAlone[T], Generic[T]):
         """
         epoch = self._epoch if epoch is None else epoch
         if self._planned is not None:
-            world_size = (self._planned.ranks or (0, 1))[1]
-            return self._planned.plan.rest(self._planned.key(epoch), world_size).table()
+            return self._planned.table(epoch)
         if not self._own_order or self.batch_size is None:
             hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
             raise UsageError("plan() knows batches that fastdata makes alone", hint)

@@ -56,6 +56,26 @@ class PlanTable:
         found: npt.NDArray[np.float64] = self.cost.max(1) / self.cost.mean(1) - 1
         return found
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return its figures as JSON values, by class."""
+        rows = [int(self.rows[self.size == at].sum()) for at in range(len(self.classes))]
+        steps = np.bincount(self.size, minlength=len(self.classes)).tolist()
+        imbalance = self.imbalance
+        return {
+            "steps": len(self),
+            "ranks": self.rows.shape[1],
+            "repeated": self.repeated,
+            "dropped": self.dropped,
+            "unit": self.unit,
+            "fill": self.fill,
+            "imbalance": float(imbalance.mean()) if len(self) else 0.0,
+            "largest_imbalance": float(imbalance.max(initial=0)),
+            "classes": [
+                {"name": name, "steps": count, "rows": found}
+                for name, count, found in zip(self.classes, steps, rows, strict=True)
+            ],
+        }
+
     def __str__(self) -> str:
         steps, ranks = self.rows.shape
         each = f"{human_count(steps, 'step')} on {human_count(ranks, 'rank')}"

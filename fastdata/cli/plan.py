@@ -1,0 +1,114 @@
+"""``fastdata plan``: show the batches of an epoch before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastdata.cli.locations import Location, json_option, print_json, require_url, storage_options
+from fastdata.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from fastdata.plan.table import PlanTable
+
+
+class _Sizes(click.ParamType):  # type: ignore[type-arg]
+    """Type of a side, or of sizes such as 512x512,576x448."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | list[tuple[int, int]]:
+        """Return the side, or (width, height) of each size."""
+        try:
+            if "x" not in str(value):
+                return int(value)
+            pairs = [one.split("x") for one in str(value).split(",")]
+            return [(int(width), int(height)) for width, height in pairs]
+        except ValueError:
+            self.fail(f"{value!r} is neither a side, 512, nor sizes, 512x512,576x448", param, ctx)
+
+
+@click.command("plan")
+@click.argument("dataset", type=Location())
+@click.option("--batch-size", type=click.IntRange(1), help="Rows in a batch of one rank.")
+@click.option(
+    "--sizes",
+    type=_Sizes(),
+    metavar="SIDE|WxH,…",
+    help="Batches by aspect ratio: the area of a square of this side, or sizes.",
+)
+@click.option("--pixels", type=click.IntRange(1), help="Most pixels of a batch, with --sizes.")
+@click.option("--length", metavar="FIELD", help="Batches by the lengths of a field, with --budget.")
+@click.option("--budget", type=click.IntRange(1), help="Most that lengths of a batch add up to.")
+@click.option(
+    "--window", type=click.IntRange(1), default=16384, show_default=True, help="Rows of a window."
+)
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--epoch", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--drop-last", is_flag=True, help="Drop rows that do not fill a batch on each rank.")
+@json_option
+@storage_options
+def command(
+    dataset: Path | str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Show the batches that a loader would make of DATASET.
+
+    With --sizes or --length they are those of fastdata.AspectRatioBatches or
+    fastdata.TokenBudgetBatches, else those of one batch size.
+
+    \b
+    Examples:
+      $ fastdata plan imagenet-train-lmdb --batch-size 256 --ranks 8
+      $ fastdata plan imagenet-train-lmdb --sizes 512 --batch-size 32 --ranks 8
+      $ fastdata plan pairs --length tokens --budget 64
+    """
+    require_url(storage_options, dataset)
+    table = _table(dataset, storage_options, **options)
+    if as_json:
+        print_json(table.to_dict())
+        return
+    click.echo(printable(str(table)))
+
+
+def _table(
+    dataset: Path | str,
+    storage_options: dict[str, Any] | None,
+    batch_size: int | None,
+    sizes: Any,
+    pixels: int | None,
+    length: str | None,
+    budget: int | None,
+    window: int,
+    ranks: int,
+    seed: int,
+    epoch: int,
+    drop_last: bool,
+) -> PlanTable:
+    """Return the table.
+
+    Raises:
+        UsageError: Options contradict each other.
+    """
+    from fastdata import AspectRatioBatches, ImageDataset, TokenBudgetBatches
+    from fastdata.plan.sharding import Epoch
+    from fastdata.plan.table import table_of
+
+    if (length is None) != (budget is None) or (length is not None and sizes is not None):
+        raise UsageError("--length goes with --budget, and not with --sizes", "Give both of them.")
+    opened = ImageDataset(dataset, storage_options=storage_options)
+    about: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
+    if length is not None and budget is not None:
+        return TokenBudgetBatches(opened, length, budget, window, **about).table(epoch)
+    if sizes is not None:
+        return AspectRatioBatches(opened, batch_size, sizes, pixels=pixels, **about).table(epoch)
+    if batch_size is None:
+        raise UsageError("it is not said what makes a batch", "Give --batch-size, or --length.")
+    return table_of(Epoch(len(opened), batch_size, 0, ranks, drop_last))
