@@ -242,7 +242,22 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree", [f"{name}/{n}.jpg" for name in "ab" for n in range(9)])
     folder = ("convert", "imagefolder", "--root", tree, "--out", out, "--to", "archives")
     require_said(run(*folder), 2, "--to folder")
-    index(root, out)
+    shutil.copy(root / "part-0.tar", tmp_path / "part-0.tar")
+    (tmp_path / "part-1.parquet").touch()
+    several = run("index", tmp_path, "--out", tmp_path.with_name("out"))
+    require_said(several, 1, "*.tar and *.parquet", "--kind webdataset or --kind parquet")
+    (tmp_path / "gz").mkdir()
+    require_said(run("index", tmp_path / "gz", "--out", out), 1, "holds nothing", "*.tar")
+    (tmp_path / "gz" / "part-0.tar.gz").touch()
+    require_said(run("index", tmp_path / "gz", "--out", out), 1, "holds nothing", "gunzip")
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "a.tar")
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "b.tar")
+    twice = run("index", tmp_path / "gz", "--out", out)
+    require_said(twice, 1, "two images have the key 00000", "webdataset --shard-keys")
+    prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
+    require_said(run("convert", "webdataset", *prefixed), 0)
+    assert ImageDataset(out).row(EACH).key == "b/00000"
+    index(root, out, force=True)
     with pytest.raises(UsageError, match="storage_options"):
         ImageDataset(out, storage_options={"token": "anon"})
 
