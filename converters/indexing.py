@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -82,24 +82,45 @@ def kinds() -> Sequence[str]:
 
 def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> str:
     first = expand(place)[0]
-    by_suffix = _SUFFIXES.get(os.path.splitext(first)[1])
-    if by_suffix or not is_url(first):
-        found = look(first)
-        kind = by_suffix or found.kind
-        if kind in _SOURCES:
-            return kind
-        if kind == "dataset":
-            raise SourceError(f"{first}: a dataset already", f"ImageDataset({first!r}) reads it.")
-        if not os.path.exists(first):
-            raise SourceError(f"{first}: no such folder or file", "Check the path.")
-        raise SourceError(f"{first}: {found.what}, which cannot be indexed", found.hint)
-    suffixes = {os.path.splitext(name)[1] for name in list_entries(first, storage_options)}
-    for suffix, kind in _SUFFIXES.items():
-        if suffix in suffixes:
-            return kind
-    if not suffixes:
-        raise SourceError(f"{redact(first)}: no such folder or file", "Check the URL.")
-    return "imagefolder"
+    if by_suffix := _SUFFIXES.get(os.path.splitext(first)[1]):
+        return by_suffix
+    if is_url(first):
+        names = list(list_entries(first, storage_options))
+        if not names:
+            raise SourceError(f"{redact(first)}: no such folder or file", "Check the URL.")
+    elif not os.path.exists(first):
+        raise SourceError(f"{first}: no such folder or file", "Check the path.")
+    else:
+        names = []
+        with suppress(OSError):  # a file; or a folder that opening it names
+            names = os.listdir(first)
+    suffixes = {os.path.splitext(name)[1] for name in names}
+    found = {kind: suffix for suffix, kind in _SUFFIXES.items() if suffix in suffixes}
+    if len(found) > 1:
+        several = " and ".join(f"*{suffix}" for suffix in found.values())
+        raise SourceError(
+            f"{redact(first)}: holds {several}, of which one kind is indexed",
+            f"Name it: {' or '.join(f'--kind {kind}' for kind in found)}.",
+        )
+    if is_url(first):
+        return next(iter(found), "imagefolder")
+    return _local_kind(first, names)
+
+
+def _local_kind(place: str, names: Sequence[str]) -> str:
+    """Return the kind of a folder or file of this machine."""
+    found = look(place)
+    if found.kind == "imagefolder" and not any(os.path.isdir(f"{place}/{one}") for one in names):
+        raise SourceError(
+            f"{place}: holds nothing that can be indexed",
+            f"Name a folder of *{', *'.join(_SUFFIXES)} or of folders of images; gunzip compressed "
+            "tars.",
+        )
+    if found.kind in _SOURCES:
+        return found.kind
+    if found.kind == "dataset":
+        raise SourceError(f"{place}: a dataset already", f"ImageDataset({place!r}) reads it.")
+    raise SourceError(f"{place}: {found.what}, which cannot be indexed", found.hint)
 
 
 def index(

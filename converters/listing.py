@@ -352,8 +352,9 @@ def _require_unique(listing: Listing, repeated: set[int]) -> None:
                 raise SourceError(
                     f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}",
                     "A key is the path without its extension, and must be unique: rename one. "
-                    "If shards use the same numbers for their samples, use --shard-keys; of a "
-                    "table, name a column of keys with --key-column.",
+                    "If shards use the same numbers for their samples, use fastdata convert "
+                    "webdataset --shard-keys (with --to archives, nothing is copied); of a table, "
+                    "name a column of keys with --key-column.",
                 )
             seen[keys[at]] = path
 

@@ -6,6 +6,7 @@
 
 #include "jpeg/huffman.h"
 #include "jpeg/jpeg_header.h"
+#include "jpeg/orientation.h"
 #include "jpeg/probe.h"
 
 using namespace fastdata;
@@ -26,6 +27,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (is_plain_jpeg(image) && !native) {
     std::fprintf(stderr, "plain, but not decoded\n");
+    std::abort();
+  }
+  const int orientation = exif_orientation(frame);
+  if (orientation < 0 || orientation > 8 || (native && exif_orientation(header) != orientation)) {
+    std::fprintf(stderr, "orientation %d\n", orientation);
     std::abort();
   }
   static EntropyTables tables;

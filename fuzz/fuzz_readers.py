@@ -6,17 +6,20 @@ Small datasets in each container, and sources of each kind that `fastdata conver
 bytes flipped, cut out, repeated and overwritten in one of their files; compressed data, as often
 before compression. Headers of tars, pages of LMDBs, footers of Parquet files, records of indexes
 and fields of manifests get other values, with the checksums that fit (tests/hostile.py). Datasets
-are then opened, verified, described and read, and sources packed, by the commands that people use.
-Any other exception, a crash of the process, or a case of over 30 seconds is a finding: it ends the
-run and stays in its folder.
+are then opened, verified, described and read, and sources packed or indexed where they are, by the
+commands that people use. EXIF data must give the orientation that Pillow finds. Any other
+exception, a crash of the process, a case of over 30 seconds or of over 2 GiB is a finding: it ends
+the run and stays in its folder.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gzip
+import io
 import os
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -31,24 +34,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import archives
 import hostile
 import pyarrow.parquet as pq
 from annotated import write_coco, write_masked, write_table, write_voc, write_yolo
 from click.testing import CliRunner
 from containers import pack_tree
 from jpegs import encode, picture
+from make_corpus import with_orientations, with_segments
 from PIL import Image
 from sources import make_archives
 from test_cifar import Made, write_archive, write_folder
 
 from fastdata import ImageDataset
 from fastdata.cli import cli
+from fastdata.decode.codecs import probe
 from fastdata.errors import FastdataError
 from fastdata.storage.manifest import MANIFEST_NAME
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 #: Seconds that a case may take.
 LIMIT = 30
+#: Bytes of address space that a case may take, and images of an orientation in it.
+MOST_BYTES, TURNED = 2 << 30, 200
 
 
 def main() -> None:
@@ -60,6 +68,9 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="fastdata-fuzz-"))
     targets = make_seeds(root / "seeds")
     print(f"fuzz readers: seed {seed}, in {root}", flush=True)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     done: Counter[str] = Counter()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -140,10 +151,10 @@ def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]
         write_folder(kind, made, root / f"{kind} unpacked")
         for name in (kind, f"{kind} unpacked"):
             targets[f"convert {name}"] = root / name, partial(convert, kind, ("--split", "test"))
-    archives = make_archives(make_imagenet(root / "imagenet"), root / "archives")
+    imagenet = make_archives(make_imagenet(root / "imagenet"), root / "archives")
     for split in ("train", "val"):
         reads = partial(convert, "imagenet", ("--split", split))
-        targets[f"convert imagenet {split}"] = archives, reads
+        targets[f"convert imagenet {split}"] = imagenet, reads
     for kind, write, options in (
         ("coco", write_coco, ()),
         ("voc", write_voc, ("--split", "train")),
@@ -151,9 +162,29 @@ def make_seeds(root: Path) -> dict[str, tuple[Path, Callable[[Path, Path], None]
         ("masks", write_masked, ("--images", "images/training", "--masks", "annotations/training")),
     ):
         targets[f"convert {kind}"] = write(root / kind), partial(convert, kind, options)
+    images = [path.read_bytes() for path in sorted(tree.rglob("*.*"))]
+    samples = [archives.Made(one, n % 3, f"text {n}", one) for n, one in enumerate(images)]
+    for kind in archives.KINDS:
+        targets[f"{kind} in place"] = (
+            archives.place(kind, root / f"placed {kind}", samples),
+            read_dataset,
+        )
+        targets[f"index {kind}"] = archives.write(kind, root / f"archives {kind}", samples), index
+        if kind != "arrow":  # a file:// URL is read by the code that reads buckets
+            far = partial(index, protocol="file://")
+            targets[f"index {kind} by URL"] = root / f"archives {kind}", far
+    targets["orientation"] = make_turned(root / "turned"), read_orientation
     table = partial(convert, "table", ("--file-columns", "mask"), file="table.jsonl")
     targets["convert table"] = write_table(root / "table"), table
     return targets
+
+
+def make_turned(folder: Path) -> Path:
+    """Make JPEGs with orientations in EXIF data and XMP."""
+    folder.mkdir()
+    for number, image in enumerate(with_orientations(encode(picture(19, 15, 1)))):
+        (folder / f"{number}.jpg").write_bytes(image)
+    return folder
 
 
 def make_petastorm(root: Path) -> Path:
@@ -188,6 +219,47 @@ def read_dataset(case: Path, out: Path) -> None:
                 dataset[index]
     run("verify", case, "--workers", 1)
     run("info", case)
+
+
+def index(case: Path, out: Path, protocol: str = "") -> None:
+    """Index archives where they are, and read them."""
+    run("index", f"{protocol}{case}", "--out", out, "--workers", 1)
+    if (out / MANIFEST_NAME).exists():
+        read_dataset(out, out)
+
+
+def read_orientation(case: Path, out: Path) -> None:
+    """Compare the orientations of images, damaged in their metadata again and again, with Pillow's.
+
+    `probe` leaves some EXIF data to Pillow, as the core does: "unusual or damaged".
+    """
+    for path in sorted(case.iterdir()):
+        data, rng = path.read_bytes(), random.Random(path.read_bytes())
+        segments, at = [], 2
+        while data[at : at + 2] == b"\xff\xe1":
+            end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            segments.append(data[at + 4 : end])
+            at = end
+        for _ in range(TURNED if segments else 0):
+            some = segments.copy()
+            which = rng.randrange(len(some))
+            name = some[which].find(b"\0") + 1
+            some[which] = some[which][:name] + hostile.damage(some[which][name:], rng)
+            changed = with_segments(data[:2] + data[at:], some)
+            with suppress(FastdataError):
+                found = probe(changed).orientation
+                if found != pillows(changed):
+                    path.write_bytes(changed)
+                    raise AssertionError(f"orientation {found}, Pillow finds {pillows(changed)}")
+
+
+def pillows(data: bytes) -> int:
+    """Return the orientation that Pillow finds; 1 if it fails."""
+    try:
+        found = Image.open(io.BytesIO(data)).getexif().get(0x0112, 1)
+    except Exception:  # Pillow raises almost anything
+        return 1
+    return int(found) if found in range(2, 9) else 1
 
 
 def convert(kind: str, options: Sequence[str], case: Path, out: Path, file: str = "") -> None:

@@ -11,6 +11,7 @@ import io
 import random
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -88,6 +89,7 @@ def write_header(out: Path) -> None:
     jpegs = [encode(pixels, sampling, 50) for sampling in SAMPLINGS]
     jpegs.append(encode(pixels, progressive=True))
     jpegs.append(encode(pixels, restart_marker_blocks=1, optimize=True))
+    jpegs += with_orientations(encode(pixels))
     images = [jpeg[: jpeg.rindex(b"\xff\xda") + 20] for jpeg in jpegs]
     for kind in ("png", "bmp", "gif", "webp"):
         buffer = io.BytesIO()
@@ -95,6 +97,24 @@ def write_header(out: Path) -> None:
         images.append(buffer.getvalue()[:64])
     for number, image in enumerate(images):
         (out / f"seed-{number}").write_bytes(image)
+
+
+def with_orientations(jpeg: bytes) -> list[bytes]:
+    """Return a JPEG with an orientation in EXIF data of both byte orders, in XMP, and in both."""
+    tag = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    text = struct.pack("<HHII", 0x010F, 2, 7, 50) + b"camera\0"
+    little = b"II*\0" + struct.pack("<IH", 8, 2) + text[:12] + tag + bytes(12) + text[12:]
+    big = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
+    xmp = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="8">'
+    exif = [b"Exif\0\0" + one for one in (little, big)]
+    several = ([exif[0]], [exif[1]], [xmp], [exif[1], xmp], exif)
+    return [with_segments(jpeg, segments) for segments in several]
+
+
+def with_segments(jpeg: bytes, segments: Sequence[bytes]) -> bytes:
+    """Return a JPEG with APP1 segments behind its first marker."""
+    made = (b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one for one in segments)
+    return jpeg[:2] + b"".join(made) + jpeg[2:]
 
 
 def write_huffman(out: Path) -> None:

@@ -10,6 +10,8 @@ import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import streaming_formats
+from containers import edit_manifest
+from fastdata.converters import index
 from sources import tar_bytes
 
 #: Kinds of archives that are indexed where they are.
@@ -61,6 +63,15 @@ def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
             new = pa.ipc.new_file if number else pa.ipc.new_stream
             with new(str(path.with_suffix(".arrow")), _table(()).schema) as stream:
                 stream.write_table(_table(part), 5)
+    return folder
+
+
+def place(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
+    """Write archives with an index beside them, as a dataset that may be copied."""
+    written = write(kind, folder.with_name(f"{folder.name} archives"), samples)
+    index(written, folder, workers=1)
+    written.rename(folder / "archives")
+    edit_manifest(folder, lambda fields: fields.update(root="archives"))
     return folder
 
 

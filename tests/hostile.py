@@ -511,7 +511,7 @@ CHANGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 def change_dataset(dataset: Path, rng: random.Random) -> Path:
     """Changes a file of a dataset, or its manifest; the checksums fit. Returns the file."""
     fields = load_manifest(dataset)
-    names = [entry["name"] for entry in fields["files"]]
+    names = [entry["name"] for entry in fields["files"] if (dataset / entry["name"]).exists()]
     which = rng.random()
     if which < 0.2:
         path = dataset / "_dataset.json"
@@ -519,6 +519,6 @@ def change_dataset(dataset: Path, rng: random.Random) -> Path:
         return path
     name = fields["index"]["name"] if which < 0.4 or not names else rng.choice(names)
     path = dataset / name
-    path.write_bytes(CHANGES[path.suffix](path.read_bytes(), rng))
+    path.write_bytes(CHANGES.get(path.suffix, damage)(path.read_bytes(), rng))
     refit(dataset, name)
     return path

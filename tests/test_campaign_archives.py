@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import archives
 import hostile
 import lmdb
 import pyarrow as pa
@@ -63,6 +64,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for path in root.glob(f"*/*{suffix}"):
             shutil.copy(path, root / kind)
     images = [path.read_bytes() for path in sorted(root.glob("tree/*/*"))]
+    samples = [archives.Made(one, n % 3, f"{n}", one) for n, one in enumerate(images)]
+    for kind in archives.KINDS:
+        archives.place(kind, root / f"{kind} in place", samples)
     (root / "lmdb source").mkdir()
     with (
         lmdb.open(str(root / "lmdb source/x.mdb"), subdir=False, lock=False) as environment,
@@ -85,7 +89,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Random], None]:
-    """Lists a changed source, and packs one in ten."""
+    """Lists a changed source, and packs or indexes one in ten."""
 
     def use(case: Path, rng: random.Random) -> None:
         path = rng.choice(sorted(case.iterdir()))
@@ -95,7 +99,10 @@ def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Rand
         for _ in opened.records():
             pass
         if rng.random() < 0.1:
-            pack(opened, case / "out", container=rng.choice(CONTAINERS[:3]), workers=1)
+            out = case.with_name("out")
+            shutil.rmtree(out, ignore_errors=True)
+            pack(opened, out, container=rng.choice((*CONTAINERS[:3], "archives")), workers=1)
+            read_all(out)
 
     return use
 
@@ -103,6 +110,25 @@ def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Rand
 def read_dataset(case: Path, rng: random.Random) -> None:
     """Opens a changed dataset and verifies it; some are read by the other commands, too."""
     hostile.change_dataset(case, rng)
+    read_all(case)
+    if rng.random() < 0.05:
+        run("seek-points", case, "--workers", 1)
+    if rng.random() < 0.002:
+        run("doctor", case)
+
+
+def read_in_place(case: Path, rng: random.Random) -> None:
+    """Reads a changed index of archives, or a sound one of changed archives."""
+    if rng.random() < 0.5:
+        read_dataset(case, rng)
+        return
+    path = rng.choice(sorted((case / "archives").iterdir()))
+    change = hostile.CHANGES.get(path.suffix, hostile.damage)
+    path.write_bytes(change(path.read_bytes(), rng))
+    read_all(case)
+
+
+def read_all(case: Path) -> None:
     with quietly():
         dataset = ImageDataset(case, staged=False)
         for number in range(min(len(dataset), 10)):
@@ -110,10 +136,6 @@ def read_dataset(case: Path, rng: random.Random) -> None:
                 dataset[number]
     with quietly():
         verify(case, workers=1)
-    if rng.random() < 0.05:
-        run("seek-points", case, "--workers", 1)
-    if rng.random() < 0.002:
-        run("doctor", case)
 
 
 @contextmanager
@@ -140,6 +162,7 @@ USES: dict[str, Callable[[Path, random.Random], None]] = {
     "mds source": read_source(MdsImages),
     "imagenet": read_source(lambda root: ImageNet(root, "train")),
     **dict.fromkeys(CONTAINERS, read_dataset),
+    **{f"{kind} in place": read_in_place for kind in archives.KINDS},
 }
 
 

@@ -5,24 +5,35 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
 
+import archives
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from containers import load_manifest
 from fastdata.converters import ImageFolder, index, pack
-from object_stores import Bucket
+from fastdata.converters.indexing import source_of
+from object_stores import Bucket, send_tree
 from PIL import Image
 from sources import jpeg, make_tree, require_said
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
-from fastdata.errors import CorruptionError, DatasetError, SourceError, UsageError
+from fastdata.errors import (
+    CorruptionError,
+    DatasetError,
+    FastdataError,
+    SourceError,
+    UsageError,
+)
+from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import upload
 from fastdata.transforms import RandomResizedCrop
 
@@ -232,7 +243,22 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree", [f"{name}/{n}.jpg" for name in "ab" for n in range(9)])
     folder = ("convert", "imagefolder", "--root", tree, "--out", out, "--to", "archives")
     require_said(run(*folder), 2, "--to folder")
-    index(root, out)
+    shutil.copy(root / "part-0.tar", tmp_path / "part-0.tar")
+    (tmp_path / "part-1.parquet").touch()
+    several = run("index", tmp_path, "--out", tmp_path.with_name("out"))
+    require_said(several, 1, "*.tar and *.parquet", "--kind webdataset or --kind parquet")
+    (tmp_path / "gz").mkdir()
+    require_said(run("index", tmp_path / "gz", "--out", out), 1, "holds nothing", "*.tar")
+    (tmp_path / "gz" / "part-0.tar.gz").touch()
+    require_said(run("index", tmp_path / "gz", "--out", out), 1, "holds nothing", "gunzip")
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "a.tar")
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "b.tar")
+    twice = run("index", tmp_path / "gz", "--out", out)
+    require_said(twice, 1, "two images have the key 00000", "webdataset --shard-keys")
+    prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
+    require_said(run("convert", "webdataset", *prefixed), 0)
+    assert ImageDataset(out).row(EACH).key == "b/00000"
+    index(root, out, force=True)
     with pytest.raises(UsageError, match="storage_options"):
         ImageDataset(out, storage_options={"token": "anon"})
 
@@ -305,3 +331,138 @@ def _write_some(path: Path, data: bytes, first: int, last: int) -> None:
         chosen = [*samples.values()][first:last] if first >= 0 else [*samples.values()][::-1]
         for member in (one for sample in chosen for one in sample):
             new.addfile(member, old.extractfile(member))
+
+
+def _replace_by_others(paths: list[Path], others: list[Path]) -> None:
+    for path, other in zip(paths, others, strict=True):
+        shutil.copy(other, path)
+
+
+def _swap(paths: list[Path], _: list[Path]) -> None:
+    contents = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, reversed(contents), strict=True):
+        path.write_bytes(data)
+
+
+def _cut(paths: list[Path], _: list[Path]) -> None:
+    os.truncate(paths[-1], paths[-1].stat().st_size - 1)
+
+
+def _append(paths: list[Path], _: list[Path]) -> None:
+    paths[-1].write_bytes(paths[-1].read_bytes() + bytes(512))
+
+
+def _clear(paths: list[Path], _: list[Path]) -> None:
+    paths[0].write_bytes(bytes(paths[0].stat().st_size))
+
+
+def _remove(paths: list[Path], _: list[Path]) -> None:
+    paths[0].unlink()
+
+
+_CHANGES = [_replace_by_others, _cut, _append, _clear, _remove, _swap]
+
+
+def _two_of_one_layout(kind: str, folder: Path) -> tuple[list[bytes], Path, Path]:
+    """Write archives twice, with other images in the same places; return the first ones' images."""
+    images = [jpeg(number).ljust(4_000, b"\0") for number in range(12)]
+    places = []
+    for name, in_order in (("root", images), ("other", images[::-1])):
+        samples = [
+            archives.Made(image, n % 3, f"number {n:02}", images[n])
+            for n, image in enumerate(in_order)
+        ]
+        places.append(archives.write(kind, folder / name, samples))
+    return images, *places
+
+
+@pytest.mark.parametrize("kind", archives.KINDS)
+def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
+    images, root, other = _two_of_one_layout(kind, tmp_path)
+    out = tmp_path / "out"
+    index(root, out, workers=1)
+    paths = [root / one["name"] for one in load_manifest(out)["files"] if one["name"][0] != "_"]
+    others = [other / path.name for path in paths]
+    assert [path.stat().st_size for path in paths] == [path.stat().st_size for path in others]
+    names = "|".join(re.escape(path.name) for path in paths)
+    expected = ImageDataset(out).read(range(12))
+    assert sorted(expected) == sorted(images)
+    os.utime(paths[0], (1, 1))
+    assert ImageDataset(out).read(range(12)) == expected
+    assert verify(out, workers=1).problems == []
+    for change in _CHANGES if len(paths) > 1 else _CHANGES[:-1]:
+        before = {path: path.read_bytes() for path in paths}
+        change(paths, others)
+        dataset, damaged = ImageDataset(out), 0
+        for number in range(12):
+            try:
+                assert dataset.read([number]) == [expected[number]]
+            except DatasetError as error:
+                assert re.search(names, error.what)
+                assert "index them" in (error.hint or "")
+                damaged += 1
+        assert damaged, change
+        with pytest.raises(DatasetError, match=names):
+            list(DataLoader(ImageDataset(out, transform=RandomResizedCrop(8)), 12))
+        assert verify(out, workers=1).problems
+        for path, data in before.items():
+            path.write_bytes(data)
+        assert ImageDataset(out).read(range(12)) == expected, change
+    _replace_by_others(paths, others)
+    with pytest.raises(UsageError, match="packed from other data"):
+        index(root, out, workers=1)
+    index(root, out, workers=1, force=True)
+    assert sorted(ImageDataset(out).read(range(12))) == sorted(images)
+    assert verify(out, workers=1).problems == []
+
+
+@pytest.mark.parametrize("kind", archives.KINDS)
+@pytest.mark.parametrize("place", ["web", "gcs", "s3"])
+def test_archives_behind_a_url(
+    kind: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    images, root, other = _two_of_one_layout(kind, tmp_path)
+    found = request.getfixturevalue(place)
+    options: dict[str, Any] = {}
+    if place == "web":
+        url = f"{found}/data/"
+        shutil.copytree(root, tmp_path / "web/data")
+    else:
+        url, options = send_tree(found, root, "data"), {"storage_options": found.storage_options}
+    out = tmp_path / "out"
+    if kind == "arrow":
+        with pytest.raises(SourceError, match=r"data/?: Arrow files are read on this machine"):
+            index(url, out, workers=1, **options)
+        return
+    index(url, out, workers=1, **options)
+    index(root, tmp_path / "local", workers=1)
+    of = {"transform": RandomResizedCrop(16), "staged": False}
+    if kind != "lmdb":
+        of["fields"] = ("image", "label", "png", "txt")
+        of["transform"] = dict.fromkeys(("image", "png"), RandomResizedCrop(16))
+    few = RemoteOptions(tries=2, progress=False)
+    remote = ImageDataset(out, **of, **options, remote=few)
+    local = ImageDataset(tmp_path / "local", **of)
+    assert sorted(remote.read(range(12))) == sorted(images)
+    settings = {"shuffle": True, "seed": 4, "num_workers": 2, "require_native": True}
+    for batch, expected in zip(*(DataLoader(one, 5, **settings) for one in (remote, local)),
+                               strict=True):  # fmt: skip
+        assert str(batch) == str(expected)
+    source = source_of(url, **options)
+    if place == "web":
+        shutil.copytree(other, tmp_path / "web/data", dirs_exist_ok=True)
+    else:
+        send_tree(found, other, "data")
+    if place == "s3":  # by its ETag; the emulator of Google's sends no generation with bytes
+        with pytest.raises(FastdataError, match=r"has changed (since it was listed|meanwhile)"):
+            pack(source, tmp_path / "late", container="archives", workers=1, **options)
+    for dataset in (remote, ImageDataset(out, **of, **options, remote=few)):
+        # Each image has another's bytes now, in the same place.
+        for number in (0, 11):
+            with pytest.raises(DatasetError, match=r"part-|shard\.|data\.mdb"):
+                dataset.read([number])
+        with pytest.raises(DatasetError, match=r"part-|shard\.|data\.mdb"):
+            list(DataLoader(dataset, 5, num_workers=2))
+    if place != "web":
+        with pytest.raises(UsageError, match="packed from other data"):
+            index(url, out, workers=1, **options)

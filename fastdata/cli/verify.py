@@ -68,7 +68,8 @@ def command(
         raise CorruptionError(
             f"{name}: {human_count(len(result.problems), 'problem')}"
             + (f", {more:,} of them not shown" if more > 0 else ""),
-            "Copy the dataset again, or pack it again with fastdata convert … --force.",
+            "Copy the dataset again, or make it again: fastdata convert … --force, or fastdata "
+            "index … --force.",
         )
     if not as_json:
         checked = "sizes are right" if fast else "every checksum is right, every image decodes"

@@ -181,7 +181,8 @@ class RemoteSource(IndexedSource):
         got: dict[int, bytes] = reader.run(reader.read_all(requests, cache))
         for place, record in enumerate(records):
             if place not in got:
-                raise self.corrupt(record, number, WRONG_BYTES)
+                where = self.file(record, number)
+                raise self.corrupt(record, number, f"in {where}, {WRONG_BYTES}")
         return [got[place] for place in range(len(records))]
 
     def start_pass(

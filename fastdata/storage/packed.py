@@ -49,7 +49,11 @@ _IN_PLACE_HINT = (
     "Run fastdata verify to find further damage; then put the files back as they were, or index "
     "them again with --force."
 )
+_MISSING_IN_PLACE_HINT = (
+    "Put the files back. If they are elsewhere now, index them there: fastdata index --force."
+)
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
+_PERMISSIONS_HINT = "Check that it is a file, and that you may read it."
 
 
 class IndexedSource(Source):
@@ -92,7 +96,7 @@ class IndexedSource(Source):
         self._files, self._root = files, root
         self._guard = guard
         if manifest.container in IN_PLACE:
-            self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_IN_PLACE_HINT)
+            self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_MISSING_IN_PLACE_HINT)
         self._warned = False
         self._stored = {one.field.name: one for one in manifest.fields}
         self.fields = tuple(one.field for one in manifest.fields)
@@ -485,7 +489,8 @@ class PackedSource(IndexedSource):
         try:
             size = self._reader.size(path)
             if record.path is None:
-                require_size(path, self.manifest.files[record.file].size, size)
+                expected = self.manifest.files[record.file].size
+                require_size(path, expected, size, self.hints.changed)
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)
@@ -493,7 +498,10 @@ class PackedSource(IndexedSource):
                 raise self.corrupt(record, number, f"it has {record.length:,} bytes, too many")
             data = self._reader.read(path, record.offset, record.length)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            missing = isinstance(error, FileNotFoundError)
+            what = "no such file" if missing else f"cannot be read: {error.strerror}"
+            hint = self.hints.missing if missing else _PERMISSIONS_HINT
+            raise DatasetError(f"{path}: {what}", hint) from None
         if crc32c(data) != record.crc32c:
             problem = f"its bytes in {path} have changed since it was packed"
             raise self.corrupt(record, number, problem)
@@ -518,24 +526,11 @@ def index_size(path: Path) -> int:
         raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
 
 
-def require_size(path: Path, expected: int, found: int) -> None:
+def require_size(path: Path, expected: int, found: int, hint: str = _HINT) -> None:
     """Raise CorruptionError for a file of another size than the manifest's."""
     if found != expected:
         raise CorruptionError(
             f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
             "changed after packing",
-            _HINT,
+            hint,
         )
-
-
-def _unreadable(path: Path, error: OSError) -> DatasetError:
-    if isinstance(error, FileNotFoundError):
-        return DatasetError(
-            f"{path}: no such file, though the index names it",
-            "Put it back; where a folder that was indexed in place has moved, run fastdata "
-            "convert --to folder again.",
-        )
-    return DatasetError(
-        f"{path}: cannot be read: {error.strerror}",
-        "Check that it is a file, and that you may read it.",
-    )
