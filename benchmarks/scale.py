@@ -294,7 +294,7 @@ def main(folder: Path, rounds: int, small: bool, out_path: Path | None) -> None:
     """Make indexes of many parts in FOLDER, and measure loading from them."""
     shapes = SHAPES
     if small:
-        shapes = {name: Shape(min(shape.parts, 5), 3, 60) for name, shape in SHAPES.items()}
+        shapes = {name: Shape(min(shape.parts, 5), 3, 400) for name, shape in SHAPES.items()}
     result = measure(folder, shapes, rounds)
     report(result, out_path, *figures(result))
 

@@ -290,8 +290,11 @@ class _Place:
         stride = DEFAULT_STRIDE if seek_points else None
         if found is None or found.options.get("seek_points") != stride:
             return None
-        same = _sizes(found) == {file.location: file.size for file in files}
-        return found if same else None
+        if _sizes(found) != {file.location: file.size for file in files}:
+            return None
+        if not is_url(self._out):  # which a kill at the very end leaves
+            shutil.rmtree(Path(self.of(part), WORK_NAME), ignore_errors=True)
+        return found
 
     def write(self, parts: Parts) -> None:
         """Write the index's manifest: from then on, this is the index."""

@@ -324,7 +324,7 @@ import numpy as np
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import RandomResizedCrop
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (160, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 data = ImageDataset(sys.argv[1], transform=RandomResizedCrop(8), fields=("image", "txt", "index"))
 loader = DataLoader(data, 4, shuffle=True, num_workers=2, require_native=True)
 seen, most = [], 0
@@ -339,7 +339,7 @@ print(most)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
 def test_few_parts_are_open_at_a_time(tmp_path: Path) -> None:
-    write_tars(tmp_path / "tars", range(60))
+    write_tars(tmp_path / "tars", range(40))
     index(tmp_path / "tars", tmp_path / "out", part_files=1)
     done = subprocess.run(
         [sys.executable, "-c", _MANY_PARTS, tmp_path / "out"],
@@ -348,7 +348,7 @@ def test_few_parts_are_open_at_a_time(tmp_path: Path) -> None:
         timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 160
+    assert int(done.stdout) < 100
 
 
 # Ends the process before its n-th step that changes what is on the disk, for every n.
@@ -376,9 +376,11 @@ def index_until(step, out):
 
         return call
 
-    os.fsync, os.replace, os.unlink = map(counted, (os.fsync, os.replace, os.unlink))
+    # A kill of the process alone loses nothing that was written.
+    os.fsync = counted(lambda descriptor: None)
+    os.replace, os.unlink = map(counted, (os.replace, os.unlink))
     os.mkdir, os.rmdir, os.link = map(counted, (os.mkdir, os.rmdir, os.link))
-    index(tars, out, append=append == "append", part_files=2, workers=1)
+    index(tars, out, append=append == "append", part_files=1, workers=1)
 
 
 def in_a_child(step, out):
@@ -411,6 +413,7 @@ def files(out):
     return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
+index(tars, folder / "warm", workers=1)  # imports what children would each import
 assert in_a_child(-1, copied(folder / "whole")) == 0
 expected, step = samples(folder / "whole"), 0
 old = samples(first)
@@ -436,9 +439,9 @@ print(step)
 @pytest.mark.parametrize("start", ["parts", "one", "nothing"])
 def test_killed_before_every_step(tmp_path: Path, start: str) -> None:
     root, first = tmp_path / "tars", tmp_path / "first"
-    write_tars(root, range(2))
+    write_tars(root, range(1))
     index(root, first, append=start == "parts")
-    write_tars(root, range(2, 5))
+    write_tars(root, range(1, 3))
     append = "no" if start == "nothing" else "append"
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, root, first, tmp_path, append],

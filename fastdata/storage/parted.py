@@ -10,7 +10,7 @@ import resource
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, overload
@@ -35,8 +35,8 @@ from fastdata.storage.records import Row
 from fastdata.storage.source import Capabilities, Hints, count_samples
 from fastdata.text import human_count
 
-#: Most files whose names are kept in memory: about 70 MB.
-_KEPT_FILES = 200_000
+#: Most files whose names are kept in memory: 200 MB (docs/scale.md).
+_KEPT_FILES = 500_000
 #: Fewest parts that are kept open.
 _LEAST = 8
 #: Files of a part that are kept open, as neighbours in an order lie in one; none where fewer files
@@ -283,12 +283,18 @@ class LocalParts(PartedSource):
         # Files that Python opens, beside the core: those of columns, and of single samples.
         self._reader = ExtentReader(_LEAST)
         # Manifests are kept beyond open parts: parsing one takes longer than opening an index.
-        self._manifests = lru_cache(_known(manifest))(Manifest.load)
+        self._manifests = lru_cache(_known(manifest))(self._load)
         self._open_files = _OPEN_FILES if _allowed() >= _MANY else 0
         super().__init__(path, manifest, most_open(manifest, 2 + self._open_files))
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalParts, (self.location, self.manifest)
+
+    def _load(self, folder: Path) -> Manifest:
+        found = Manifest.load(folder)
+        if found.classes == self.manifest.classes:  # thousands of names, in each part
+            found = replace(found, classes=self.manifest.classes)
+        return found
 
     def _open(self, part: Part) -> IndexedSource:
         folder = self.location / part.name
