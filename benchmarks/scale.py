@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -299,7 +299,7 @@ def main(folder: Path, rounds: int, small: bool, out_path: Path | None) -> None:
     report(result, out_path, *figures(result))
 
 
-_COLUMNS = {
+_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "open_ms": ("open, ms", lambda value: f"{value:.1f}"),
     "first_ms": ("first batch, ms", lambda value: f"{value:,.0f}"),
     "resume_ms": ("resume, ms", lambda value: f"{value:,.0f}"),
