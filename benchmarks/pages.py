@@ -171,6 +171,19 @@ def _fields(results: Path) -> Values:
     }
 
 
+def _scale(results: Path) -> Values:
+    result = _read(results / "scale.json")
+    sizes, speed = _benchmark("scale").figures(result)
+    first = next(iter(result["cases"].values()))
+    return {
+        **result,
+        "machine": _machine(result),
+        "sizes": sizes,
+        "speed": speed,
+        "rounds": len(first["random"]),
+    }
+
+
 def _training(results: Path) -> Values:
     result = _read(results / "training.json")
     fed, alone = _benchmark("training").figures(result)
@@ -275,6 +288,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "fields": _fields,
     "augmentations": _augmentations,
     "training": _training,
+    "scale": _scale,
 }
 
 

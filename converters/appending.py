@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastdata.converters.options import local_folder
-from fastdata.converters.packing import Packed, Progress, Silent, pack
+from fastdata.converters.packing import SILENT, Packed, Progress, pack
 from fastdata.converters.records import Source, further_fields
 from fastdata.converters.trees import SourceFile
 from fastdata.converters.workspace import remove_outputs, work_folder
@@ -103,7 +103,7 @@ def index_parts(
             manifest = place.finished(part, chunk, seek_points)
             if manifest is None:
                 title = f"part {at} of {len(chunks)}"
-                with nullcontext(Silent()) if reporting is None else reporting(title) as progress:
+                with nullcontext(SILENT) if reporting is None else reporting(title) as progress:
                     manifest = pack(
                         _opened(open_source, chunk, parts),
                         place.of(part),
@@ -168,7 +168,9 @@ def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Pa
         about = Parts.of([entry], manifest)
         # Files of a field are each part's own.
         fields = tuple(replace(one, index=None, file=None, rows=0) for one in about.fields)
-        return replace(about, fields=fields, remote=is_url(manifest.root or ""))
+        source = {what: value for what, value in about.source.items() if what != "fingerprint"}
+        remote = is_url(manifest.root or "")
+        return replace(about, fields=fields, source=source, remote=remote)
     problem = parts.difference(manifest)
     if parts.remote != is_url(manifest.root or ""):
         problem = "has its files on this machine, the other parts behind URLs, or the reverse"
@@ -212,8 +214,6 @@ class _Place:
             return None
         try:
             text = read_manifest(place, self._options)
-        except PartsError as error:
-            return Parts.parse_found(error)
         except DatasetError:
             if is_url(place):
                 return None
@@ -290,8 +290,11 @@ class _Place:
         stride = DEFAULT_STRIDE if seek_points else None
         if found is None or found.options.get("seek_points") != stride:
             return None
-        same = _sizes(found) == {file.location: file.size for file in files}
-        return found if same else None
+        if _sizes(found) != {file.location: file.size for file in files}:
+            return None
+        if not is_url(self._out):  # which a kill at the very end leaves
+            shutil.rmtree(Path(self.of(part), WORK_NAME), ignore_errors=True)
+        return found
 
     def write(self, parts: Parts) -> None:
         """Write the index's manifest: from then on, this is the index."""

@@ -16,7 +16,7 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import root_of
-from fastdata.converters.packing import Packed, Progress, Silent, pack
+from fastdata.converters.packing import SILENT, Packed, Progress, pack
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
@@ -184,7 +184,7 @@ def index(
             **options,
         )
     opened = opener(**given)
-    with nullcontext(Silent()) if reporting is None else reporting("") as progress:
+    with nullcontext(SILENT) if reporting is None else reporting("") as progress:
         return pack(
             opened,
             out,

@@ -113,7 +113,8 @@ class Silent(Progress):
     """Progress that is ignored."""
 
 
-_SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
+#: Ignores progress.
+SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):
@@ -154,7 +155,7 @@ def pack(
     address: str | None = None,
     skip_bad: bool = False,
     force: bool = False,
-    progress: Progress = _SILENT,
+    progress: Progress = SILENT,
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Packed:

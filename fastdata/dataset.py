@@ -38,8 +38,8 @@ from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
 from fastdata.once import once
-from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
+from fastdata.remote.parted import open_remote
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import find_staged, telling_of_copy
@@ -50,7 +50,7 @@ from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource
-from fastdata.storage.parted import LocalParts, PartedSource, open_local
+from fastdata.storage.parted import PartedSource, open_local
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
@@ -269,16 +269,16 @@ class ImageDataset(NativeSamples):
             return self._open_folder(indexed(self._place, self._storage_options))
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
-            return RemoteSource(self._url, self.cache, self._storage_options, self._remote)
+            return open_remote(self._url, self.cache, self._storage_options, self._remote)
         return self._open_folder(copy or Path(self.path))
 
     def _open_folder(self, folder: Path) -> Source:
         guard = partial(telling_of_copy, folder)
         with guard():
             source = open_local(folder, guard)
-        if isinstance(source, LocalParts) or not is_url(source.manifest.root or ""):
+        if source.capabilities.local and not is_url(source.manifest.root or ""):
             return source
-        return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
+        return open_remote(str(folder), self.cache, self._storage_options, self._remote)
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())

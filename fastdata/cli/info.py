@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from fastdata.staging.fetching import Fetching
 from fastdata.staging.staged import find_staged
 from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
+from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import PackedSource
+from fastdata.storage.parted import Parts
 from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
@@ -51,18 +54,78 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
       $ fastdata info gs://bucket/imagenet-train-shards
     """
     require_url(storage_options, dataset)
+    try:
+        about, lines = _described(dataset, storage_options)
+    except PartsError as error:
+        about = describe_parts(Parts.parse_found(error), named(dataset))
+        lines = _lines_of_parts(about)
+    if as_json:
+        print_json(about)
+        return
+    click.secho(printable(named(dataset)), bold=True)
+    for line in aligned([(f" {name}", printable(value)) for name, value in lines]):
+        click.echo(line)
+
+
+def _described(
+    dataset: Path | str, storage_options: dict[str, Any] | None
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     staged = find_staged(dataset, storage_options)
     if isinstance(dataset, str):
         with Fetching(dataset, storage_options) as fetching:
             about = describe(fetching.blobs, staged) | {"path": fetching.name}
     else:
         about = describe(PackedSource(dataset), staged)
-    if as_json:
-        print_json(about)
-        return
-    click.secho(printable(named(dataset)), bold=True)
-    for line in aligned([(f" {name}", printable(value)) for name, value in _lines(about)]):
-        click.echo(line)
+    return about, _lines(about)
+
+
+def describe_parts(manifest: Parts, name: str) -> dict[str, Any]:
+    """Return a description of an index of parts, as JSON values; reads no index."""
+    return {
+        "path": name,
+        "container": manifest.container,
+        "format_version": manifest.format_version,
+        "samples": manifest.samples,
+        "skipped": manifest.skipped,
+        "fields": [_field(field) for field in manifest.field_list],
+        "classes": manifest.classes,
+        "blob_bytes": manifest.blob_bytes,
+        "parts": [asdict(part) for part in manifest.parts],
+        "source": manifest.source,
+        "tool": manifest.tool,
+    }
+
+
+def _lines_of_parts(about: dict[str, Any]) -> list[tuple[str, str]]:
+    parts = about["parts"]
+    files = human_count(sum(part["files"] for part in parts), "file")
+    return [
+        _samples_line(about),
+        *_field_lines(about),
+        ("container", f"{about['container']}, {files} in {human_count(len(parts), 'part')}"),
+        ("size", f"{human_bytes(about['blob_bytes'])} of blobs"),
+        ("parts", f"{parts[0]['name']} to {parts[-1]['name']}; fastdata info describes each"),
+        *_last_lines(about),
+    ]
+
+
+def _samples_line(about: dict[str, Any]) -> tuple[str, str]:
+    skipped = f", {human_count(about['skipped'], 'bad one')} skipped" if about["skipped"] else ""
+    named = human_count(len(about["classes"]), "class", "classes")
+    classes = f" of {named}" if about["classes"] else ""
+    return "samples", f"{about['samples']:,}{classes}{skipped}"
+
+
+def _field_lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    first, *others = map(_in_words, about["fields"])
+    return [("fields", first), *(("", field) for field in others)]
+
+
+def _last_lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),
+        ("made by", f"fastdata {about['tool']}, format version {about['format_version']}"),
+    ]
 
 
 def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
@@ -136,17 +199,12 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     def side(name: str) -> str:
         return "{min} to {max}, median {median}".format(**about[name])
 
-    skipped = f", {human_count(about['skipped'], 'bad one')} skipped" if about["skipped"] else ""
     files = about["files"]
     channels = {_CHANNELS.get(count, count): n for count, n in about["channels"].items()}
     container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
-    named = human_count(len(about["classes"]), "class", "classes")
-    classes = f" of {named}" if about["classes"] else ""
-    fields = map(_in_words, about["fields"])
     return [
-        ("samples", f"{about['samples']:,}{classes}{skipped}"),
-        ("fields", next(fields)),
-        *(("", field) for field in fields),
+        _samples_line(about),
+        *_field_lines(about),
         ("container", container),
         ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
                  f"{human_bytes(about['file_bytes'])} on disk"),
@@ -157,7 +215,6 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("seek points", human_count(about["with_seek_points"], "sample")),
         ("order", _order(about)),
         ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),
-        ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),
-        ("made by", f"fastdata {about['tool']}, format version {about['format_version']}"),
+        *_last_lines(about),
         ("staged", about["staged"] or "no"),
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageErr
 from fastdata.executors import Executor, Result, local_executor, report
 from fastdata.machine import usable_cpus
 from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
+from fastdata.maintenance.parts import verify_parts
 from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching
 from fastdata.storage import formats
@@ -29,7 +30,9 @@ from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import BLOBS, IMAGE, IMAGES, LABEL, StoredField
 from fastdata.storage.files import open_file
+from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import PackedSource
+from fastdata.storage.parted import Parts
 from fastdata.storage.records import Row
 from fastdata.text import human_count
 
@@ -105,6 +108,22 @@ def verify(
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
+    try:
+        return _verify_one(path, fast, workers, progress, storage_options)
+    except PartsError as error:
+        parts = Parts.parse_found(error)
+    one = partial(_verify_one, fast=fast, workers=workers)
+    files, problems = verify_parts(os.fspath(path), parts, one, progress, storage_options)
+    return Verification(parts.samples, files, [Problem(*each) for each in problems])
+
+
+def _verify_one(
+    path: str | os.PathLike[str],
+    fast: bool,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Verification:
     source = None if is_url(path) else PackedSource(Path(path))
     if source is None or is_url(source.manifest.root or ""):
         with Fetching(os.fspath(path), storage_options) as fetching:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from fastdata.errors import CorruptionError, DatasetError
@@ -12,7 +13,7 @@ from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 from fastdata.storage.files import read_file
-from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
+from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest, PartsError
 
 _MANIFEST_READS = 3
 
@@ -25,7 +26,8 @@ def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
         RemoteError: The server cannot be reached.
     """
     if not is_url(url):
-        Manifest.load(url)  # its errors say what is missing
+        with suppress(PartsError):
+            Manifest.load(url)  # its errors say what is missing
         return read_file(os.path.join(url, MANIFEST_NAME), MOST_BYTES)
     try:
         return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)

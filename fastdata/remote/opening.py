@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource, index_size, require_size
 from fastdata.storage.records import Row
-from fastdata.storage.source import Rows
+from fastdata.storage.source import Rows, Source
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
 if TYPE_CHECKING:
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
     from fastdata.remote.reader import RangeReader
 
 
-class RemoteSource(IndexedSource):
-    """Source of a dataset behind a URL.
-
-    Opening fetches the manifest. It also fetches the index, unless this machine has a copy
-    with the right checksum.
+class Fetched(Source):
+    """Source whose blobs are fetched by ranges.
 
     Args:
         url: The dataset; or a folder of this machine, whose index names files behind URLs.
@@ -47,15 +45,12 @@ class RemoteSource(IndexedSource):
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
         options: How to read the dataset.
 
-    Raises:
-        DatasetError: There is no finished dataset, or it cannot be read.
-        RemoteError: The server cannot be reached.
-        UsageError: The arguments contradict each other.
+    Attributes:
+        text: Its manifest, as it stands in the file.
+        id: Digest of that.
     """
 
     location: str
-    _files: list[str]
-    _root: str | None
 
     def __init__(
         self,
@@ -66,23 +61,159 @@ class RemoteSource(IndexedSource):
     ) -> None:
         self.url = url
         self.options = options or RemoteOptions()
-        self._storage_options = dict(storage_options or {})
-        self._given = cache = cache or Cache()
+        self.storage_options = dict(storage_options or {})
+        self.given_cache = cache = cache or Cache()
         self.cache = None if cache.path is None else Path(os.path.realpath(cache.path))
         _check_cache(cache, self.options.piece_bytes)
-        text = read_manifest(url, self._storage_options)
-        manifest = Manifest.parse(text, redact(join_url(url, MANIFEST_NAME)))
-        self.id = hashlib.sha256(text).hexdigest()
-        index = self._open_index(manifest.index, manifest.samples)
-        root = None if manifest.root is None else images_url(url, manifest.root)
-        files = manifest.places(url, root, join_url)
-        super().__init__(redact(url), manifest, index, files, root, local=False)
+        self.text = read_manifest(url, self.storage_options)
+        self.id = hashlib.sha256(self.text).hexdigest()
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
         self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
 
+    @property
+    @abstractmethod
+    def file_bytes(self) -> int:
+        """Bytes of all its files."""
+
+    @property
+    @abstractmethod
+    def server(self) -> str:
+        """A URL of its files."""
+
+    @abstractmethod
+    def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
+        """Return the file of a gathered sample, which must not be corrupt."""
+
+    def start_pass(
+        self,
+        batches: Iterator[tuple[Rows, Any, int]],
+        number: Callable[[Rows], Rows],
+        bad: Set[int],
+        plan_fetches: PlanFetches | None = None,
+        fields: Sequence[str] = ("image",),
+    ) -> RemotePass:
+        """See `Source.start_pass`."""
+        from fastdata.remote.prefetch import RemotePass  # needs asyncio
+
+        return RemotePass(self, batches, number, bad, plan_fetches, fields)
+
+    @property
+    def reader(self) -> RangeReader:
+        """Reader of the dataset's files, for this process."""
+        return self.here()[0]
+
+    @property
+    def local_cache(self) -> PieceCache | None:
+        """Cache folder, for this process; None without one."""
+        return self.here()[1]
+
+    def here(self) -> tuple[RangeReader, PieceCache | None]:
+        """Return both, for this process."""
+        found = self._opened.get(os.getpid())
+        if found is not None:
+            return found
+        # Imported late: they need asyncio, which local datasets do not use.
+        from fastdata.remote.cache import PieceCache
+        from fastdata.remote.reader import RangeReader
+
+        reader = RangeReader(self.server, self.options, self.storage_options)
+        cache = None
+        if self.cache is not None:
+            cache = PieceCache(
+                self.cache,
+                self.id,
+                reader,
+                self.options,
+                self.given_cache.bytes,
+                self.location,
+                self.file_bytes,
+            )
+        # Another thread may have been faster. No lock: a fork could copy it locked.
+        return self._opened.setdefault(os.getpid(), (reader, cache))
+
+    def wanted(
+        self,
+        extents: _native.Extents,
+        numbers: npt.NDArray[np.int64],
+        draws: npt.NDArray[np.int64] | None = None,
+        fetches: Fetches | None = None,
+        field: str = "image",
+    ) -> dict[int, list[Wanted]]:
+        """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
+
+        ``fetches`` has a row of ``Extents.plan_fetches`` for each slot that is read in part. Each
+        draw has its own crop.
+        """
+        columns = zip(
+            numbers.tolist(),
+            extents.files.tolist(),
+            extents.offsets.tolist(),
+            extents.lengths.tolist(),
+            extents.checksums.tolist(),
+            strict=True,
+        )
+        found: dict[int, list[Wanted]] = {}
+        corrupt = set(extents.corrupt_slots())
+        for slot, (number, file, offset, length, crc) in enumerate(columns):
+            if slot in corrupt:
+                continue
+            ref = self.ref(extents, slot, file, offset + length, number)
+            if not fetches or slot not in fetches:
+                key = number if field == "image" else (number, field)
+                found[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
+                continue
+            assert draws is not None
+            draw = int(draws[slot])
+            size, header_crc, start, stop, first, end = fetches[slot]
+            sound = partial(extents.are_rows_sound, slot, start, first, end)
+            found[slot] = [
+                Wanted(number, ref, offset, offset + size, header_crc, (draw, "header")),
+                Wanted(number, ref, offset + start, offset + stop, sound, (draw, "rows")),
+            ]
+        return found
+
+
+class RemoteSource(Fetched, IndexedSource):
+    """Source of a dataset behind a URL.
+
+    Opening fetches the manifest. It also fetches the index, unless this machine has a copy
+    with the right checksum.
+
+    Args:
+        url: The dataset; or a folder of this machine, whose index names files behind URLs.
+        cache: The folder that keeps pieces of the files; None to keep nothing.
+        storage_options: See `fastdata.remote.drivers.open_filesystem`.
+        options: How to read the dataset.
+        whole: The index of parts that it is a part of, which has the reader; None if it is none.
+
+    Raises:
+        DatasetError: There is no finished dataset, or it cannot be read.
+        RemoteError: The server cannot be reached.
+        UsageError: The arguments contradict each other.
+    """
+
+    _files: list[str]
+    _root: str | None
+
+    def __init__(
+        self,
+        url: str,
+        cache: Cache | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        options: RemoteOptions | None = None,
+        whole: Fetched | None = None,
+    ) -> None:
+        Fetched.__init__(self, url, cache, storage_options, options)
+        self._whole = whole
+        manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
+        index = self._open_index(manifest.index, manifest.samples)
+        root = None if manifest.root is None else images_url(url, manifest.root)
+        files = manifest.places(url, root, join_url)
+        IndexedSource.__init__(self, redact(url), manifest, index, files, root, local=False)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteSource, (self.url, self._given, self._storage_options, self.options)
+        return RemoteSource, (self.url, self.given_cache, self.storage_options, self.options)
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
         return Index(self._fetch_index(entry), rows)
@@ -110,7 +241,7 @@ class RemoteSource(IndexedSource):
                         path,
                         size=entry.size,
                         crc32c=entry.crc32c,
-                        storage_options=self._storage_options,
+                        storage_options=self.storage_options,
                         progress=advance,
                     )
         except FileNotFoundError:
@@ -148,10 +279,12 @@ class RemoteSource(IndexedSource):
 
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
-        return FileRef(self._files[number], self.manifest.files[number].size, f"{number:06d}")
+        part = "" if self._whole is None else f"{name_of(self.url)}-"
+        size = self.manifest.files[number].size
+        return FileRef(self._files[number], size, f"{part}{number:06d}")
 
-    def ref(self, extents: _native.Extents, slot: int, file: int, stop: int) -> FileRef:
-        """Return the file of a gathered sample, which must not be corrupt."""
+    def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
+        """See `Fetched.ref`."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
@@ -176,7 +309,7 @@ class RemoteSource(IndexedSource):
                 problem = f"the index puts it beyond the end of {redact(ref.url)}"
                 raise self.corrupt(record, number, problem)
             wanted.append(Wanted(place, ref, start, stop, record.crc32c))
-        reader, cache = self._here()
+        reader, cache = self.here()
         requests = merge(wanted, self.options.merge_gap, self.options.max_request)
         got: dict[int, bytes] = reader.run(reader.read_all(requests, cache))
         for place, record in enumerate(records):
@@ -185,88 +318,19 @@ class RemoteSource(IndexedSource):
                 raise self.corrupt(record, number, f"in {where}, {WRONG_BYTES}")
         return [got[place] for place in range(len(records))]
 
-    def start_pass(
-        self,
-        batches: Iterator[tuple[Rows, Any, int]],
-        number: Callable[[Rows], Rows],
-        bad: Set[int],
-        plan_fetches: PlanFetches | None = None,
-        fields: Sequence[str] = ("image",),
-    ) -> RemotePass:
-        """See `Source.start_pass`."""
-        from fastdata.remote.prefetch import RemotePass  # needs asyncio
-
-        return RemotePass(self, batches, number, bad, plan_fetches, fields)
+    @property
+    def file_bytes(self) -> int:
+        """See `Fetched.file_bytes`."""
+        return sum(entry.size for entry in self.manifest.files)
 
     @property
-    def reader(self) -> RangeReader:
-        """Reader of the dataset's files, for this process."""
-        return self._here()[0]
+    def server(self) -> str:
+        """See `Fetched.server`."""
+        return self.url if is_url(self.url) else str(self._root or self._files[0])
 
-    @property
-    def local_cache(self) -> PieceCache | None:
-        """Cache folder, for this process; None without one."""
-        return self._here()[1]
-
-    def _here(self) -> tuple[RangeReader, PieceCache | None]:
-        found = self._opened.get(os.getpid())
-        if found is not None:
-            return found
-        # Imported late: they need asyncio, which local datasets do not use.
-        from fastdata.remote.cache import PieceCache
-        from fastdata.remote.reader import RangeReader
-
-        url = self.url if is_url(self.url) else str(self._root or self._files[0])
-        reader = RangeReader(url, self.options, self._storage_options)
-        cache = None
-        if self.cache is not None:
-            total = sum(entry.size for entry in self.manifest.files)
-            cache = PieceCache(
-                self.cache, self.id, reader, self.options, self._given.bytes, self.location, total
-            )
-        # Another thread may have been faster. No lock: a fork could copy it locked.
-        return self._opened.setdefault(os.getpid(), (reader, cache))
-
-    def wanted(
-        self,
-        extents: _native.Extents,
-        numbers: npt.NDArray[np.int64],
-        draws: npt.NDArray[np.int64] | None = None,
-        fetches: Fetches | None = None,
-        field: str = "image",
-    ) -> dict[int, list[Wanted]]:
-        """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
-
-        ``fetches`` has a row of ``Extents.plan_fetches`` for each slot that is read in part. Each
-        draw has its own crop.
-        """
-        columns = zip(
-            numbers.tolist(),
-            extents.files.tolist(),
-            extents.offsets.tolist(),
-            extents.lengths.tolist(),
-            extents.checksums.tolist(),
-            strict=True,
-        )
-        found: dict[int, list[Wanted]] = {}
-        corrupt = set(extents.corrupt_slots())
-        for slot, (number, file, offset, length, crc) in enumerate(columns):
-            if slot in corrupt:
-                continue
-            ref = self.ref(extents, slot, file, offset + length)
-            if not fetches or slot not in fetches:
-                key = number if field == "image" else (number, field)
-                found[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
-                continue
-            assert draws is not None
-            draw = int(draws[slot])
-            size, header_crc, start, stop, first, end = fetches[slot]
-            sound = partial(extents.are_rows_sound, slot, start, first, end)
-            found[slot] = [
-                Wanted(number, ref, offset, offset + size, header_crc, (draw, "header")),
-                Wanted(number, ref, offset + start, offset + stop, sound, (draw, "rows")),
-            ]
-        return found
+    def here(self) -> tuple[RangeReader, PieceCache | None]:
+        """See `Fetched.here`."""
+        return super().here() if self._whole is None else self._whole.here()
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:

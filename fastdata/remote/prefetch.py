@@ -24,7 +24,7 @@ from fastdata.remote.retries import describe_error
 if TYPE_CHECKING:
     from fastdata import _native
     from fastdata.remote.cache import Piece
-    from fastdata.remote.opening import RemoteSource
+    from fastdata.remote.opening import Fetched
 
 Indices = npt.NDArray[np.int64]
 
@@ -124,7 +124,7 @@ class RemotePass:
 
     def __init__(
         self,
-        source: RemoteSource,
+        source: Fetched,
         batches: Iterator[Drawn],
         number: Callable[[Indices], Indices],
         bad: Set[int],
@@ -223,10 +223,10 @@ class RemotePass:
             draws = draws[good]
         numbers = self._number(draws)
         try:
-            extents = {name: self._source.table_of(name).gather(numbers) for name in self._fields}
+            blobs = self._source.gather(numbers, self._fields).blobs
         except FastdataError:
             return  # the batch itself will raise it
-        wanted = [self._wanted(of_field, draws, name) for name, of_field in extents.items()]
+        wanted = [self._wanted(one.extents, draws, name) for name, one in blobs.items()]
         with self._lock:
             for slot in range(len(draws)):
                 for one in chain.from_iterable(of_field.get(slot, ()) for of_field in wanted):

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastdata.errors import BusyError, SpaceError
 
-#: How many files a reader keeps open; beyond that the one opened first is closed.
+#: How many files a reader keeps open.
 _OPEN_FILES = 128
 
 #: Suffix of a file that is being written.
@@ -124,9 +124,13 @@ class ExtentReader:
     There is no file position, no lock, and no state but a cache of open files, so one
     reader serves any number of threads and goes on working in a forked child. ``pread``
     rather than a memory map, because a file that shrinks under a map kills the process.
+
+    Args:
+        most: How many files it keeps open; beyond that the one opened first is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _OPEN_FILES) -> None:
+        self._most = most
         self._files: dict[Path, OpenFile] = {}
 
     def _open(self, path: Path) -> OpenFile:
@@ -134,7 +138,7 @@ class ExtentReader:
         if file is None:
             # Two threads may both get here; the file that loses closes itself.
             self._files[path] = file = OpenFile(path)
-            for oldest in list(self._files)[:-_OPEN_FILES]:
+            for oldest in list(self._files)[: -self._most]:
                 # A thread that reads from it at this moment holds it, so it stays open until done.
                 self._files.pop(oldest, None)
         return file

@@ -73,9 +73,14 @@ class JoinedSource(Source):
     def _split(self, rows: Rows) -> Iterator[tuple[Source, npt.NDArray[np.int64], Rows]]:
         """Yield (source, slots, numbers in it) for each source that has some of the rows."""
         parts = np.searchsorted(self._starts, rows, "right") - 1
-        for part in np.unique(parts).tolist() or [0]:
-            slots = np.flatnonzero(parts == part)
-            yield self._parts[part], slots, rows[slots] - self._starts[part]
+        order = np.argsort(parts, kind="stable")
+        numbers, parts = rows[order] - self._starts[parts[order]], parts[order]
+        ends = [*(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(rows)]
+        start = 0
+        for end in ends:
+            part = int(parts[start]) if end else 0  # no rows: the types of any part's columns
+            yield self._parts[part], order[start:end], numbers[start:end]
+            start = end
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -263,7 +264,9 @@ class IndexedSource(Source):
         found = self._readers.get(field)
         if found is None:
             stored, index = self._stored[field], self.index_of(field)
-            found = ColumnReader(stored, index, len(self), partial(self._read_pieces, field))
+            # Without a cycle, its files are closed when the last user of this source has gone.
+            read = partial(IndexedSource._read_pieces, weakref.proxy(self), field)
+            found = ColumnReader(stored, index, len(self), read)
             self._readers[field] = found
         return found
 

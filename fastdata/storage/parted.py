@@ -10,7 +10,7 @@ import resource
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, overload
@@ -35,12 +35,13 @@ from fastdata.storage.records import Row
 from fastdata.storage.source import Capabilities, Hints, count_samples
 from fastdata.text import human_count
 
-#: Most files whose names are kept in memory: about 50 MB.
-_KEPT_FILES = 100_000
-#: Fewest parts that are kept open, and most.
-_LEAST, _MOST = 8, 4096
-#: Files of a part that are kept open: neighbours in an order lie in one.
-_OPEN_FILES = 2
+#: Most files whose names are kept in memory: 200 MB (docs/scale.md).
+_KEPT_FILES = 500_000
+#: Fewest parts that are kept open.
+_LEAST = 8
+#: Files of a part that are kept open, as neighbours in an order lie in one; none where fewer files
+#: than `_MANY` may be open.
+_OPEN_FILES, _MANY = 2, 8192
 _NAME = re.compile(r"part-\d{6,}")
 _HINT = "Put the part back as it was; or index all of it again: fastdata index … --force."
 
@@ -54,7 +55,8 @@ class Part:
         samples: Number of its samples.
         skipped: Number of bad images that were left out.
         blob_bytes: Sum of its blobs' lengths.
-        files: Number of its files.
+        files: Number of its archives.
+        file_bytes: Sum of their sizes.
         fingerprint: Of its listing, as in its own manifest.
     """
 
@@ -63,13 +65,15 @@ class Part:
     skipped: int
     blob_bytes: int
     files: int
+    file_bytes: int
     fingerprint: str
 
     @classmethod
     def of(cls, name: str, manifest: Manifest) -> Part:
         """Return the entry of a dataset that becomes a part."""
-        counts = manifest.samples, manifest.skipped, manifest.blob_bytes, len(manifest.files)
-        return cls(name, *counts, str(manifest.source.get("fingerprint", "")))
+        counts = manifest.samples, manifest.skipped, manifest.blob_bytes, manifest.blob_files
+        size = sum(entry.size for entry in manifest.files if not entry.crc32c)
+        return cls(name, *counts, size, str(manifest.source.get("fingerprint", "")))
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Part:
@@ -81,7 +85,7 @@ class Part:
         found = cls(**known(cls, entry))
         if not isinstance(found.name, str) or not _NAME.fullmatch(found.name):
             raise ValueError(f"a part's name is {found.name!r}")
-        for name in ("samples", "skipped", "blob_bytes", "files"):
+        for name in ("samples", "skipped", "blob_bytes", "files", "file_bytes"):
             require_count(f"{name} of {found.name}", getattr(found, name))
         return found
 
@@ -188,7 +192,7 @@ class PartedSource(JoinedSource):
     def __init__(self, location: Path | str, manifest: Parts, most_open: int) -> None:
         self.location = location
         self.manifest = manifest
-        self._opened = lru_cache(most_open)(self._checked)
+        self._kept = lru_cache(most_open)(self._checked)
         super().__init__(
             _Lazy(len(manifest.parts), self._part), [part.samples for part in manifest.parts]
         )
@@ -222,7 +226,7 @@ class PartedSource(JoinedSource):
         return sizes.pop() if sizes else None
 
     def _part(self, number: int) -> IndexedSource:
-        found = self._opened(number)
+        found = self._kept(number)
         found.upright = self.upright
         return found
 
@@ -276,34 +280,50 @@ class LocalParts(PartedSource):
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._guard = guard
-        self._reader = ExtentReader()
+        # Files that Python opens, beside the core: those of columns, and of single samples.
+        self._reader = ExtentReader(_LEAST)
         # Manifests are kept beyond open parts: parsing one takes longer than opening an index.
-        files = max(part.files for part in manifest.parts)
-        self._manifests = lru_cache(max(_LEAST, _KEPT_FILES // max(1, files)))(Manifest.load)
-        super().__init__(path, manifest, most_open(manifest, 2 + _OPEN_FILES))
+        self._manifests = lru_cache(_known(manifest))(self._load)
+        self._open_files = _OPEN_FILES if _allowed() >= _MANY else 0
+        super().__init__(path, manifest, most_open(manifest, 2 + self._open_files))
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalParts, (self.location, self.manifest)
 
+    def _load(self, folder: Path) -> Manifest:
+        found = Manifest.load(folder)
+        if found.classes == self.manifest.classes:  # thousands of names, in each part
+            found = replace(found, classes=self.manifest.classes)
+        return found
+
     def _open(self, part: Part) -> IndexedSource:
         folder = self.location / part.name
         found = PackedSource(folder, self._guard, self._manifests(folder), self._reader)
-        found.open_files = _OPEN_FILES
+        found.open_files = self._open_files
         return found
 
 
 def most_open(manifest: Parts, descriptors: int) -> int:
-    """Return how many parts may be open: half of the files that this process may have open.
+    """Return how many parts may be open: of half of the files that this process may have open.
 
     Args:
         manifest: The index's manifest.
         descriptors: Files of each field of blobs of a part that are open.
     """
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY:
-        return _MOST
     fields = 1 + sum(field.name not in ("image", "label") for field in manifest.field_list)
-    return min(max(allowed // 2 // (descriptors * fields), _LEAST), _MOST)
+    return min(max(_allowed() // 2 // (descriptors * fields), _LEAST), _known(manifest))
+
+
+def _known(manifest: Parts) -> int:
+    """Return of how many parts the names of files are kept."""
+    files = max(part.files for part in manifest.parts)
+    return max(_LEAST, _KEPT_FILES // max(1, files))
+
+
+def _allowed() -> int:
+    """Return how many files this process may have open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if allowed == resource.RLIM_INFINITY else allowed
 
 
 def open_local(

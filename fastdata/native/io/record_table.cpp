@@ -1,5 +1,6 @@
 #include "io/record_table.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "io/crc32c.h"
@@ -35,6 +36,9 @@ void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
   out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_)}};
   std::vector<uint8_t> names;
   for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
+  // Batches of many parts would hold many indexes open.
+  const auto& found = out.seekable;
+  if (std::find(found.begin(), found.end(), uint8_t{1}) == found.end()) out.tables[0].index.reset();
 }
 
 void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Extents& out) const {

@@ -314,7 +314,7 @@ IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t
     throw py::value_error("file_sizes must have one entry a file");
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(to_path(file));
-  const auto most_open = static_cast<size_t>(checked(open_files, 1, "open_files"));
+  const auto most_open = static_cast<size_t>(checked(open_files, 0, "open_files"));
   return {std::make_shared<Files>(std::move(paths), sizes, most_open),
           root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes"), upright};
 }

@@ -1,0 +1,63 @@
+"""Verification of an index of parts: each part by itself, and against the index's manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from fastdata.errors import DatasetError
+from fastdata.remote.manifests import read_manifest
+from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.storage.manifest import Manifest
+from fastdata.storage.parted import Part, Parts
+
+
+def verify_parts(
+    place: str,
+    parts: Parts,
+    check: Callable[..., tuple[int, int, list[Any]]],
+    progress: Callable[[int, int], None] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[int, list[tuple[str, str]]]:
+    """Return the number of files, and the problems as (where, what).
+
+    Args:
+        place: The index's folder or URL.
+        parts: Its manifest.
+        check: Checks one dataset: returns the numbers of its samples and files, and its problems.
+        progress: Called with the number of samples checked, and of all.
+        storage_options: Options of the driver of a URL.
+    """
+    before, files, problems = 0, 1, []
+    for part in parts.parts:
+        where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
+        done = None if progress is None else partial(_advance, progress, before, parts.samples)
+        try:
+            found = list(_differences(parts, part, where, storage_options))
+            if not found:
+                _, own, found = check(where, progress=done, storage_options=storage_options)
+                files += own
+        except DatasetError as error:
+            found = [(redact(where), error.what.removeprefix(f"{redact(where)}: "))]
+        problems += [(_named(part, one), what) for one, what in found]
+        before += part.samples
+    return files, problems
+
+
+def _advance(
+    progress: Callable[[int, int], None], before: int, total: int, done: int, _: int
+) -> None:
+    progress(before + done, total)
+
+
+def _named(part: Part, where: str) -> str:
+    return where if part.name in where else f"{part.name}: {where}"
+
+
+def _differences(
+    parts: Parts, part: Part, where: str, storage_options: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    manifest = Manifest.parse(read_manifest(where, storage_options), redact(where))
+    if problem := parts.problem_of(part, manifest):
+        yield redact(where), problem
