@@ -142,14 +142,14 @@ def container_of(source: Source) -> str:
     """Return the container that indexes a source where it lies.
 
     Raises:
-        UsageError: A library has to decode its images.
+        UsageError: Its images lie in several ways.
     """
     for container in IN_PLACE:
         if root_of(source, container) is not None:
             return container
     where = redact(str(source.about.get("root", "")))
     raise UsageError(
-        f"{where}: its images are compressed or encoded, so they cannot be read in place",
+        f"{where}: some of its images are in files of their own, so they cannot be read in place",
         "Pack them: fastdata convert.",
     )
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
 from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tabular import BATCH_ROWS, Batch, Place, TabularImages
+from fastdata.converters.tabular import TabularImages
 from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
@@ -101,7 +102,7 @@ class ParquetImages(TabularImages):
 
 
 class ParquetRows(NamedTuple):
-    """Rows of a Parquet file; a `fastdata.converters.tabular.RowsFile`.
+    """Rows of a Parquet file; a `fastdata.converters.row_files.RowsFile`.
 
     Attributes:
         name: See there.
@@ -120,6 +121,10 @@ class ParquetRows(NamedTuple):
     def files(self) -> Sequence[SourceFile]:
         """The file."""
         return [self.file]
+
+    def decoded(self) -> ParquetRows:
+        """See `RowsFile.decoded`."""
+        return self._replace(plain=False)
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
@@ -171,6 +176,11 @@ class _OpenParquet:
                 chunk = chunks.get(column)
                 return (chunk and chunk.otherwise) or "laid out in another way"
         return "" if self._rows.plain else "behind a URL"
+
+    def groups(self) -> list[list[int]]:
+        """Return the rows of each row group."""
+        about = self._opened.metadata
+        return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[Place | None]:
         """Yield the places of a column's values in a row group."""

@@ -7,13 +7,14 @@ the module of the format.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables, blob_of
+from fastdata.converters.row_files import OUTSIDE, Batch, OpenRows, Place, RowsFile
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
@@ -33,77 +34,6 @@ _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "cont
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Values of a column to check for images.
 _LOOKED_AT = 8
-#: Most rows of a `Batch`.
-BATCH_ROWS = 8192
-
-
-class Place(NamedTuple):
-    """Where a value's bytes lie; the attributes are those of `Record`."""
-
-    path: str
-    offset: int
-    length: int
-    mtime_ns: int
-    column: str | None = None
-    group: int | None = None
-    problem: str | None = None
-
-
-class Batch(NamedTuple):
-    """Some rows of a file.
-
-    Attributes:
-        rows: Their number.
-        values: Values of columns, by name; one of `fastdata.storage.arrow.python_values` each.
-        places: Places of the values of columns of bytes, by name; None for nulls. Where a library
-            decodes the column, nulls have a place, too.
-    """
-
-    rows: int
-    values: dict[str, list[Any]]
-    places: dict[str, list[Place | None]]
-
-
-class OpenRows(Protocol):
-    """Open file of rows; its columns are named as `stored_columns` names them."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns, with Hugging Face's features in the metadata, if there are any."""
-
-    def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes, from the first on, reading a few at a time."""
-
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows, at most `BATCH_ROWS` at a time.
-
-        Args:
-            columns: Columns whose values to read.
-            blobs: Columns of bytes whose places to find.
-        """
-
-    def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents of this file; "" if all are."""
-
-
-class RowsFile(Protocol):
-    """File of rows; picklable. ``str()`` returns its name for messages."""
-
-    @property
-    def name(self) -> str:
-        """Its path below the source's folder, with ``/`` and without extension, for keys."""
-
-    @property
-    def files(self) -> Sequence[SourceFile]:
-        """The files that it consists of."""
-
-    def open(self) -> AbstractContextManager[OpenRows]:
-        """Open it.
-
-        Raises:
-            RemoteError: Its URL cannot be reached, on opening or later.
-            SourceError: The file cannot be read, on opening or later.
-        """
 
 
 class TabularImages(Sharded):
@@ -193,13 +123,10 @@ class TabularImages(Sharded):
 
         Those are read through a library, slower, or lie in files of their own.
         """
-        chosen = (self._columns.image, *self._leaves)
-        blobs = [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
-                 if field is None or field.type is None]  # fmt: skip
         found: dict[str, int] = {}
         for rows in self._files:
             with rows.open() as file:
-                for leaf in blobs:
+                for leaf in self._blob_leaves:
                     if why := file.decoded_because(leaf):
                         text = f"{leaf} is {why}"
                         found[text] = found.get(text, 0) + 1
@@ -211,6 +138,31 @@ class TabularImages(Sharded):
     def archives(self) -> list[SourceFile] | None:
         """Files that all images and blobs are extents of; None if any is none."""
         return None if self.decoded_because else [one for rows in self._files for one in rows.files]
+
+    @once
+    def tables(self) -> Tables | None:
+        """Files that all images and blobs are rows of; None if they are extents.
+
+        None, too, if any lies in a file of its own.
+        """
+        if not self.decoded_because or OUTSIDE in self.decoded_because:
+            return None
+        decoded = copy(self)
+        decoded._files = [rows.decoded() for rows in self._files]
+        groups: list[list[int]] = []
+        for rows in self._files:
+            with rows.open() as file:
+                groups += file.groups()
+        files = [one for rows in self._files for one in rows.files]
+        decoded.tables = Tables(decoded, files, self._blob_leaves, groups)
+        return decoded.tables
+
+    @property
+    def _blob_leaves(self) -> list[str]:
+        """Columns of images and further blobs."""
+        chosen = (self._columns.image, *self._leaves)
+        return [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
+                if field is None or field.type is None]  # fmt: skip
 
     def shards(self) -> list[FileListing]:
         """Return the shards of the listing: the files."""

@@ -205,6 +205,8 @@ class ImageDataset(NativeSamples):
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
         self._open()
         self._check_options()
+        if isinstance(self._source, RemoteSource):
+            self._source.tell_decoded()
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
@@ -275,7 +277,7 @@ class ImageDataset(NativeSamples):
         guard = partial(telling_of_copy, folder)
         with guard():
             source = PackedSource(folder, guard)
-        if not is_url(source.manifest.root or ""):
+        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
             return source
         return RemoteSource(str(folder), self.cache, self._storage_options, self._remote)
 

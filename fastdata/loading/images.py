@@ -130,8 +130,10 @@ def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
             recipe = compile_recipe(first.transform)
         if not part.options.source.capabilities.local:
             path = part.options.path
-            why = f"part {number} of the ConcatDataset, {path}, is read from a URL"
-            return NotKnown(why, "Copy it to this machine with fastdata stage.")
+            why = f"part {number} of the ConcatDataset, {path}, is "
+            if part.options.source.blocks is not None:
+                return NotKnown(f"{why}decoded a row group at a time", "Pack it: fastdata convert.")
+            return NotKnown(f"{why}read from a URL", "Copy it here: fastdata stage.")
 
     def opener(learns: bool) -> Source:
         # Two subsets of one dataset share what is learnt of its files.

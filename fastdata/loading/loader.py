@@ -28,7 +28,12 @@ from fastdata.loading.accelerate import told
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.images import PrefixDataset, leaves, reads_remotely, recognise
 from fastdata.loading.native import NativePath
-from fastdata.loading.neighbours import warn_of_neighbours
+from fastdata.loading.neighbours import (
+    blocks_of,
+    starts_of,
+    warn_of_neighbours,
+    warn_of_rereading,
+)
 from fastdata.loading.noticing import in_memory, notice
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
@@ -225,10 +230,13 @@ class DataLoader(Resumable[T], Generic[T]):
             let_torch_refuse(dataset, batch_size, torchs | unread)
             raise
         self._own_order = sampler is None and batch_sampler is None
+        given = sampler if batch_sampler is None else batch_sampler
         self._ranks = self._config.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
         if sharded is not None:
             sampler, shuffle = sharded, None
+        asked = "random" if shuffle else None
+        warn_of_rereading(dataset, asked if sharded is None else sharded.order, given)
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._open()
@@ -245,7 +253,8 @@ class DataLoader(Resumable[T], Generic[T]):
             order is None and shuffle and self._own_order and reads_remotely(dataset)
         )
         if self._order_by_default:
-            order = QuasiRandom()
+            blocks = blocks_of(dataset)
+            order = QuasiRandom() if blocks is None else QuasiRandom(blocks.window)
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
         sharded = self._ranks is not None and not stream
         if order is None and not sharded and (seed is None or not self._own_order):
@@ -255,7 +264,8 @@ class DataLoader(Resumable[T], Generic[T]):
                 "a sampler was given, and order= or shard= as well", "Leave one of them out."
             )
         ranks = self._ranks or (0, 1)
-        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, ranks)
+        about = order, seed, ranks, starts_of(dataset)
+        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, *about)
         warn_of_neighbours(dataset, sampler.order)
         return sampler
 
@@ -403,7 +413,8 @@ class DataLoader(Resumable[T], Generic[T]):
             plan = Epoch(
                 samples, self.batch_size, rank, world_size, self.drop_last, resume.position
             )
-            order = make_order(resume.order, samples, resume.seed, self._numbered(resume.epoch))
+            numbers = resume.seed, self._numbered(resume.epoch)
+            order = make_order(resume.order, samples, *numbers, starts_of(self.dataset))
             batches, length = ordered(plan, order), len(plan)
         else:
             assert self.batch_sampler is not None
@@ -497,10 +508,10 @@ class DataLoader(Resumable[T], Generic[T]):
         """
         order = str(self._order) if self._own_order else "that of the sampler given"
         if self._order_by_default:
-            order += (
-                ", the default where a remote dataset is shuffled: neighbours are fetched together "
-                '(order="random" for a full shuffle)'
-            )
+            what = "a remote dataset is shuffled: neighbours are fetched together "
+            if blocks_of(self.dataset) is not None:
+                what = "row groups are decoded: each is read once, in windows "
+            order += f', the default where {what}(order="random" for a full shuffle)'
         kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
         schedules = self._schedules

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sized
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import distributed as dist
 from torch.utils.data import (
     BatchSampler,
@@ -17,7 +19,7 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import UsageError
-from fastdata.plan.order import OrderLike, make_order
+from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
 
@@ -35,6 +37,7 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: This rank.
         world_size: Number of ranks.
         drop_last: Whether to drop samples that do not fill a batch on every rank.
+        starts: As of `make_order`.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
+        starts: npt.NDArray[np.int64] | None = None,
     ) -> None:
+        self._starts = starts
         self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last)
         self.order = order
         #: Whether `set_epoch` was called since a loader last checked.
@@ -75,10 +80,14 @@ class ShardedSampler(DistributedSampler[Any]):
         super().set_epoch(epoch)
         self.asked = True
 
+    def drawn_order(self) -> Order:
+        """Return the order of the next epoch."""
+        about = self.order, self.plan.samples, self.seed, self.epoch
+        return make_order(*about, self._starts)
+
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
-        order = make_order(self.order, self.plan.samples, self.seed, self.epoch)
-        for draws, _ in ordered(self.plan, order):
+        for draws, _ in ordered(self.plan, self.drawn_order()):
             yield from (draws % self.plan.samples).tolist()
 
 
@@ -100,6 +109,7 @@ def own_sampler(
     order: OrderLike | None,
     seed: int | None,
     ranks: tuple[int, int],
+    starts: npt.NDArray[np.int64] | None = None,
 ) -> ShardedSampler:
     """Return the sampler for ``order``, ``seed`` and ``shard``.
 
@@ -123,6 +133,7 @@ def own_sampler(
         rank=ranks[0],
         world_size=ranks[1],
         drop_last=drop_last,
+        starts=starts,
     )
 
 

@@ -26,7 +26,6 @@ from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seeding import reseeding, seeded
 from fastdata.loading.stream import RankStream
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.order import make_order
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
 #: Scripts may put `fastdata.DataLoader` in the place of torch's, under torch's name.
@@ -149,7 +148,7 @@ class DrawnBatches:
     def __iter__(self) -> Iterator[Drawn]:
         sampler = self._sampler
         key, n = epoch_key(sampler.seed, sampler.epoch), sampler.plan.samples
-        order = make_order(sampler.order, n, sampler.seed, sampler.epoch)
+        order = sampler.drawn_order()
         self.begun = begun = deque[int]()
 
         def batches() -> Iterator[Drawn]:

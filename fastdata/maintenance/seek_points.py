@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -17,11 +17,12 @@ from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
+from fastdata.remote.opening import RemoteSource
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.files import file_lock, whole_file
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import SCHEMA, write_index
 from fastdata.storage.source import DEFAULT_STRIDE
 
@@ -122,11 +123,14 @@ def add_seek_points(
     Manifest.load(folder)  # its errors say what is missing
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
-        return _add(PackedSource(folder), stride, workers, progress)
+        source: IndexedSource = PackedSource(folder)
+        if source.manifest.groups is not None:
+            source = RemoteSource(str(folder))
+        return _add(source, stride, workers, progress)
 
 
 def _add(
-    source: PackedSource,
+    source: Any,
     stride: int | None,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
@@ -177,7 +181,7 @@ def _free_name(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    source: PackedSource
+    source: Any
     start: int
     stop: int
     stride: int | None
