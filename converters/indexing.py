@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from fastdata.converters.arrow import ArrowImages
+from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
@@ -21,6 +22,7 @@ from fastdata.converters.webdataset import WebDataset
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.filesystem import list_entries
+from fastdata.remote.hub import is_hub_url
 from fastdata.remote.patterns import expand
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats import IN_PLACE
@@ -55,7 +57,8 @@ def source_of(
     """Open what others wrote, as a source for `pack`.
 
     Args:
-        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
+        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any, also
+            ``hf://datasets/owner/name``, as `hub_source` takes it.
         kind: One of `kinds`; None to tell it by the names of files.
         storage_options: Options of the driver of a URL.
         options: Further arguments of the source.
@@ -64,6 +67,8 @@ def source_of(
         SourceError: It is of no kind that can be indexed.
         UsageError: There is no such kind.
     """
+    if is_hub_url(os.fspath(place)):
+        return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
         raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")

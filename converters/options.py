@@ -11,7 +11,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, archives_of, further_fields, tables_of
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
-from fastdata.converters.trees import is_utf8
+from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
 
 from fastdata.errors import UsageError, printable
@@ -136,12 +136,7 @@ def root_of(source: Source, container: str) -> str | None:
         files = tables.files
     if not files:
         return None
-    folders: list[str] = [file.location.rpartition("/")[0] for file in files]
-    if not is_url(folders[0]):
-        return os.path.commonpath(folders)
-    protocol, _, first = folders[0].partition("://")
-    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
-    return f"{protocol}://{os.path.commonpath(paths)}"
+    return common_folder([file.location for file in files])
 
 
 def _not_in_place(source: Source, container: str) -> UsageError:

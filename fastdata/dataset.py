@@ -66,9 +66,9 @@ Transform: TypeAlias = Callable[[Image.Image], Any]
 class ImageDataset(NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or the given fields.
 
-    Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
-    is picklable (a path and two functions), and may be used by several threads and after a
-    fork. Opening takes the same time whatever the number of samples.
+    Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
+    picklable, and may be used by several threads and after a fork. Opening takes the same time
+    whatever the number of samples.
 
     If ``fastdata stage`` has made a complete and current copy, that is read instead; a warning
     names a damaged one.
@@ -77,11 +77,11 @@ class ImageDataset(NativeSamples):
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
 
     Args:
-        path: The dataset's folder, or its URL; or tars of WebDataset, ``shards/{000..999}.tar``, or
-            their URL, which are indexed on first use; or a dataset of torchvision's: an
-            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
-            its transforms unless others are given here; or a ``datasets.Dataset``, which is read
-            in place, too (docs/guides/hugging-face.md).
+        path: The dataset's folder, or its URL; or what is indexed on first use: tars of WebDataset
+            (``shards/{000..999}.tar``), Parquet, their URL, or ``hf://datasets/owner/name``; or a
+            dataset of torchvision's: an ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which
+            is then read in place, with its transforms unless others are given here; or a
+            ``datasets.Dataset``, which is read in place, too (docs/guides/hugging-face.md).
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
@@ -203,6 +203,7 @@ class ImageDataset(NativeSamples):
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
+        self._index: Path | None = None
         self._open()
         self._check_options()
         if isinstance(self._source, RemoteSource):
@@ -266,8 +267,10 @@ class ImageDataset(NativeSamples):
             return FilesSource(self.folder, self.path)
         if self.hub is not None:
             return TableSource(self.opened_hub.rows)
-        if is_indexed_here(self._place):
-            return self._open_folder(indexed(self._place, self._storage_options))
+        if self._index is None and is_indexed_here(self._place, self._storage_options):
+            self._index = indexed(self._place, self._storage_options)
+        if self._index is not None:  # of the files as they are now, in all workers
+            return self._open_folder(self._index)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return RemoteSource(self._url, self.cache, self._storage_options, self._remote)

@@ -41,8 +41,8 @@ def command(
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
-    SOURCE is a folder or file that others wrote, a pattern such as shards/{000..999}.tar, or the
-    URL of any. --out then is a dataset as packed ones are. Every image is read once, for its size
+    SOURCE is a folder or file that others wrote, a pattern such as shards/{000..999}.tar, the URL
+    of any, or hf://datasets/owner/name[@revision][/split]. --out then is a dataset as packed ones are. Every image is read once, for its size
     and checksum. An interrupted run resumes.
 
     \b
