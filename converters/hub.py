@@ -69,9 +69,12 @@ def hub_source(
     kind = _kind_of(chosen, place.shown) if kind is None else kind
     given: dict[str, Any] = {"storage_options": storage_options, **options}
     if kind == "imagefolder":
-        images, below = [name for name in chosen if _is_of("imagefolder", name)], root
-        return _images(images, chosen, below, given)
-    opens = {"parquet": partial(ParquetImages, extents=True), "webdataset": WebDataset}
+        images = [name for name in chosen if _is_of("imagefolder", name)]
+        return _images(images, chosen, root, given)
+    opens: dict[str, Any] = {
+        "parquet": partial(ParquetImages, extents=True),
+        "webdataset": WebDataset,
+    }
     if kind not in opens:
         raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(opens)}.")
     names = [name for name in chosen if _is_of(kind, name)]
@@ -147,7 +150,7 @@ def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence
         splits = _by_names([*names])
         return [names[one] for one in _only(splits, "splits", place)]
     asked = list(filter(None, place.path.split("/")))
-    found = configs or {"default": _by_names(files)}
+    found: _Splits = configs or {"default": _by_names(files)}
     config = "default" if "default" in found and not (asked and asked[0] in found) else None
     if asked and asked[0] in found:
         config = asked.pop(0)

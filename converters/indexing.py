@@ -23,7 +23,7 @@ from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.filesystem import list_entries
 from fastdata.remote.hub import is_hub_url
-from fastdata.remote.patterns import expand
+from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.look import look
@@ -67,7 +67,7 @@ def source_of(
         SourceError: It is of no kind that can be indexed.
         UsageError: There is no such kind.
     """
-    if is_hub_url(os.fspath(place)):
+    if is_hub_url(os.fspath(place)) and not is_pattern(place):
         return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
@@ -163,7 +163,7 @@ def main() -> None:
     """Index as `fastdata.staging.first_use` asks: pickled arguments in, None or an error out."""
     found: FastdataError | None = None
     try:
-        index(**pickle.load(sys.stdin.buffer))
+        index(**pickle.load(sys.stdin.buffer), skip_bad=True)
     except FastdataError as error:
         found = error
     sys.stdout.buffer.write(pickle.dumps(found))

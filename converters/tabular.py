@@ -28,8 +28,10 @@ from fastdata.storage.shapes import with_formats, with_masks
 
 #: Usual names of a column of class indices or class names, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
-           "digit", "noun_id", "fine_label", "y")  # fmt: skip
+           "digit", "noun_id", "fine_label", "cls", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
+#: Usual names of a column of keys; the latter is that of WebDatasets which `datasets` has read.
+_KEYS = ("key", "__key__")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Values of a column to check for images.
@@ -46,7 +48,8 @@ class TabularImages(Sharded):
     A key is the value of the key column, else ``<file>/<row>``. A row whose image or label is
     null is a bad sample.
 
-    The default image column is the only one whose values are images. The default label column
+    The default image column is the only one whose values are images; of several in Hugging Face's
+    features, ``image`` or the first. The default label column
     has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
     guessed.
 
@@ -60,7 +63,7 @@ class TabularImages(Sharded):
         kind: Its kind, for the manifest.
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
-        key_column: The column of keys; None for ``key`` if it exists.
+        key_column: The column of keys; None for ``key`` or ``__key__`` if it exists.
         fields: Columns to take beside these; None for all.
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
@@ -179,14 +182,14 @@ class TabularImages(Sharded):
             names, schema = stored_columns(path, file.schema), file.schema
             self._features = _features(schema)
             if image is None:
-                image = _image_column(path, file, names)
+                image = _noted_image(schema, names) or _image_column(path, file, names)
             elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
                 image = f"{image}.bytes"
             binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
             kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
             kinds |= dict.fromkeys(folders, pa.string())
             if key is None:
-                key = "key" if "key" in kinds else None
+                key = next((name for name in _KEYS if name in kinds), None)
             if label is None:
                 label = _label_column(path, kinds, names, self._features)
             for option, column, possible, what in (
@@ -222,7 +225,8 @@ class TabularImages(Sharded):
                     found[column.name] = _field(file, column, leaves)
         if wanted is None:
             # Columns in folders' names have no type, and packing to Parquet writes the size.
-            wanted = [name for name in found if name not in ("width", "height")]
+            # Names such as __url__ cannot be fields'.
+            wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
         for name in wanted:
             if name not in found:
                 raise UsageError(
@@ -482,6 +486,26 @@ def _is_label(kind: pa.DataType) -> bool:
 
 def _listed(names: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in names.items())
+
+
+def _noted_image(schema: pa.Schema, names: Mapping[str, pa.DataType]) -> str | None:
+    """Return the column of images in Hugging Face's features: ``image``, or else the first."""
+    try:
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        images = [f"{name}.bytes" for name in _noted(features)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    images = [name for name in images if name in names]
+    return "image.bytes" if "image.bytes" in images else next(iter(images), None)
+
+
+def _noted(features: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the columns of images in features, and those in their dicts, in order."""
+    for name, feature in features.items():
+        if isinstance(feature, dict) and feature.get("_type") == "Image":
+            yield before + name
+        elif isinstance(feature, dict) and "_type" not in feature:
+            yield from _noted(feature, f"{before}{name}.")
 
 
 def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:

@@ -20,10 +20,12 @@ from hub_datasets import NAMES, cell, jpeg
 from hub_server import SHA, TOKEN, Hub, hub_at
 from sources import require_said
 
+import fastdata
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import RemoteError, SlowPathWarning, SourceError, UsageError
 from fastdata.remote.options import RemoteOptions
+from fastdata.remote.patterns import expand, pattern_of
 from fastdata.transforms import Resize
 
 pytestmark = [
@@ -317,3 +319,39 @@ def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
         loader: Any = DataLoader(dataset, 4, order="random")
     labels = np.concatenate([labels for _, labels in loader])
     assert sorted(labels.tolist()) == sorted(n % 3 for n in range(8))
+
+
+@pytest.mark.parametrize("write", [sharded, tars, snappy])
+def test_a_stream_is_told_the_line_that_reads_its_files(
+    write: Any, hub: Hub, request: pytest.FixtureRequest
+) -> None:
+    root = made(hub, write)
+    hugging_face = request.getfixturevalue("hugging_face")
+    stream = hugging_face.load_dataset(str(root), split="train", streaming=True)
+    for one in (stream, stream.shuffle(seed=0, buffer_size=5), stream.map(lambda row: row)):
+        with pytest.raises(UsageError, match=r"Write fastdata\.ImageDataset") as raised:
+            ImageDataset(one)
+        line = raised.value.hint.partition("Write ")[2].partition(", which")[0]
+        with pytest.warns(UserWarning, match="IterableDataset") as warned:
+            next(iter(DataLoader(one, 4, collate_fn=list)))
+        assert line in str(warned[0].message)
+    dataset = eval(line.replace("...", "None"), {"fastdata": fastdata})
+    names = [name for name, one in stream.features.items() if type(one) is hugging_face.Image]
+    rows = stream.cast_column(names[0], hugging_face.Image(decode=False))
+    assert dataset.read(range(len(dataset))) == [stored(row, names[0]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["a-0.tar"], "a-0.tar"),
+        (["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"], "a-{08..11}.tar"),
+        (["a/train.parquet", "a/test.parquet"], "a/t{rain,est}.parquet"),
+        (["x/a", "y/b"], "{x/a,y/b}"),
+        (["a{1,2}", "b"], "a{1,2}::b"),
+    ],
+)
+def test_patterns_of_names(names: list[str], pattern: str) -> None:
+    assert pattern_of(names) == pattern
+    if names[0] != "a{1,2}":
+        assert expand(pattern) == names

@@ -28,6 +28,7 @@ from fastdata.converters.indexing import kinds, source_of
     callback=comma_separated,
     help="Fields beside image and label; '' for none. [default: all]",
 )
+@click.option("--image-column", metavar="NAME", help="The images of a table. [default: found]")
 @click.option(
     "--seek-points/--no-seek-points",
     default=False,
@@ -37,20 +38,26 @@ from fastdata.converters.indexing import kinds, source_of
 )
 @running
 def command(
-    source: Path | str, out: str, kind: str | None, fields: list[str] | None, **options: Any
+    source: Path | str,
+    out: str,
+    kind: str | None,
+    fields: list[str] | None,
+    image_column: str | None,
+    **options: Any,
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
     SOURCE is a folder or file that others wrote, a pattern such as shards/{000..999}.tar, the URL
-    of any, or hf://datasets/owner/name[@revision][/split]. --out then is a dataset as packed ones are. Every image is read once, for its size
-    and checksum. An interrupted run resumes.
+    of any, or hf://datasets/owner/name[@revision][/split]. --out then is a dataset as packed ones
+    are. Every image is read once, for its size and checksum. An interrupted run resumes.
 
     \b
     Examples:
       $ fastdata index imagenet/train --out train-index
       $ fastdata index imagenet/train --out train-index --seek-points --force
     """
-    given = {} if fields is None else {"fields": fields}
+    about = {"fields": fields, "image_column": image_column}
+    given: dict[str, Any] = {name: one for name, one in about.items() if one is not None}
     opened = partial(
         source_of, source, kind=kind, storage_options=options["storage_options"], **given
     )

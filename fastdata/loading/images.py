@@ -16,7 +16,7 @@ from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.batches.samples import BESIDES, NativeSamples
 from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, streaming_hint
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
@@ -68,7 +68,9 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    hint = wrapping_hint(dataset) or remedy(dataset, holds_images(dataset))
+    hint = (
+        wrapping_hint(dataset) or streaming_hint(dataset) or remedy(dataset, holds_images(dataset))
+    )
     return NotKnown(why, hint)
 
 

@@ -21,7 +21,7 @@ from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import has_manifest
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, has_manifest
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
@@ -44,7 +44,7 @@ def is_indexed_here(
         RemoteError: The Hub cannot be reached.
     """
     text = os.fspath(place)
-    if is_hub_url(text):
+    if is_hub_url(text) and not is_pattern(text):
         return not is_packed_there(text, storage_options)
     return is_pattern(place) or text.endswith(_ENDINGS)
 
@@ -68,7 +68,7 @@ def indexed(
         UsageError: The dataset on the Hub has several configs or splits.
     """
     shown, what = redact(os.fspath(place)), ""
-    if is_hub_url(os.fspath(place)):
+    if is_hub_url(os.fspath(place)) and not is_pattern(place):
         found: Any = pinned(os.fspath(place), storage_options)
         place, what = join_url(found.url, found.path).rstrip("/"), "its files are"
     else:
@@ -88,7 +88,18 @@ def indexed(
                     f"{made}; fastdata index makes it beforehand"
                 )
                 _index(os.fspath(place), made, storage_options, advance)
+                _tell_skipped(shown, made)
     return made
+
+
+def _tell_skipped(shown: str, made: Path) -> None:
+    """Warn of samples that were left out."""
+    skipped = Manifest.load(made).skipped
+    if skipped:
+        warn(
+            f"{shown}: {human_count(skipped, 'sample')} without a sound image or label "
+            f"{'is' if skipped == 1 else 'are'} left out, listed in {made / BAD_SAMPLES_NAME}"
+        )
 
 
 def _states(
