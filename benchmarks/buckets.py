@@ -97,8 +97,8 @@ def _steps(resampling: str, train: bool) -> Any:
     def transform(size: Any) -> Any:
         resize = ResizeKeepRatio(size, interpolation=resampling)
         if not train:
-            return Compose([resize, CenterCrop(size)])
-        return Compose([resize, RandomCrop(size), RandomHorizontalFlip()])
+            return Compose((resize, CenterCrop(size)))
+        return Compose((resize, RandomCrop(size), RandomHorizontalFlip()))
 
     return BySize(transform)
 

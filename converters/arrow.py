@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from fastdata.converters.row_files import BATCH_ROWS, OUTSIDE, Batch, Place
 from fastdata.converters.rows import column_path, column_values
-from fastdata.converters.tabular import BATCH_ROWS, Batch, Place, TabularImages
+from fastdata.converters.tabular import TabularImages
 from fastdata.converters.trees import LocalTree, SourceFile, is_folder, require_utf8
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -150,22 +151,28 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class ArrowRows(NamedTuple):
-    """Rows of Arrow files; a `fastdata.converters.tabular.RowsFile`.
+    """Rows of Arrow files; a `fastdata.converters.row_files.RowsFile`.
 
     Attributes:
         name: See there.
         files: The files, one if there are no indices.
         indices: Files of the numbers of rows among those of all files; none for all rows.
         features: Hugging Face's features as the schema's metadata have them, if it has none.
+        plain: Whether to look for extents.
     """
 
     name: str
     files: tuple[LocalFile, ...]
     indices: tuple[LocalFile, ...] = ()
     features: str = ""
+    plain: bool = True
 
     def __str__(self) -> str:
         return str(self.files[0])
+
+    def decoded(self) -> ArrowRows:
+        """See `RowsFile.decoded`."""
+        return self._replace(plain=False)
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
@@ -201,6 +208,7 @@ class _Piece(NamedTuple):
         number: Its number in the file.
         first: Number of its first row in the file.
         state: The file's modification time.
+        plain: Whether to look for extents.
     """
 
     file: SourceFile
@@ -209,6 +217,7 @@ class _Piece(NamedTuple):
     number: int
     first: int
     state: int
+    plain: bool
 
     def values(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, list[Any]]:
         """Return the values of columns in some rows."""
@@ -234,7 +243,7 @@ class _Piece(NamedTuple):
                 places.append(None if paths is None else _outside(paths[row].as_py()))
                 continue
             length = int(lengths[row])
-            if starts is None:
+            if starts is None or not self.plain:
                 where = self.first + row, length, state, column, self.number
                 places.append(Place(path, *where))
             else:
@@ -247,7 +256,7 @@ class _Piece(NamedTuple):
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
         if paths is not None and any(paths[row].is_valid for row in nulls):
-            return "in files of their own"
+            return OUTSIDE
         return "compressed" if self.arrow.extents(values)[0] is None else ""
 
     def _paths(self, column: str) -> pa.Array | None:
@@ -324,6 +333,10 @@ class _OpenArrow:
         found = (piece.decoded_because(column) for piece in self._pieces([column]))
         return next(filter(None, found), "")
 
+    def groups(self) -> list[list[int]]:
+        """Return the rows of each record batch, by file."""
+        return [[batch.num_rows for batch in arrow.batches([])] for _, arrow in self._files]
+
     def _pieces(self, columns: Sequence[str]) -> Iterator[_Piece]:
         """Yield the batches of all files with some columns."""
         names = list(dict.fromkeys(column_path(self.schema, name)[0] for name in columns))
@@ -333,9 +346,9 @@ class _OpenArrow:
                     raise ValueError(f"it has no column {name}, or several")
                 if arrow.schema.field(name).type != self.schema.field(name).type:
                     raise ValueError(f"its column {name} is of another type than in {self._rows}")
-            first, state = 0, file.mtime_ns
+            first, about = 0, (file.mtime_ns, self._rows.plain)
             for number, batch in enumerate(arrow.batches(names)):
-                yield _Piece(file, arrow, batch, number, first, state)
+                yield _Piece(file, arrow, batch, number, first, *about)
                 first += batch.num_rows
 
     def _chosen(

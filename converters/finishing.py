@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Unit
 from fastdata.converters.parts import Bad, Part, read_rows, read_values
-from fastdata.converters.records import Source, archives_of
+from fastdata.converters.records import Source, archives_of, tables_of
 from fastdata.converters.tasks import Job
 
 from fastdata.errors import BadSamplesError, CorruptionError
 from fastdata.machine import usable_cpus
+from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
@@ -25,6 +26,7 @@ from fastdata.storage.files import whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import BAD_SAMPLES_NAME, FileEntry
 from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.row_groups import named, runs_of
 from fastdata.text import human_count
 
 
@@ -35,11 +37,25 @@ class Kind(NamedTuple):
     size: int
 
 
-def archive_entries(source: Source, job: Job) -> list[FileEntry]:
-    """Return the manifest's entries of a source's archives, which are not read again."""
+def entries_elsewhere(source: Source, job: Job) -> list[FileEntry]:
+    """Return the manifest's entries of a source's archives or tables, which are not read again."""
     assert job.root is not None
     start = len(job.root.rstrip("/")) + 1
-    return [FileEntry(file.location[start:], file.size, "") for file in archives_of(source) or ()]
+    tables = tables_of(source) if job.container == "tables" else None
+    if tables is None:
+        files = archives_of(source) or ()
+        return [FileEntry(file.location[start:], file.size, "") for file in files]
+    return [
+        FileEntry(named(file.location[start:], column), file.size, "")
+        for column in tables.columns
+        for file in tables.files
+    ]
+
+
+def group_runs(source: Source, job: Job) -> list[list[list[int]]] | None:
+    """Return the manifest's ``groups`` of a source's tables; None for other containers."""
+    tables = tables_of(source) if job.container == "tables" else None
+    return tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
 
 
 def join_parts(
@@ -126,9 +142,9 @@ def _index_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the index rows of all units, of images or of a further field's blobs.
 
-    For LMDB, with offsets of the finished file; for archives, with their numbers.
+    For LMDB, with offsets of the finished file; for archives and tables, with their numbers.
     """
-    if job.container == "archives":
+    if job.container in formats.ELSEWHERE:
         numbers = {entry.name: number for number, entry in enumerate(files)}
         for unit in units:
             for batch in read_rows(job.part(unit), field):

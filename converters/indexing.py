@@ -12,6 +12,7 @@ from typing import Any
 
 from fastdata.converters.appending import PART_FILES, has_parts, index_parts
 from fastdata.converters.arrow import ArrowImages
+from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
@@ -24,7 +25,8 @@ from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.remote.files import archive_files
 from fastdata.remote.filesystem import list_entries
-from fastdata.remote.patterns import expand
+from fastdata.remote.hub import is_hub_url
+from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.look import look
@@ -58,7 +60,8 @@ def source_of(
     """Open what others wrote, as a source for `pack`.
 
     Args:
-        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
+        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any, also
+            ``hf://datasets/owner/name``, as `hub_source` takes it.
         kind: One of `kinds`; None to tell it by the names of files.
         storage_options: Options of the driver of a URL.
         options: Further arguments of the source.
@@ -67,6 +70,8 @@ def source_of(
         SourceError: It is of no kind that can be indexed.
         UsageError: There is no such kind.
     """
+    if is_hub_url(os.fspath(place)) and not is_pattern(place):
+        return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
         raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")
@@ -200,14 +205,14 @@ def container_of(source: Source) -> str:
     """Return the container that indexes a source where it lies.
 
     Raises:
-        UsageError: A library has to decode its images.
+        UsageError: Its images lie in several ways.
     """
     for container in IN_PLACE:
         if root_of(source, container) is not None:
             return container
     where = redact(str(source.about.get("root", "")))
     raise UsageError(
-        f"{where}: its images are compressed or encoded, so they cannot be read in place",
+        f"{where}: some of its images are in files of their own, so they cannot be read in place",
         "Pack them: fastdata convert.",
     )
 
@@ -216,7 +221,7 @@ def main() -> None:
     """Index as `fastdata.staging.first_use` asks: pickled arguments in, None or an error out."""
     found: FastdataError | None = None
     try:
-        index(**pickle.load(sys.stdin.buffer))
+        index(**pickle.load(sys.stdin.buffer), skip_bad=True)
     except FastdataError as error:
         found = error
     sys.stdout.buffer.write(pickle.dumps(found))

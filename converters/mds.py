@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from fastdata.converters.tabular import BATCH_ROWS, Batch, Place, TabularImages
+from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
+from fastdata.converters.tabular import TabularImages
 from fastdata.converters.trees import LocalTree, RemoteTree, SourceFile, Tree, require_utf8
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -169,7 +170,7 @@ class _Column(NamedTuple):
 
 
 class MdsRows(NamedTuple):
-    """Samples of a shard; a `fastdata.converters.tabular.RowsFile`.
+    """Samples of a shard; a `fastdata.converters.row_files.RowsFile`.
 
     Attributes:
         name: See there.
@@ -197,6 +198,10 @@ class MdsRows(NamedTuple):
     def may_hold_images(self) -> bool:
         """Whether a column may have image files."""
         return any(one.encoding in ("jpeg", "png", "bytes") for one in self.columns)
+
+    def decoded(self) -> MdsRows:
+        """See `RowsFile.decoded`: it has no such places."""
+        return self
 
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
@@ -256,6 +261,10 @@ class _OpenMds:
     def decoded_because(self, column: str) -> str:
         """Return "": all values are extents."""
         return ""
+
+    def groups(self) -> list[list[int]]:
+        """Return no row groups."""
+        return []
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
         """Return (offset, length) of each value of a sample."""

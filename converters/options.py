@@ -9,9 +9,9 @@ from typing import Any
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, archives_of, further_fields
+from fastdata.converters.records import Source, archives_of, further_fields, tables_of
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
-from fastdata.converters.trees import is_utf8
+from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
 
 from fastdata.errors import UsageError, printable
@@ -131,15 +131,12 @@ def root_of(source: Source, container: str) -> str | None:
     """
     if container == "folder":
         return source.root
-    files = archives_of(source)
-    if container != "archives" or files is None:
+    files = archives_of(source) if container == "archives" else None
+    if container == "tables" and (tables := tables_of(source)) is not None:
+        files = tables.files
+    if not files:
         return None
-    folders: list[str] = [file.location.rpartition("/")[0] for file in files]
-    if not is_url(folders[0]):
-        return os.path.commonpath(folders)
-    protocol, _, first = folders[0].partition("://")
-    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
-    return f"{protocol}://{os.path.commonpath(paths)}"
+    return common_folder([file.location for file in files])
 
 
 def _not_in_place(source: Source, container: str) -> UsageError:
@@ -151,7 +148,9 @@ def _not_in_place(source: Source, container: str) -> UsageError:
     elif source.root is not None:
         what, other = "images in archives; these are in single files", "folder"
     else:
-        what, other = "bytes where they are, and a library has to decode these", None
+        what, other = "bytes where they are, and a library has to decode these", "tables"
+        if tables_of(source) is None:
+            what, other = "bytes of one table, and some are in files of their own", None
     hint = f"Use --to {other}; or {others}" if other else f"Use {others}"
     return UsageError(f"--to {container} indexes {what}", hint)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import Listable, Record, Sharded, blob_of
+from fastdata.converters.trees import file_at
 
 from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.manifests import images_url, read_manifest
@@ -21,6 +22,7 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import ROWS_PER_BATCH, Row
+from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
 from fastdata.storage.shapes import with_formats, with_masks
 
 #: Rows of the index that one task lists.
@@ -104,7 +106,8 @@ class PackedDataset(Sharded):
         further = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
         self.fields = with_masks(with_formats(further, formats, shown), masks, shown)
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
-        self.root = _images_root(self._place, manifest)
+        root_of_images = _images_root(self._place, manifest)
+        self.root = root_of_images if manifest.groups is None else None
         self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]
         self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if part is not None:
@@ -163,6 +166,7 @@ class PackedRows(NamedTuple):
             blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
             root = _images_root(self.place, blobs.manifest)
             rows = blobs.index.rows(self.start, self.stop, seek_points=False)
+            states: dict[str, int] = {}
             for (number, row), further in zip(
                 enumerate(rows, self.start), self._further(blobs), strict=True
             ):
@@ -174,12 +178,12 @@ class PackedRows(NamedTuple):
                 for name, value in further.items():
                     if isinstance(value, Row):
                         place = self._place(blobs.file(value, number), value, blobs.manifest, root)
-                        where = (place, value.offset, value.length, 0)
-                        key = f"{row.key}\0{name}"
-                        value = blob_of(key, *where, crc32c=value.crc32c) if value.length else None
+                        where = self._where(place, value, blobs.manifest, states)
+                        where["crc32c"] = value.crc32c
+                        value = blob_of(f"{row.key}\0{name}", **where) if value.length else None
                     values.append(value)
                 file = blobs.file(row, number)  # raises if the index is damaged
-                record = self._record(row, file, blobs.manifest, root)
+                record = self._record(row, file, blobs.manifest, root, states)
                 yield record._replace(fields=tuple(values))
 
     def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
@@ -207,18 +211,33 @@ class PackedRows(NamedTuple):
             path = os.path.join(root, row.path)
         return path
 
-    def _record(self, row: Row, file: Path, manifest: Manifest, root: str | None) -> Record:
+    def _where(
+        self, place: str, row: Row, manifest: Manifest, states: dict[str, int]
+    ) -> dict[str, Any]:
+        """Return where a blob lies, as attributes of its record; ``states`` of tables are kept."""
+        if manifest.groups is None:
+            # The checksum detects changes, so no modification time is needed.
+            return {"path": place, "offset": row.offset, "length": row.length, "mtime_ns": 0}
+        table, column = split_name(place)
+        if table not in states:
+            states[table] = file_at(table, self.options).mtime_ns
+        number = row.offset >> VALUE_BITS
+        starts = starts_of(manifest.groups[row.file])
+        where = {"path": table, "offset": number, "length": row.length, "column": column}
+        group = int(np.searchsorted(starts[:-1], number, "right")) - 1
+        return {**where, "mtime_ns": states[table], "group": group}
+
+    def _record(
+        self, row: Row, file: Path, manifest: Manifest, root: str | None, states: dict[str, int]
+    ) -> Record:
         known = LABEL not in manifest.field_list or 0 <= row.label < len(manifest.classes)
         problem = None if known else "its label is no class's"
         pixels = (row.height, row.width, None) if row.encoding == "raw" else None
-        # The checksum detects changes, so no modification time is needed.
+        place = self._place(file, row, manifest, root)
         return Record(
             row.key,
             row.label,
-            self._place(file, row, manifest, root),
-            row.offset,
-            row.length,
-            0,
+            **self._where(place, row, manifest, states),
             pixels=pixels,
             problem=problem,
             crc32c=row.crc32c,

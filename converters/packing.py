@@ -27,9 +27,10 @@ from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.estimate import stored_with_index, with_fields
 from fastdata.converters.finishing import (
     Kind,
-    archive_entries,
     bad_samples,
+    entries_elsewhere,
     entry_of,
+    group_runs,
     join_parts,
     list_bad,
     write_fields,
@@ -46,7 +47,7 @@ from fastdata.converters.options import (
 )
 from fastdata.converters.parts import Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields
+from fastdata.converters.records import Source, further_fields, listed_in
 from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
 from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pack_file, reader
 from fastdata.converters.uploading import Uploading
@@ -172,8 +173,8 @@ def pack(
         source: The source to pack.
         out: The dataset's folder, created if missing; or a URL for fsspec, to which each
             finished file is uploaded, the manifest last.
-        container: ``lmdb``, ``parquet`` or ``shards``; ``folder`` or ``archives`` to index images
-            where they are, in single files or in archives such as tars.
+        container: ``lmdb``, ``parquet`` or ``shards``; ``folder``, ``archives`` or ``tables`` to
+            index images where they are: files, extents of archives, or rows that a library decodes.
         encoding: Encoding of stored images.
         plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
         shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
@@ -203,6 +204,7 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     check_options(source, out, container, encoding, plain_images, shard_size)
+    source = listed_in(source, container)
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
@@ -217,9 +219,8 @@ def pack(
         options["plain_images"] = True
     job = _make_job(source, folder, container, encoding, plain_images, stride, storage_options)
     shuffle = (seed or 0) if order == SHUFFLED else None
-    return _Packing(
-        source, folder, job, options, unit_size, shuffle, skip_bad, force, progress, uploading
-    ).run(running)
+    about = skip_bad, force, progress, uploading
+    return _Packing(source, folder, job, options, unit_size, shuffle, *about).run(running)
 
 
 def _make_job(
@@ -560,8 +561,8 @@ class _Packing:
             files = [entry_of(self.out / lmdb.DATA_NAME)]
             if self.uploading is not None:
                 self.uploading.add(files[0], keep=True)
-        if self.job.container == "archives":
-            files = archive_entries(self.source, self.job)
+        elif self.job.container in formats.ELSEWHERE:
+            files = entries_elsewhere(self.source, self.job)
         self.progress.finishing("index")
         self._kinds = join_parts(self.out, self.job, units, samples, files)
         fields = write_fields(self.out, self.job, units, found, files)
@@ -579,6 +580,7 @@ class _Packing:
             source={**self.source.about, "fingerprint": fingerprint},
             tool=__version__,
             fields=fields,
+            groups=group_runs(self.source, self.job),
         )
         if self.uploading is not None:
             for entry in files:

@@ -16,18 +16,23 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
 from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tabular import BATCH_ROWS, Batch, Place, TabularImages
+from fastdata.converters.tabular import TabularImages
 from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
     SourceFile,
     Tree,
+    common_folder,
     is_folder,
     require_utf8,
+    source_tree,
 )
 
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.files import archive_files
+from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.formats.parquet_pages import (
@@ -60,8 +65,9 @@ class ParquetImages(TabularImages):
     all images.
 
     Args:
-        root: A folder of ``*.parquet``, at any depth, or one file; or the URL of either. Names
-            that begin with ``_`` or ``.`` are not data.
+        root: A folder of ``*.parquet``, at any depth, one file, a pattern such as
+            ``part-{0..9}.parquet``; or the URL of any. Names that begin with ``_`` or ``.`` are not
+            data.
         split: The files to take, one of `parquet_splits`; None for all.
         extents: Whether to look for extents; None for files of this machine. Of a file behind a
             URL, finding them reads all of it.
@@ -84,7 +90,9 @@ class ParquetImages(TabularImages):
         **columns: Any,
     ) -> None:
         remote = is_url(root)
-        where = redact(os.fspath(root)) if remote else str(require_utf8(Path(root).resolve()))
+        where = redact(os.fspath(root))
+        if not remote and not is_pattern(root):
+            where = str(require_utf8(Path(root).resolve()))
         tree, files = _files(root, storage_options)
         taken = {n: f for n, f in files.items() if split is None or _split_of(n) == split}
         if not taken:
@@ -101,7 +109,7 @@ class ParquetImages(TabularImages):
 
 
 class ParquetRows(NamedTuple):
-    """Rows of a Parquet file; a `fastdata.converters.tabular.RowsFile`.
+    """Rows of a Parquet file; a `fastdata.converters.row_files.RowsFile`.
 
     Attributes:
         name: See there.
@@ -120,6 +128,10 @@ class ParquetRows(NamedTuple):
     def files(self) -> Sequence[SourceFile]:
         """The file."""
         return [self.file]
+
+    def decoded(self) -> ParquetRows:
+        """See `RowsFile.decoded`."""
+        return self._replace(plain=False)
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
@@ -171,6 +183,11 @@ class _OpenParquet:
                 chunk = chunks.get(column)
                 return (chunk and chunk.otherwise) or "laid out in another way"
         return "" if self._rows.plain else "behind a URL"
+
+    def groups(self) -> list[list[int]]:
+        """Return the rows of each row group."""
+        about = self._opened.metadata
+        return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[Place | None]:
         """Yield the places of a column's values in a row group."""
@@ -246,9 +263,25 @@ def _split_of(name: str) -> str | None:
 def _files(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[Tree, Mapping[str, SourceFile]]:
+    if is_pattern(root):
+        return _pattern_files(os.fspath(root), storage_options)
     if is_url(root):
         return _remote_files(os.fspath(root), storage_options)
     return _local_files(Path(root))
+
+
+def _pattern_files(
+    pattern: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Tree, Mapping[str, SourceFile]]:
+    """Return the common folder of a pattern's files, and the files."""
+    try:
+        files: Sequence[SourceFile] = archive_files(pattern, _EXTENSION, storage_options)
+    except OSError as error:
+        what = error.filename or redact(pattern)
+        raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
+    folder = common_folder([file.location for file in files])
+    names = [file.location[len(folder) :].lstrip("/") for file in files]
+    return source_tree(folder, storage_options), dict(zip(names, files, strict=True))
 
 
 def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:

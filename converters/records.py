@@ -100,12 +100,29 @@ def blob_of(
     return Record(key, 0, path, offset, length, mtime_ns, column=column, group=group, crc32c=crc32c)
 
 
+class Tables(NamedTuple):
+    """Files whose rows a library decodes.
+
+    Attributes:
+        source: The same source, with ``column`` and ``group`` in all records.
+        files: The files.
+        columns: The columns of its images and further blobs.
+        groups: Rows of each row group, by file.
+    """
+
+    source: Source
+    files: Sequence[Any]
+    columns: Sequence[str]
+    groups: Sequence[Sequence[int]]
+
+
 class Source(Protocol):
     """Collection of images that can be packed.
 
-    It may have an attribute ``fields``: a sequence of `Field`, without image and label; and
-    ``archives``: the files (`fastdata.converters.trees.SourceFile`) that all its records, and
-    their further blobs, are extents of.
+    It may have attributes: ``fields``, a sequence of `Field`, without image and label;
+    ``archives``, the files (`fastdata.converters.trees.SourceFile`) that all its records, and
+    their further blobs, are extents of; and ``tables``, a `Tables` if all of these can be rows that
+    a library decodes.
 
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
@@ -169,6 +186,18 @@ def archives_of(source: Source) -> Sequence[Any] | None:
     """Return the files that a source's records are extents of; None if they are not."""
     found: Sequence[Any] | None = getattr(source, "archives", None)
     return found
+
+
+def tables_of(source: Source) -> Tables | None:
+    """Return the files whose rows a source's records may be; None if they are not."""
+    found: Tables | None = getattr(source, "tables", None)
+    return found
+
+
+def listed_in(source: Source, container: str) -> Source:
+    """Return a source as a container lists it: for ``tables``, by rows instead of extents."""
+    tables = tables_of(source) if container == "tables" else None
+    return source if tables is None else tables.source
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:

@@ -17,6 +17,7 @@ from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import python_values
 from fastdata.storage.formats.arrow_ipc import MappedArrow
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.table_rows import column_path as column_path
 
 if TYPE_CHECKING:
     from fastdata.converters.trees import SourceFile
@@ -58,14 +59,6 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
         # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
     return python_values(values)
-
-
-def column_path(schema: pa.Schema, column: str) -> list[str]:
-    """Return the name of a column, which may have dots in it, and those of the fields inside."""
-    for name in sorted(schema.names, key=len, reverse=True):
-        if f"{column}.".startswith(f"{name}."):
-            return [name, *filter(None, column[len(name) + 1 :].split("."))]
-    return [column]
 
 
 class _Column:

@@ -7,13 +7,14 @@ the module of the format.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables, blob_of
+from fastdata.converters.row_files import OUTSIDE, Batch, OpenRows, Place, RowsFile
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
@@ -27,83 +28,14 @@ from fastdata.storage.shapes import with_formats, with_masks
 
 #: Usual names of a column of class indices or class names, the likelier first.
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
-           "digit", "noun_id", "fine_label", "y")  # fmt: skip
+           "digit", "noun_id", "fine_label", "cls", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
+#: Usual names of a column of keys; the latter is that of WebDatasets which `datasets` has read.
+_KEYS = ("key", "__key__")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Values of a column to check for images.
 _LOOKED_AT = 8
-#: Most rows of a `Batch`.
-BATCH_ROWS = 8192
-
-
-class Place(NamedTuple):
-    """Where a value's bytes lie; the attributes are those of `Record`."""
-
-    path: str
-    offset: int
-    length: int
-    mtime_ns: int
-    column: str | None = None
-    group: int | None = None
-    problem: str | None = None
-
-
-class Batch(NamedTuple):
-    """Some rows of a file.
-
-    Attributes:
-        rows: Their number.
-        values: Values of columns, by name; one of `fastdata.storage.arrow.python_values` each.
-        places: Places of the values of columns of bytes, by name; None for nulls. Where a library
-            decodes the column, nulls have a place, too.
-    """
-
-    rows: int
-    values: dict[str, list[Any]]
-    places: dict[str, list[Place | None]]
-
-
-class OpenRows(Protocol):
-    """Open file of rows; its columns are named as `stored_columns` names them."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns, with Hugging Face's features in the metadata, if there are any."""
-
-    def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes, from the first on, reading a few at a time."""
-
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows, at most `BATCH_ROWS` at a time.
-
-        Args:
-            columns: Columns whose values to read.
-            blobs: Columns of bytes whose places to find.
-        """
-
-    def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents of this file; "" if all are."""
-
-
-class RowsFile(Protocol):
-    """File of rows; picklable. ``str()`` returns its name for messages."""
-
-    @property
-    def name(self) -> str:
-        """Its path below the source's folder, with ``/`` and without extension, for keys."""
-
-    @property
-    def files(self) -> Sequence[SourceFile]:
-        """The files that it consists of."""
-
-    def open(self) -> AbstractContextManager[OpenRows]:
-        """Open it.
-
-        Raises:
-            RemoteError: Its URL cannot be reached, on opening or later.
-            SourceError: The file cannot be read, on opening or later.
-        """
 
 
 class TabularImages(Sharded):
@@ -116,7 +48,8 @@ class TabularImages(Sharded):
     A key is the value of the key column, else ``<file>/<row>``. A row whose image or label is
     null is a bad sample.
 
-    The default image column is the only one whose values are images. The default label column
+    The default image column is the only one whose values are images; of several in Hugging Face's
+    features, ``image`` or the first. The default label column
     has a usual name, or is the only ``ClassLabel`` of Hugging Face's features. Nothing else is
     guessed.
 
@@ -130,7 +63,7 @@ class TabularImages(Sharded):
         kind: Its kind, for the manifest.
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
-        key_column: The column of keys; None for ``key`` if it exists.
+        key_column: The column of keys; None for ``key`` or ``__key__`` if it exists.
         fields: Columns to take beside these; None for all.
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
@@ -193,13 +126,10 @@ class TabularImages(Sharded):
 
         Those are read through a library, slower, or lie in files of their own.
         """
-        chosen = (self._columns.image, *self._leaves)
-        blobs = [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
-                 if field is None or field.type is None]  # fmt: skip
         found: dict[str, int] = {}
         for rows in self._files:
             with rows.open() as file:
-                for leaf in blobs:
+                for leaf in self._blob_leaves:
                     if why := file.decoded_because(leaf):
                         text = f"{leaf} is {why}"
                         found[text] = found.get(text, 0) + 1
@@ -211,6 +141,31 @@ class TabularImages(Sharded):
     def archives(self) -> list[SourceFile] | None:
         """Files that all images and blobs are extents of; None if any is none."""
         return None if self.decoded_because else [one for rows in self._files for one in rows.files]
+
+    @once
+    def tables(self) -> Tables | None:
+        """Files that all images and blobs are rows of; None if they are extents.
+
+        None, too, if any lies in a file of its own.
+        """
+        if not self.decoded_because or OUTSIDE in self.decoded_because:
+            return None
+        decoded = copy(self)
+        decoded._files = [rows.decoded() for rows in self._files]
+        groups: list[list[int]] = []
+        for rows in self._files:
+            with rows.open() as file:
+                groups += file.groups()
+        files = [one for rows in self._files for one in rows.files]
+        decoded.tables = Tables(decoded, files, self._blob_leaves, groups)
+        return decoded.tables
+
+    @property
+    def _blob_leaves(self) -> list[str]:
+        """Columns of images and further blobs."""
+        chosen = (self._columns.image, *self._leaves)
+        return [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
+                if field is None or field.type is None]  # fmt: skip
 
     def shards(self) -> list[FileListing]:
         """Return the shards of the listing: the files."""
@@ -227,14 +182,14 @@ class TabularImages(Sharded):
             names, schema = stored_columns(path, file.schema), file.schema
             self._features = _features(schema)
             if image is None:
-                image = _image_column(path, file, names)
+                image = _noted_image(schema, names) or _image_column(path, file, names)
             elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
                 image = f"{image}.bytes"
             binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
             kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
             kinds |= dict.fromkeys(folders, pa.string())
             if key is None:
-                key = "key" if "key" in kinds else None
+                key = next((name for name in _KEYS if name in kinds), None)
             if label is None:
                 label = _label_column(path, kinds, names, self._features)
             for option, column, possible, what in (
@@ -270,7 +225,8 @@ class TabularImages(Sharded):
                     found[column.name] = _field(file, column, leaves)
         if wanted is None:
             # Columns in folders' names have no type, and packing to Parquet writes the size.
-            wanted = [name for name in found if name not in ("width", "height")]
+            # Names such as __url__ cannot be fields'.
+            wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
         for name in wanted:
             if name not in found:
                 raise UsageError(
@@ -530,6 +486,26 @@ def _is_label(kind: pa.DataType) -> bool:
 
 def _listed(names: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in names.items())
+
+
+def _noted_image(schema: pa.Schema, names: Mapping[str, pa.DataType]) -> str | None:
+    """Return the column of images in Hugging Face's features: ``image``, or else the first."""
+    try:
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        images = [f"{name}.bytes" for name in _noted(features)]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    images = [name for name in images if name in names]
+    return "image.bytes" if "image.bytes" in images else next(iter(images), None)
+
+
+def _noted(features: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the columns of images in features, and those in their dicts, in order."""
+    for name, feature in features.items():
+        if isinstance(feature, dict) and feature.get("_type") == "Image":
+            yield before + name
+        elif isinstance(feature, dict) and "_type" not in feature:
+            yield from _noted(feature, f"{before}{name}.")
 
 
 def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:

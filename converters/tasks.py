@@ -40,6 +40,7 @@ from fastdata.storage.files import publish, temporary_name, whole_file, written_
 from fastdata.storage.formats import Sample
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import Row
+from fastdata.storage.row_groups import address, named
 from fastdata.storage.source import upright_size
 
 #: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.
@@ -271,12 +272,17 @@ def _bad(record: Record, error: SampleError) -> Bad:
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
+    path, offset = None, 0
+    if job.root is not None:
+        path, offset = record.path[len(job.root) :].lstrip("/"), record.offset
+        if record.column is not None:
+            path, offset = named(path, record.column), address(offset)
     return Row(
         key=record.key,
         label=record.label,
         file=-1,
-        path=None if job.root is None else record.path[len(job.root) :].lstrip("/"),
-        offset=0 if job.root is None else record.offset,
+        path=path,
+        offset=offset,
         length=len(blob),
         width=info.width,
         height=info.height,

@@ -263,6 +263,16 @@ class RemoteTree:
         }
 
 
+def common_folder(locations: Sequence[str]) -> str:
+    """Return the innermost folder, or its URL, of some files."""
+    folders = [location.rpartition("/")[0] for location in locations]
+    if not is_url(folders[0]):
+        return os.path.commonpath(folders)
+    protocol, _, first = folders[0].partition("://")
+    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
+    return f"{protocol}://{os.path.commonpath(paths)}"
+
+
 def suffix_of(name: str) -> str:
     """Return a file's suffix in lower case; the name of a hidden file; else "no suffix"."""
     return printable(os.path.splitext(name)[1].lower() or (name if name[0] == "." else "no suffix"))

@@ -38,6 +38,7 @@ from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
 from fastdata.once import once
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.parted import open_remote
 from fastdata.remote.urls import is_url, redact
@@ -67,9 +68,9 @@ Transform: TypeAlias = Callable[[Image.Image], Any]
 class ImageDataset(NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or the given fields.
 
-    Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it
-    is picklable (a path and two functions), and may be used by several threads and after a
-    fork. Opening takes the same time whatever the number of samples.
+    Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
+    picklable, and may be used by several threads and after a fork. Opening takes the same time
+    whatever the number of samples.
 
     If ``fastdata stage`` has made a complete and current copy, that is read instead; a warning
     names a damaged one.
@@ -78,11 +79,11 @@ class ImageDataset(NativeSamples):
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
 
     Args:
-        path: The dataset's folder, or its URL; or tars of WebDataset, ``shards/{000..999}.tar``, or
-            their URL, which are indexed on first use; or a dataset of torchvision's: an
-            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
-            its transforms unless others are given here; or a ``datasets.Dataset``, which is read
-            in place, too (docs/guides/hugging-face.md).
+        path: The dataset's folder, or its URL; or what is indexed on first use: tars of WebDataset
+            (``shards/{000..999}.tar``), Parquet, their URL, or ``hf://datasets/owner/name``; or a
+            dataset of torchvision's: an ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which
+            is then read in place, with its transforms unless others are given here; or a
+            ``datasets.Dataset``, which is read in place, too (docs/guides/hugging-face.md).
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.
@@ -205,8 +206,11 @@ class ImageDataset(NativeSamples):
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
+        self._index: Path | None = None
         self._open()
         self._check_options()
+        if isinstance(self._source, RemoteSource):
+            self._source.tell_decoded()
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
@@ -265,8 +269,10 @@ class ImageDataset(NativeSamples):
             return FilesSource(self.folder, self.path)
         if self.hub is not None:
             return TableSource(self.opened_hub.rows)
-        if is_indexed_here(self._place):
-            return self._open_folder(indexed(self._place, self._storage_options))
+        if self._index is None and is_indexed_here(self._place, self._storage_options):
+            self._index = indexed(self._place, self._storage_options)
+        if self._index is not None:  # of the files as they are now, in all workers
+            return self._open_folder(self._index)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
             return open_remote(self._url, self.cache, self._storage_options, self._remote)
@@ -276,7 +282,8 @@ class ImageDataset(NativeSamples):
         guard = partial(telling_of_copy, folder)
         with guard():
             source = open_local(folder, guard)
-        if source.capabilities.local and not is_url(source.manifest.root or ""):
+        here = source.manifest.groups is None and source.capabilities.local
+        if here and not is_url(source.manifest.root or ""):
             return source
         return open_remote(str(folder), self.cache, self._storage_options, self._remote)
 

@@ -192,18 +192,18 @@ def test_tars_are_indexed_on_first_use(
 ) -> None:
     root, expected = tars
     monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.warns(UserWarning, match="3 tars are indexed now"):
+    with pytest.warns(UserWarning, match="3 files are indexed now"):
         _assert_all_of(ImageDataset(root / PATTERN), expected)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _assert_all_of(ImageDataset(root / PATTERN), expected)
     os.utime(root / "part-2.tar")
-    with pytest.warns(UserWarning, match="3 tars are indexed now"):
+    with pytest.warns(UserWarning, match="3 files are indexed now"):
         ImageDataset(root / PATTERN)
     with pytest.raises(SourceError, match=r"part-3\.tar"):
         ImageDataset(root / "part-{0..3}.tar")
     (root / "part-0.tar").write_bytes(b"no tar")
-    with pytest.warns(UserWarning, match="1 tars"), pytest.raises(SourceError, match="part-0"):
+    with pytest.warns(UserWarning, match="1 file is"), pytest.raises(SourceError, match="part-0"):
         ImageDataset(root / "part-0.tar")
 
 

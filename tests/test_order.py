@@ -18,6 +18,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.order import (
     ORDERS,
+    Grouped,
     Order,
     QuasiRandom,
     Random,
@@ -51,6 +52,31 @@ def deviations(counts: np.ndarray) -> float:
 def permutation_counts(make: Callable[[int], np.ndarray], size: int, draws: int) -> np.ndarray:
     found = Counter(tuple(make(epoch_key(0, epoch)).tolist()) for epoch in range(draws))
     return np.array([found[each] for each in itertools.permutations(range(size))], float)
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=60), st.integers(1, 70), KEYS)
+def test_given_blocks_are_shuffled_and_mixed_within_windows(
+    sizes: list[int], window: int, key: int
+) -> None:
+    n, starts = sum(sizes), np.cumsum([0, *sizes])[:-1]
+    order = Grouped(n, key, starts, window)
+    assert_bijection(order, n)
+    blocks = np.searchsorted(starts, whole(order), "right") - 1
+    # Each block is begun and ended while at most `window` are.
+    first = {block: at for at, block in reversed(list(enumerate(blocks.tolist())))}
+    last = {block: at for at, block in enumerate(blocks.tolist())}
+    for at in range(n):
+        assert sum(first[block] <= at <= last[block] for block in first) <= window
+
+
+def test_given_blocks_are_in_random_order_and_mixed() -> None:
+    starts = np.arange(0, 6_000, 100)
+    orders = [whole(make_order(QuasiRandom(4), 6_000, 0, epoch, starts)) for epoch in range(40)]
+    places = np.array([np.argsort(order)[starts] for order in orders]) / 6_000
+    assert abs(places.mean() - 0.5) < 0.03
+    for order in orders[:3]:
+        blocks = order.reshape(-1, 100) // 100
+        assert np.median([len(set(block)) for block in blocks.tolist()]) >= 4
 
 
 @given(st.integers(0, 3000), KEYS)

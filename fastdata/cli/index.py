@@ -33,6 +33,7 @@ from fastdata.remote.urls import is_url
     callback=comma_separated,
     help="Fields beside image and label; '' for none. [default: all]",
 )
+@click.option("--image-column", metavar="NAME", help="The images of a table. [default: found]")
 @click.option(
     "--seek-points/--no-seek-points",
     default=False,
@@ -59,15 +60,16 @@ def command(
     out: str,
     kind: str | None,
     fields: list[str] | None,
+    image_column: str | None,
     as_json: bool,
     storage_options: dict[str, Any] | None,
     **options: Any,
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
-    SOURCE is a folder or file that others wrote, a pattern such as shards/{000..999}.tar, or the
-    URL of any. --out then is a dataset as packed ones are. Every image is read once, for its size
-    and checksum. An interrupted run resumes.
+    SOURCE is a folder or file that others wrote, a pattern such as shards/{000..999}.tar, the URL
+    of any, or hf://datasets/owner/name[@revision][/split]. --out then is a dataset as packed ones
+    are. Every image is read once, for its size and checksum. An interrupted run resumes.
 
     \b
     Examples:
@@ -81,6 +83,8 @@ def command(
     keep_freed_memory()
     begun = time.monotonic()
 
+    about = {"fields": fields, "image_column": image_column}
+
     def reporting(part: str) -> ProgressReport:
         return ProgressReport(", ".join(filter(None, (f"indexing {named(place)}", part))))
 
@@ -90,7 +94,7 @@ def command(
         kind=kind,
         reporting=reporting,
         storage_options=storage_options,
-        source={} if fields is None else {"fields": fields},
+        source={name: one for name, one in about.items() if one is not None},
         **options,
     )
     tell(packed, time.monotonic() - begun, ORIGINAL, as_json)

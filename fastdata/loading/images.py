@@ -16,7 +16,7 @@ from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.batches.samples import BESIDES, SOURCE, NativeSamples
 from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, streaming_hint
 from fastdata.errors import UsageError
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture
@@ -73,7 +73,9 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    hint = wrapping_hint(dataset) or remedy(dataset, holds_images(dataset))
+    hint = (
+        wrapping_hint(dataset) or streaming_hint(dataset) or remedy(dataset, holds_images(dataset))
+    )
     return NotKnown(why, hint)
 
 
@@ -179,6 +181,9 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
             noun, one = names[0].split(maxsplit=1)
             why = f"{noun}s {one} and {name.removeprefix(noun)[1:]} of the {kind} have different "
             return NotKnown(why + difference, f"Give all {noun}s the same.")
+        if part.options.source.blocks is not None:
+            why = f"{name} of the {kind}, {part.options.path}, is decoded a row group at a time"
+            return NotKnown(why, "Pack it: fastdata convert.")
         if part.recipe != first.recipe and not _stack(first, part):
             recipe = compile_recipe(first.transform)  # of images of one size, here or there
 

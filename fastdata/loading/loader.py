@@ -29,7 +29,12 @@ from fastdata.loading.config import Choice, LoaderConfig
 from fastdata.loading.images import PrefixDataset, leaves, reads_remotely
 from fastdata.loading.mixture import Mixture, group_of, mixtures_in
 from fastdata.loading.native import NativePath
-from fastdata.loading.neighbours import warn_of_neighbours
+from fastdata.loading.neighbours import (
+    blocks_of,
+    starts_of,
+    warn_of_neighbours,
+    warn_of_rereading,
+)
 from fastdata.loading.noticing import in_memory, notice
 from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_of
 from fastdata.loading.progress import Progress, ProgressTracker
@@ -237,10 +242,13 @@ class DataLoader(Resumable[T], Generic[T]):
             let_torch_refuse(dataset, batch_size, torchs | unread)
             torchs["sampler"] = sampler = None  # replaced by this rank's share of it
         self._own_order = sampler is None and batch_sampler is None
+        given = sampler if batch_sampler is None else batch_sampler
         self._ranks = self._config.ranks if self._planned is None else self._planned.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
         if sharded is not None:
             sampler, shuffle = sharded, None
+        asked = "random" if shuffle else None
+        warn_of_rereading(dataset, asked if sharded is None else sharded.order, given)
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._open()
@@ -259,7 +267,8 @@ class DataLoader(Resumable[T], Generic[T]):
             order is None and shuffle and self._own_order and reads_remotely(dataset)
         )
         if self._order_by_default:
-            order = QuasiRandom()
+            blocks = blocks_of(dataset)
+            order = QuasiRandom() if blocks is None else QuasiRandom(blocks.window)
         if self._planned is not None and order is None:
             return None
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
@@ -271,8 +280,8 @@ class DataLoader(Resumable[T], Generic[T]):
             raise UsageError(
                 "a sampler was given, and order= or shard= as well", "Leave one of them out."
             )
-        about = self._ranks or (0, 1), planned, group
-        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, order, seed, *about)
+        about = order, seed, self._ranks or (0, 1), starts_of(dataset), planned, group
+        sampler = own_sampler(dataset, batch_size, shuffle, drop_last, *about)
         warn_of_neighbours(dataset, sampler.order)
         return sampler
 
@@ -457,7 +466,9 @@ class DataLoader(Resumable[T], Generic[T]):
             if isinstance(self.sampler, ShardedSampler):
                 order = self.sampler.order_of(resume.seed, numbered)
             else:
-                order = make_order(resume.order, samples, resume.seed, numbered)
+                order = make_order(
+                    resume.order, samples, resume.seed, numbered, starts_of(self.dataset)
+                )
             batches, length = ordered(plan, order, samples), len(plan)
             if self._row_sampler is not None:
                 among = order
@@ -557,10 +568,10 @@ class DataLoader(Resumable[T], Generic[T]):
             order = "that of the Mixture"
         order = order if self._planned is None else f"that of {self._planned!r}"
         if self._order_by_default:
-            order += (
-                ", the default where a remote dataset is shuffled: neighbours are fetched together "
-                '(order="random" for a full shuffle)'
-            )
+            what = "a remote dataset is shuffled: neighbours are fetched together "
+            if blocks_of(self.dataset) is not None:
+                what = "row groups are decoded: each is read once, in windows "
+            order += f', the default where {what}(order="random" for a full shuffle)'
         kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
         if self._sized:

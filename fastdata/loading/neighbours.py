@@ -1,22 +1,91 @@
-"""Warning about orders that mix only neighbours, for datasets whose neighbours are alike."""
+"""Orders of datasets whose neighbours are alike, or decoded together; warnings about them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+import numpy.typing as npt
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import folder_class
-from fastdata.errors import FastdataError, MixingWarning, warn
-from fastdata.plan.order import OrderLike, mixes_neighbours
+from fastdata.errors import FastdataError, MixingWarning, SlowPathWarning, warn
+from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 from fastdata.storage.listed import FilesSource
+from fastdata.storage.row_groups import Blocks
 from fastdata.storage.source import Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64
+
+
+def blocks_of(dataset: Any) -> Blocks | None:
+    """Return the runs of a dataset's samples that are decoded together; None if none are.
+
+    A `Subset` has none: its samples are in an order of its own.
+    """
+    if isinstance(dataset, ImageDataset):
+        return dataset.source.blocks
+    if not isinstance(dataset, ConcatDataset):
+        return None
+    parts = [(len(one), blocks_of(one)) for one in dataset.datasets]  # type: ignore[arg-type]
+    known = [blocks for _, blocks in parts if blocks is not None]
+    if not known:
+        return None
+    starts, first = [], 0
+    for count, blocks in parts:
+        starts.append((np.arange(0, count, BLOCK) if blocks is None else blocks.starts) + first)
+        first += count
+    return Blocks(np.concatenate(starts), min(blocks.window for blocks in known))
+
+
+def starts_of(dataset: Any) -> npt.NDArray[np.int64] | None:
+    """Return the first samples of `blocks_of` a dataset."""
+    blocks = blocks_of(dataset)
+    return None if blocks is None else blocks.starts
+
+
+def warn_of_rereading(dataset: Any, order: OrderLike | None, sampler: Any) -> None:
+    """Warn if an order decodes row groups again and again: they do not fit into memory together.
+
+    Args:
+        dataset: The loader's dataset.
+        order: The loader's order; None for that of ``sampler``, or as the rows lie.
+        sampler: The sampler or batch sampler that a loader was given; None without one.
+    """
+    while isinstance(sampler, BatchSampler):
+        sampler = sampler.sampler
+    if order is None and isinstance(sampler, _RANDOM):
+        order = "random"
+    whole = dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    blocks = blocks_of(dataset)
+    if blocks is None or order in (None, "sequential") or len(blocks.starts) <= 2 * blocks.window:
+        return
+    if order == "random" or whole is not dataset:
+        warn(
+            f"{redact(str(getattr(dataset, 'path', type(dataset).__name__)))}: its images are "
+            f"decoded a row group at a time, {len(blocks.starts):,} of them, and "
+            f"memory holds {2 * blocks.window:,}. A random order of samples decodes each again and "
+            'again. Leave order="random", samplers and Subset out, so that shuffle=True mixes '
+            "samples within windows of row groups; or pack them: fastdata convert.",
+            SlowPathWarning,
+        )
+
+
+#: Samplers in whose order neighbours are far from each other.
+_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
 def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
@@ -33,7 +102,8 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
         for part in dataset.datasets:
             warn_of_neighbours(part, order)
         return
-    if not mixes_neighbours(order, len(dataset)):
+    blocks = blocks_of(dataset)
+    if not mixes_neighbours(order, len(dataset), None if blocks is None else len(blocks.starts)):
         return
     numbers = np.linspace(0, len(dataset) - 2, _PLACES).astype(np.int64)
     pairs, shuffled = np.stack([numbers, numbers + 1]), True

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sized
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import distributed as dist
 from torch.utils.data import (
     BatchSampler,
@@ -36,6 +38,7 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: This rank.
         world_size: Number of ranks.
         drop_last: Whether to drop samples that do not fill a batch on every rank.
+        starts: As of `make_order`.
         planned: A sampler to share out instead of an order.
         group: Positions that belong to one batch; the last batches are then full.
     """
@@ -50,9 +53,11 @@ class ShardedSampler(DistributedSampler[Any]):
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
+        starts: npt.NDArray[np.int64] | None = None,
         planned: PlannedSampler | None = None,
         group: int = 1,
     ) -> None:
+        self._starts = starts
         self.planned = planned
         if planned is not None:
             dataset = planned
@@ -93,7 +98,7 @@ class ShardedSampler(DistributedSampler[Any]):
         """Return the order of an epoch."""
         if self.planned is not None:
             return self.planned.order(epoch)
-        return make_order(self.order, self.plan.samples, seed, epoch)
+        return make_order(self.order, self.plan.samples, seed, epoch, self._starts)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
@@ -120,6 +125,7 @@ def own_sampler(
     order: OrderLike | None,
     seed: int | None,
     ranks: tuple[int, int],
+    starts: npt.NDArray[np.int64] | None = None,
     planned: PlannedSampler | None = None,
     group: int = 1,
 ) -> ShardedSampler:
@@ -150,6 +156,7 @@ def own_sampler(
         rank=ranks[0],
         world_size=ranks[1],
         drop_last=drop_last,
+        starts=starts,
         planned=planned,
         group=group,
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from fastdata.errors import DatasetError, printable
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import IMAGE, StoredField
+from fastdata.storage.formats import ELSEWHERE
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.shapes import misshapen, why_misshapen
 
@@ -39,7 +40,7 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
 def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
     manifest, (name, kind, _, nullable, _) = source.manifest, stored.field
     further = stored.field != IMAGE
-    sizes = np.array([entry.size for entry in manifest.files[: manifest.blob_files]], np.int64)
+    sizes = np.array(source.sizes[: manifest.blob_files], np.int64)
     labels_of = 1 if further else max(len(manifest.classes), 1)
     start = previous = 0
     names = ("label", "file", "offset", "length", "width")
@@ -56,7 +57,7 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
             end = sizes[np.where(known, files, 0)]
             wrong = ~known | (offsets < 0) | (lengths < 0) | (offsets > end - lengths)
             has = np.flatnonzero(~lacks)
-            if manifest.container != "archives":  # they lie in any order
+            if manifest.container not in ELSEWHERE:  # they lie in any order
                 wrong[has] |= np.diff(files[has], prepend=previous) < 0
             previous = int(files[has[-1]]) if len(has) else previous
         else:

@@ -130,7 +130,7 @@ def add_seek_points(
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
         source: IndexedSource = PackedSource(folder)
-        if is_url(root or ""):
+        if is_url(root or "") or source.manifest.groups is not None:
             source = RemoteSource(str(folder), storage_options=storage_options)
         return _add(folder, source, stride, workers, progress)
 

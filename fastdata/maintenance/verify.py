@@ -34,6 +34,7 @@ from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.parted import Parts
 from fastdata.storage.records import Row
+from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose file sizes one task checks.
@@ -125,7 +126,8 @@ def _verify_one(
     storage_options: Mapping[str, Any] | None,
 ) -> Verification:
     source = None if is_url(path) else PackedSource(Path(path))
-    if source is None or is_url(source.manifest.root or ""):
+    tables = source is not None and source.manifest.groups is not None
+    if source is None or tables or is_url(source.manifest.root or ""):
         with Fetching(os.fspath(path), storage_options) as fetching:
             return _verify_remote(fetching, fast, workers, progress)
     if storage_options:
@@ -152,7 +154,7 @@ def _verify_remote(
     source, folder = fetching.blobs, str(fetching.blobs.location)
     manifest = source.manifest
     findings, found = _Findings(), _Findings()
-    found.add(Finding(f"{folder}/{name}", what) for name, what in fetching.size_problems())
+    found.add(Finding(where, what) for where, what in fetching.size_problems())
     fetching.fetch_fields(columns=not fast)
     fields = _check_indexes(source, found)
     names = _blobs_of(fields)
@@ -163,7 +165,12 @@ def _verify_remote(
             tick = _ticker(executor, manifest.samples, progress)
             further = range(manifest.blob_files, len(manifest.files))
             _check_files(executor, tick, source, further, 0, 0, fields, found)
-            for view in fetching.views(names):
+            if manifest.groups is not None:
+                rows: Any = fetching.tables()
+                tasks = _row_tasks(_check_sample, rows, fields, _ROWS, 0, manifest.samples)
+                for of_rows in executor.run(_call, (task for _, task in tasks), tick):
+                    found.add(of_rows)
+            for view in fetching.views(names) if manifest.groups is None else ():
                 of_view = _Findings()
                 args = view.files, view.start, view.stop, fields
                 _check_files(executor, tick, PackedSource(view.folder), *args, of_view)
@@ -544,13 +551,14 @@ def _check_sample(
     source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
 ) -> Finding | None:
     """Read a blob of a sample, and decode it if it is an image."""
+    path: Path | str = ""
     try:
         path = source.file(row, number)
         if not source.manifest.blob_files:
             problem = _file_problem(path, row.length, "index")
             if problem:
                 return Finding(str(path), problem)
-        elif path not in files:
+        elif source.manifest.groups is None and path not in files:
             files[path] = _file_problem(path, source.manifest.files[row.file].size)
         problem = files.get(path)
         if problem:
@@ -559,6 +567,9 @@ def _check_sample(
         problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
     except DatasetError as error:
         problem = error.what
+        table = split_name(str(path))[0]
+        if problem.startswith(f"{table}: "):  # of all its rows
+            return Finding(table, problem[len(table) + 2 :], samples=int(name == IMAGE.name))
     except SampleError as error:
         problem = error.line
     if problem is None:

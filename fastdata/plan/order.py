@@ -58,9 +58,9 @@ class QuasiRandom:
     """Value for ``order=``: blocks of neighbours at random, their samples mixed within windows.
 
     Args:
-        window: Blocks of 32 neighbouring samples in a window, 1 or more. Larger windows mix better
-            and need more memory to read ahead. ``"quasi-random"`` means the
-            default.
+        window: Blocks of 32 neighbouring samples in a window, 1 or more; of a row group each for a
+            dataset that is decoded by row group. Larger windows mix better and need more memory to
+            read ahead. ``"quasi-random"`` means the default.
 
     Raises:
         UsageError: ``window`` is not a whole number from 1.
@@ -286,12 +286,60 @@ class Windowed(Order):
         return samples
 
 
-def mixes_neighbours(order: OrderLike, n: int) -> bool:
-    """Return whether an order mixes ``n`` samples within windows only."""
-    return isinstance(order, QuasiRandom) and n > order.window * BLOCK
+class Grouped(Order):
+    """Permutation of a `QuasiRandom` whose blocks are given, such as row groups of Parquet.
+
+    As `Windowed`, but blocks may differ in size. It holds 16 bytes a block.
+
+    Args:
+        n: Number of samples, 1 or more.
+        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
+        starts: First sample of each block, int64, ascending from 0.
+        window: Most blocks in a window, 1 or more.
+    """
+
+    def __init__(self, n: int, key: int, starts: npt.NDArray[np.int64], window: int) -> None:
+        super().__init__(n)
+        blocks = len(starts)
+        slots = np.arange(blocks, dtype=np.uint64)
+        shuffled = Random(blocks, child(key, _BLOCKS))._samples(slots).astype(np.int64)
+        self._starts = starts[shuffled].astype(np.uint64)
+        ends = np.cumsum(np.diff(starts, append=n)[shuffled])
+        self._begins = np.append(0, ends[:-1]).astype(np.uint64)
+        firsts = np.linspace(0, blocks, -(-blocks // window), endpoint=False).astype(np.int64)
+        self._windows = self._begins[firsts]
+        self._sizes = np.diff(self._windows, append=np.uint64(n))
+        self._windows_key = child(key, _WINDOWS)
+        self._rounds = rounds_of(int(self._sizes.min()))
+
+    def _samples(self, x: _UInts) -> _UInts:
+        window = np.searchsorted(self._windows, x, "right") - 1
+        first = self._windows[window]
+        keys = window.astype(np.uint64) * _GAMMA64
+        keys += np.uint64(self._windows_key)
+        x = first + permute(x - first, self._sizes[window], mix(keys), self._rounds)
+        slots = np.searchsorted(self._begins, x, "right") - 1
+        samples: _UInts = self._starts[slots] + (x - self._begins[slots])
+        return samples
 
 
-def make_order(order: OrderLike, n: int, seed: int, epoch: int) -> Order:
+def mixes_neighbours(order: OrderLike, n: int, blocks: int | None = None) -> bool:
+    """Return whether an order mixes ``n`` samples within windows only.
+
+    ``blocks`` is their number, if they are given.
+    """
+    if not isinstance(order, QuasiRandom):
+        return False
+    return n > order.window * BLOCK if blocks is None else blocks > order.window
+
+
+def make_order(
+    order: OrderLike,
+    n: int,
+    seed: int,
+    epoch: int,
+    starts: npt.NDArray[np.int64] | None = None,
+) -> Order:
     """Return the permutation of an epoch; always the same for the same arguments.
 
     Args:
@@ -299,11 +347,14 @@ def make_order(order: OrderLike, n: int, seed: int, epoch: int) -> Order:
         n: Number of samples, 0 or more.
         seed: Any int (:func:`fastdata.plan.draws.epoch_key`).
         epoch: Number of the epoch.
+        starts: First samples of the blocks of a `QuasiRandom`; None for blocks of 32.
 
     Raises:
         UsageError: There is no such order, or ``n`` is negative.
     """
     order = as_order(order)
+    if isinstance(order, QuasiRandom) and starts is not None and n:
+        return Grouped(n, epoch_key(seed, epoch), starts, order.window)
     if isinstance(order, QuasiRandom):
         return Windowed(n, epoch_key(seed, epoch), window=order.window)
     return Random(n, epoch_key(seed, epoch)) if order == "random" else Sequential(n)

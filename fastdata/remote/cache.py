@@ -83,6 +83,11 @@ class PieceCache:
         UsageError: The folder cannot be written.
     """
 
+    #: Whether bytes cannot be read in another way.
+    only = False
+    #: Bytes in memory: none.
+    peak = 0
+
     def __init__(
         self,
         folder: Path,

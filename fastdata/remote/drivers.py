@@ -9,6 +9,7 @@ import os
 import socket
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -151,7 +152,11 @@ def _make(
     new = {name: value for name, value in defaults.items() if name not in configured}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="GCS project not set")
-        return driver(**new, **options, skip_instance_cache=True)
+        made = driver(**new, **options, skip_instance_cache=True)
+    if scheme == "hf":
+        # Its files read 5 MiB ahead, of which a range needs little.
+        made.cat_file = partial(made.cat_file, cache_type="none")
+    return made
 
 
 def _quiet(logger: str) -> None:

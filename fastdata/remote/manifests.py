@@ -44,13 +44,15 @@ def no_dataset(url: str) -> DatasetError:
 
 
 def images_url(url: str, root: str) -> str:
-    """Return the URL of the folder of loose images that a manifest names as its root.
+    """Return the folder or URL that a manifest names as its root.
 
     Raises:
         DatasetError: The manifest is behind a URL, but the images are on some machine.
     """
     if is_url(root):
         return root
+    if not is_url(url):
+        return os.path.join(url, root)
     if root.startswith("/"):
         raise DatasetError(
             f"{redact(url)}: its images are files in {root} on the machine that indexed them",

@@ -6,6 +6,7 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, SlowPathWarning, UsageError, warn
+from fastdata.once import once
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
@@ -22,11 +24,13 @@ from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Wanted, merge
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, digest_name, file_lock
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource, index_size, require_size
 from fastdata.storage.records import Row
+from fastdata.storage.row_groups import VALUE_BITS, Blocks, split_name, starts_of
 from fastdata.storage.source import Rows, Source
 from fastdata.storage.trust import is_own_file, make_cache_folder
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
     from fastdata.remote.prefetch import PlanFetches, RemotePass
     from fastdata.remote.reader import RangeReader
+    from fastdata.remote.row_groups import RowGroups
 
 
 class Fetched(Source):
@@ -50,7 +55,7 @@ class Fetched(Source):
         id: Digest of that.
     """
 
-    location: str
+    location: Path | str
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class Fetched(Source):
         self.id = hashlib.sha256(self.text).hexdigest()
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
-        self._opened: dict[int, tuple[RangeReader, PieceCache | None]] = {}
+        self._opened: dict[int, tuple[RangeReader, PieceCache | RowGroups | None]] = {}
 
     @property
     @abstractmethod
@@ -104,33 +109,28 @@ class Fetched(Source):
         return self.here()[0]
 
     @property
-    def local_cache(self) -> PieceCache | None:
-        """Cache folder, for this process; None without one."""
+    def local_cache(self) -> PieceCache | RowGroups | None:
+        """Cache folder, or row groups in memory, for this process; None without any."""
         return self.here()[1]
 
-    def here(self) -> tuple[RangeReader, PieceCache | None]:
+    def here(self) -> tuple[RangeReader, PieceCache | RowGroups | None]:
         """Return both, for this process."""
         found = self._opened.get(os.getpid())
         if found is not None:
             return found
-        # Imported late: they need asyncio, which local datasets do not use.
-        from fastdata.remote.cache import PieceCache
-        from fastdata.remote.reader import RangeReader
+        from fastdata.remote.reader import RangeReader  # needs asyncio, which local datasets do not
 
         reader = RangeReader(self.server, self.options, self.storage_options)
-        cache = None
-        if self.cache is not None:
-            cache = PieceCache(
-                self.cache,
-                self.id,
-                reader,
-                self.options,
-                self.given_cache.bytes,
-                self.location,
-                self.file_bytes,
-            )
         # Another thread may have been faster. No lock: a fork could copy it locked.
-        return self._opened.setdefault(os.getpid(), (reader, cache))
+        return self._opened.setdefault(os.getpid(), (reader, self._cache_of(reader)))
+
+    def _cache_of(self, reader: RangeReader) -> PieceCache | RowGroups | None:
+        if self.cache is None:
+            return None
+        from fastdata.remote.cache import PieceCache  # as above
+
+        about = reader, self.options, self.given_cache.bytes, str(self.location), self.file_bytes
+        return PieceCache(self.cache, self.id, *about)
 
     def wanted(
         self,
@@ -210,10 +210,53 @@ class RemoteSource(Fetched, IndexedSource):
         index = self._open_index(manifest.index, manifest.samples)
         root = None if manifest.root is None else images_url(url, manifest.root)
         files = manifest.places(url, root, join_url)
-        IndexedSource.__init__(self, redact(url), manifest, index, files, root, local=False)
+        location = redact(url) if is_url(url) else Path(url)
+        IndexedSource.__init__(self, location, manifest, index, files, root, local=False)
+        self._group_bytes = 0
+        if manifest.groups is not None:
+            self._check_tables()
+            groups = sum(many for runs in manifest.groups for _, many in runs)
+            self._group_bytes = max(manifest.blob_bytes // max(groups, 1), 1)
+            # What a pass plans with: a row group is a piece.
+            self.options = replace(self.options, piece_bytes=self._group_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteSource, (self.url, self.given_cache, self.storage_options, self.options)
+
+    def tell_decoded(self) -> None:
+        """Warn, once for each dataset, if a library decodes its row groups."""
+        place = str(self.location)
+        if self.manifest.groups is None or place in _told:
+            return
+        _told.add(place)
+        warn(
+            f"{place}: its images lie in compressed or encoded columns, so pyarrow decodes them a "
+            "row group at a time, which is slower and takes memory. Shuffled loaders decode each "
+            "row group once, in windows. For full speed pack it (fastdata convert dataset --root "
+            f"{place}), or write the files again without compression",
+            SlowPathWarning,
+        )
+
+    def _check_tables(self) -> None:
+        if self.cache is not None:
+            raise UsageError(
+                f"{self.location}: cache= keeps ranges of files, and a library decodes these",
+                "Leave it out; or pack them: fastdata convert.",
+            )
+
+    @once
+    def blocks(self) -> Blocks | None:
+        """See `Source.blocks`; reads where all rows lie from the index."""
+        given = self.manifest.groups
+        if given is None:
+            return None
+        rows = self.index.column("offset") >> VALUE_BITS
+        rows = rows + (self.index.column("file").astype(np.int64) << VALUE_BITS)
+        firsts = [starts_of(runs)[:-1] + (n << VALUE_BITS) for n, runs in enumerate(given)]
+        groups = np.searchsorted(np.concatenate(firsts), rows, "right")
+        starts = np.append(0, np.flatnonzero(np.diff(groups)) + 1)[: len(rows)]
+        fields = sum(one.kind in BLOBS for one in self.fields)
+        return Blocks(starts, max(self.options.memory // (2 * self._group_bytes * fields), 1))
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
         return Index(self._fetch_index(entry), rows)
@@ -260,6 +303,8 @@ class RemoteSource(Fetched, IndexedSource):
     @property
     def summary(self) -> str:
         """See `Source.summary`."""
+        if self.manifest.groups is not None:
+            return super().summary + ", decoded a row group at a time"
         return super().summary + (f", cached in {self.cache}" if self.cache else ", by ranges")
 
     def _table_root(self) -> str | None:
@@ -280,8 +325,7 @@ class RemoteSource(Fetched, IndexedSource):
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
         part = "" if self._whole is None else f"{name_of(self.url)}-"
-        size = self.manifest.files[number].size
-        return FileRef(self._files[number], size, f"{part}{number:06d}")
+        return FileRef(self._files[number], self.sizes[number], f"{part}{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
         """See `Fetched.ref`."""
@@ -328,9 +372,23 @@ class RemoteSource(Fetched, IndexedSource):
         """See `Fetched.server`."""
         return self.url if is_url(self.url) else str(self._root or self._files[0])
 
-    def here(self) -> tuple[RangeReader, PieceCache | None]:
+    def here(self) -> tuple[RangeReader, PieceCache | RowGroups | None]:
         """See `Fetched.here`."""
         return super().here() if self._whole is None else self._whole.here()
+
+    def _cache_of(self, reader: RangeReader) -> PieceCache | RowGroups | None:
+        groups = self.manifest.groups
+        if groups is None:
+            return super()._cache_of(reader)
+        from fastdata.remote.row_groups import RowGroups, Table
+
+        tables = {}
+        names = zip(self._files, self.manifest.files, groups, strict=False)  # and fields' files
+        for name, entry, runs in names:
+            table, column = split_name(entry.name)
+            about = entry.size, starts_of(runs), self.storage_options
+            tables[name] = Table(join_url(str(self._root), table), column, *about)
+        return RowGroups(tables, reader, self.options.memory)
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
@@ -369,6 +427,8 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
     return True
 
 
+#: Places of datasets that `RemoteSource.tell_decoded` has named.
+_told: set[str] = set()
 #: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
 _LARGE = 256 << 20  # bytes from which several threads check an index

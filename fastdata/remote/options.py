@@ -17,8 +17,9 @@ class RemoteOptions:
         merge_gap: Most bytes between two samples that share a request. All gaps of a request
             together are at most 1/32 of its samples' bytes.
         max_request: Most bytes of a request for several samples. A single sample may be larger.
-        memory: Most bytes prefetched and held until their batch begins.
-            The search for samples to merge looks half of it ahead.
+        memory: Most bytes prefetched and held until their batch begins. The search for samples
+            to merge looks half of it ahead. Of row groups that a library decodes: most bytes of
+            these, unless three have more.
         piece_bytes: Size of the pieces in a cache folder.
         timeout: Seconds after which an incomplete request is cancelled and retried; each
             256 KiB requested add a second.
@@ -63,10 +64,11 @@ class RemoteStats(NamedTuple):
         bytes_needed: Bytes of the samples that batches needed.
         retries: Requests that failed and were retried.
         refetched: Samples fetched again because their checksum was wrong.
-        memory_peak: Most bytes held or under way at once.
-        cache_reads: Pieces read from the cache folder.
-        cache_fills: Pieces that this process added to the folder.
-        cache_bytes: Bytes of all datasets' pieces in the folder, when last counted.
+        memory_peak: Most bytes held or under way at once; decoded row groups included.
+        cache_reads: Pieces read from the cache folder; values taken from row groups in memory.
+        cache_fills: Pieces that this process added to the folder; row groups decoded.
+        cache_bytes: Bytes of all datasets' pieces in the folder, when last counted; those of row
+            groups in memory.
     """
 
     requests: int = 0

@@ -318,6 +318,8 @@ class RemotePass:
         )
         if self._cache is None:
             return stats
+        if self._cache.only:
+            stats = stats._replace(memory_peak=self._peak + self._cache.peak)
         reads, fills = np.subtract(self._cache.counts(), self._cache_before).tolist()
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 

@@ -20,6 +20,7 @@ from fastdata.storage.files import ExtentReader
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
+    from fastdata.remote.row_groups import RowGroups
 
 
 @dataclass
@@ -51,7 +52,8 @@ class RangeReader:
         self.counts = RangeCounts()
         #: Shared by all passes under way; each new pass resets it.
         self.patience = Patience(options.patience)
-        self._fs, _ = open_filesystem(url, storage_options)
+        # Rows of tables of this machine need no driver.
+        self._fs: Any = open_filesystem(url, storage_options)[0] if is_url(url) else None
         #: Event loop of all requests.
         self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
         self._async = bool(getattr(self._fs, "async_impl", False))
@@ -94,7 +96,7 @@ class RangeReader:
         self,
         request: Request,
         found: Callable[[Any, bytes], None],
-        cache: PieceCache | None = None,
+        cache: PieceCache | RowGroups | None = None,
         present: bytes | None = None,
     ) -> list[Any]:
         """Read a request's samples; return those that were wrong at every try; runs on `loop`.
@@ -106,9 +108,10 @@ class RangeReader:
         Raises:
             RemoteError: The request failed for good.
         """
-        for number in range(0 if cache is not None else 1, self.options.tries + 1):
+        tries = self.options.tries if cache is None or not cache.only else 1
+        for number in range(0 if cache is not None else 1, tries + 1):
             file, start, stop = request.file, request.start, request.stop
-            if cache is not None and number == 0:
+            if cache is not None and (number == 0 or cache.only):
                 data = memoryview(present or await cache.read(file, start, stop))
             else:
                 data = memoryview(await self.read(file.url, start, stop))
@@ -120,7 +123,7 @@ class RangeReader:
                     found(one, part)
                 else:
                     wrong.append(one)
-            if not wrong or number == self.options.tries:
+            if not wrong or number == tries:
                 break
             self.counts.refetched += len(wrong)
             start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
@@ -132,7 +135,7 @@ class RangeReader:
         return wrong
 
     async def read_all(
-        self, requests: Sequence[Request], cache: PieceCache | None = None
+        self, requests: Sequence[Request], cache: PieceCache | RowGroups | None = None
     ) -> dict[Any, bytes]:
         """Read requests at once; return the bytes of each right member by its key; runs on `loop`.
 

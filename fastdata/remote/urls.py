@@ -85,7 +85,7 @@ def redact(url: str) -> str:
     host, slash, path = rest.partition("/")
     if "@" in host:
         host = "***@" + host.rpartition("@")[2]
-    elif "@" in path and scheme.lower() not in ("gs", "gcs", "s3", "s3a"):
+    elif "@" in path and scheme.lower() not in ("gs", "gcs", "s3", "s3a", "hf"):
         # A password may hold a slash.
         host, slash, path = "***@" + path.rpartition("@")[2], "", ""
     return f"{scheme}://{host}{slash}{path}" + ("?***" if query else "")

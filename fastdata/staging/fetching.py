@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 from fastdata.errors import CorruptionError, SpaceError
 from fastdata.remote.filesystem import download, file_info
 from fastdata.remote.manifests import images_url, read_manifest
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.places import Place, place_of
 from fastdata.storage.files import free_space, human_bytes
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest, with_root
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
+from fastdata.storage.row_groups import split_name
 
 _THREADS = 16
 _LOOSE_ROWS = 1024  # loose images in a view
@@ -113,18 +115,21 @@ class Fetching:
                 self._fetch_file(number, self._folder / entry.name)
 
     def size_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, problem) for each file that is missing or has the wrong size."""
-        manifest = self.blobs.manifest
+        """Yield (path, problem) for each file that is missing or has the wrong size."""
+        manifest, folder = self.blobs.manifest, self.blobs.location
         archives = [entry for entry in manifest.files if not entry.crc32c]
         groups = [(self._place, manifest.own_files)]
         if archives and manifest.root is not None:
             groups.insert(0, (self._place.root(manifest.root), archives))
         for place, entries in groups:
-            sizes = place.sizes(entry.name for entry in entries)
-            for entry in entries:
-                found = sizes.get(entry.name)
+            tables = manifest.groups is not None and entries is archives
+            names = [split_name(one.name)[0] if tables else one.name for one in entries]
+            sizes = place.sizes(names)
+            for name, entry in zip(names, entries, strict=True):
+                found = sizes.get(name)
                 if found != entry.size:
-                    yield entry.name, _size_problem(found, entry.size, "manifest")
+                    shown = place.shown(name) if entries is archives else f"{folder}/{name}"
+                    yield shown, _size_problem(found, entry.size, "manifest")
 
     def loose_problems(self, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
@@ -138,6 +143,10 @@ class Fetching:
             found = sizes.get(path)
             if found != length:
                 yield root.shown(path), _size_problem(found, length, "index")
+
+    def tables(self) -> RemoteSource:
+        """Return the dataset with its tables, which are read where they are."""
+        return RemoteSource(self._url, None, self._options)
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; each is removed when the next is requested.

@@ -1,4 +1,4 @@
-"""Tars that are given instead of a dataset: indexed on first use, in a process of its own.
+"""Files that are given instead of a dataset: indexed on first use, in a process of its own.
 
 The index is kept in the cache folder, under a digest of the files' names, sizes and states. So
 files that were added or changed are indexed again.
@@ -17,48 +17,63 @@ from typing import Any
 
 from fastdata.errors import DatasetError, FastdataError, SourceError, warn
 from fastdata.remote.files import archive_files
+from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
-from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import has_manifest
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, has_manifest
 from fastdata.storage.trust import make_cache_folder
+from fastdata.text import human_count
 
-_TAR = ".tar"
+#: Ends of the names of files, the first for patterns of unknown ones.
+_ENDINGS = (".tar", ".parquet")
 #: Seconds between signs of life to processes that wait for the index.
 _TICK = 1.0
 # Worker processes import the main module again: this one has none to import.
 _PROGRAM = "from fastdata.converters.indexing import main; main()"
 
 
-def is_indexed_here(place: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL names tars, which have to be indexed first."""
-    return is_pattern(place) or os.fspath(place).endswith(_TAR)
+def is_indexed_here(
+    place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether a path or URL names files of others, which have to be indexed first.
+
+    Such are tars, Parquet files, patterns of them, and datasets on the Hub.
+
+    Raises:
+        RemoteError: The Hub cannot be reached.
+    """
+    text = os.fspath(place)
+    if is_hub_url(text) and not is_pattern(text):
+        return not is_packed_there(text, storage_options)
+    return is_pattern(place) or text.endswith(_ENDINGS)
 
 
 def indexed(
     place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return the folder of the index of some tars; make it if there is none of them as they are.
+    """Return the folder of the index of some files; make it if there is none of them as they are.
 
     Of all processes of this machine, one makes it, and the others wait.
 
     Args:
-        place: A tar, a pattern of several, or the URL of either.
+        place: A tar, a Parquet file, a pattern of several, or the URL of either; or that of a
+            dataset on the Hub.
         storage_options: Options of the driver of a URL.
 
     Raises:
         DatasetError: They cannot be indexed.
         RemoteError: The URL cannot be reached.
-        SourceError: A file is missing, or is no tar of samples.
+        SourceError: A file is missing, or has no samples.
+        UsageError: The dataset on the Hub has several configs or splits.
     """
-    shown = redact(os.fspath(place))
-    try:
-        files = archive_files(place, _TAR, storage_options)
-        found = [(file.location, file.size, file.mtime_ns) for file in files]
-    except OSError as error:
-        raise SourceError(
-            f"{error.filename or shown}: {error.strerror}", "Check the path."
-        ) from None
+    shown, what = redact(os.fspath(place)), ""
+    if is_hub_url(os.fspath(place)) and not is_pattern(place):
+        found: Any = pinned(os.fspath(place), storage_options)
+        place, what = join_url(found.url, found.path).rstrip("/"), "its files are"
+    else:
+        found = _states(place, storage_options)
+        what = f"{human_count(len(found), 'file')} {'is' if len(found) == 1 else 'are'}"
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     folder = Path(os.path.realpath(cache_folder())) / "indexed"
     make_cache_folder(folder)
@@ -69,11 +84,35 @@ def indexed(
         with file_lock(folder / f"{made.name}.lock") as advance:
             if not has_manifest(made):
                 warn(
-                    f"{shown}: {len(found):,} tars are indexed now, which reads them once. The "
-                    f"index is kept in {made}; fastdata index makes it beforehand"
+                    f"{shown}: {what} indexed now, which reads them once. The index is kept in "
+                    f"{made}; fastdata index makes it beforehand"
                 )
                 _index(os.fspath(place), made, storage_options, advance)
+                _tell_skipped(shown, made)
     return made
+
+
+def _tell_skipped(shown: str, made: Path) -> None:
+    """Warn of samples that were left out."""
+    skipped = Manifest.load(made).skipped
+    if skipped:
+        warn(
+            f"{shown}: {human_count(skipped, 'sample')} without a sound image or label "
+            f"{'is' if skipped == 1 else 'are'} left out, listed in {made / BAD_SAMPLES_NAME}"
+        )
+
+
+def _states(
+    place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> list[tuple[str, int, int]]:
+    """Return names, sizes and states of files."""
+    ending = next((one for one in _ENDINGS if expand(place)[0].endswith(one)), _ENDINGS[0])
+    try:
+        files = archive_files(place, ending, storage_options)
+        return [(file.location, file.size, file.mtime_ns) for file in files]
+    except OSError as error:
+        shown = error.filename or redact(os.fspath(place))
+        raise SourceError(f"{shown}: {error.strerror}", "Check the path.") from None
 
 
 def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> None:

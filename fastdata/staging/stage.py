@@ -39,6 +39,7 @@ from fastdata.staging.staged import (
 )
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import human_bytes, is_tmpfs, no_space, sync
+from fastdata.storage.formats import ELSEWHERE
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -132,9 +133,10 @@ def stage(
         )
     place = default_place() if to is None else Path(os.path.realpath(to))
     manifest, original = _open(dataset, storage_options)
-    if manifest.container == "archives":
+    if manifest.container in ELSEWHERE:
         raise UsageError(
-            f"{original.name}: its images lie in archives elsewhere, which are not copied",
+            f"{original.name}: its images lie in {manifest.container} elsewhere, which are not "
+            "copied",
             f"Pack them there: fastdata convert dataset --root {original.name} --to shards --out …",
         )
     if original.path in (place, *place.parents):

@@ -69,6 +69,25 @@ def is_hub(dataset: Any) -> bool:
     return known is not None and isinstance(dataset, known)
 
 
+def streamed_files(dataset: Any) -> list[str]:
+    """Return the Parquet files or tars that an ``IterableDataset`` of `datasets` reads.
+
+    Empty if it reads others, or nothing shows what it reads.
+    """
+    found = getattr(dataset, "_ex_iterable", None)
+    while (inner := getattr(found, "ex_iterable", None)) is not None:  # map, shuffle, take, …
+        found = inner
+    kwargs = getattr(found, "kwargs", None)
+    if not isinstance(kwargs, Mapping):
+        return []
+    for name, suffix in (("files", ".parquet"), ("tar_paths", ".tar")):
+        files = kwargs.get(name)
+        several = [*files] if isinstance(files, (list, tuple)) else []
+        if several and all(isinstance(file, str) and file.endswith(suffix) for file in several):
+            return several
+    return []
+
+
 def open_hub(dataset: Any, kinds: Mapping[str, str]) -> Hub:
     """Return a dataset as rows of a table. Reads no values but of the table's schema.
 

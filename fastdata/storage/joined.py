@@ -117,7 +117,7 @@ class JoinedSource(Source):
         bad: Set[int],
         plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
         fields: Sequence[str] = ("image",),
-    ) -> JoinedPass | None:
+    ) -> Any:
         """See `Source.start_pass`."""
         if self.capabilities.local:
             return None

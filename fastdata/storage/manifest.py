@@ -19,10 +19,11 @@ from fastdata.storage.arrow import is_storable, stored_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file
-from fastdata.storage.formats import CONTAINERS, IN_PLACE
+from fastdata.storage.formats import CONTAINERS, ELSEWHERE, IN_PLACE
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
+from fastdata.storage.row_groups import require_groups
 
 #: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
 MANIFEST_NAME = "_dataset.json"
@@ -48,9 +49,10 @@ class FileEntry:
     """One file of a dataset.
 
     Attributes:
-        name: Its path relative to the dataset's folder, with ``/``; an archive's, to the root.
+        name: Its path relative to the dataset's folder, with ``/``; an archive's or table's, to
+            the root. A table's is followed by ``!`` and a column.
         size: Its size in bytes.
-        crc32c: CRC-32C of the whole file, 8 hexadecimal digits; empty for an archive.
+        crc32c: CRC-32C of the whole file, 8 hexadecimal digits; empty for an archive or table.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Manifest:
     """Description of a dataset.
 
     Attributes:
-        container: ``lmdb``, ``parquet``, ``shards``, ``folder`` or ``archives``.
+        container: ``lmdb``, ``parquet``, ``shards``, ``folder``, ``archives`` or ``tables``.
         samples: Number of samples.
         skipped: Number of bad images that were left out.
         classes: Class names; a label is an index into them.
@@ -72,8 +74,8 @@ class Manifest:
         files: The files of its container and of its further fields, in the order that indexes
             count them.
         root: Folder or URL that the index's paths (``folder``) or the archives' names
-            (``archives``) are relative to; where it is relative itself, then to the dataset's
-            folder. None for other containers.
+            (``archives``, ``tables``) are relative to; where it is relative itself, then to the
+            dataset's folder. None for other containers.
         options: What the dataset was packed with: encoding, sizes, quality.
         order: ``shuffled``, or ``source``: the samples' order is the source's.
         seed: Of the permutation, where they are shuffled.
@@ -81,6 +83,8 @@ class Manifest:
         tool: The version of fastdata that wrote it.
         format_version: Version of the layout.
         fields: The fields of its rows, and their files.
+        groups: Rows of the row groups of each file of ``tables``, as runs of (rows, groups); None
+            for other containers.
     """
 
     container: str
@@ -98,6 +102,7 @@ class Manifest:
     seed: int | None = None
     format_version: int = field(default=FORMAT_VERSION)
     fields: tuple[StoredField, ...] = STORED_IMAGE_AND_LABEL
+    groups: list[list[list[int]]] | None = None
 
     @property
     def field_list(self) -> list[Field]:
@@ -112,7 +117,7 @@ class Manifest:
 
     @property
     def own_files(self) -> list[FileEntry]:
-        """The files in the dataset's folder: all but archives."""
+        """The files in the dataset's folder: all but archives and tables."""
         return [entry for entry in self.files if entry.crc32c]
 
     @property
@@ -138,7 +143,10 @@ class Manifest:
         return next(number for number, one in enumerate(self.files) if one.name == name)
 
     def _contents(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if self.groups is None:
+            del found["groups"]
+        return found
 
     def to_json(self) -> str:
         """The manifest as it stands in the file.
@@ -218,8 +226,8 @@ class Manifest:
             found["index"] = _file_entry(found["index"])
             if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
-            archives = found["container"] == "archives"
-            found["files"] = [_file_entry(entry, archives) for entry in found["files"]]
+            elsewhere = found["container"] in ELSEWHERE
+            found["files"] = [_file_entry(entry, elsewhere) for entry in found["files"]]
             found["fields"] = stored_fields(found["fields"], found["files"])
             manifest = cls(**known(cls, found))
             check_types(manifest)
@@ -282,7 +290,7 @@ def known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     return {field.name: found[field.name] for field in fields(kind) if field.name in found}
 
 
-def _file_entry(found: dict[str, Any], archives: bool = False) -> FileEntry:
+def _file_entry(found: dict[str, Any], elsewhere: bool = False) -> FileEntry:
     entry = FileEntry(found["name"], found["size"], found["crc32c"])
     name = entry.name
     if not isinstance(name, str):
@@ -291,7 +299,7 @@ def _file_entry(found: dict[str, Any], archives: bool = False) -> FileEntry:
         raise ValueError(f"file name {name!r} leaves the dataset's folder")
     if type(entry.size) is not int or not 0 <= entry.size <= _MOST:
         raise ValueError(f"size of {name} is {entry.size!r}")
-    if entry.crc32c == "" and archives:
+    if entry.crc32c == "" and elsewhere:
         return entry
     if not re.fullmatch("[0-9a-f]{8}", entry.crc32c):
         raise ValueError(f"crc32c of {name} is {entry.crc32c!r}")
@@ -344,10 +352,14 @@ def _check_files(manifest: Manifest) -> None:
         raise ValueError(f"container is {manifest.container!r}, but root is {root!r}")
     if manifest.container == "folder" and manifest.blob_files:
         raise ValueError("container is 'folder', but there are files")
-    archives = [not entry.crc32c for entry in manifest.files]
-    expected = [manifest.container == "archives"] * manifest.blob_files
-    if archives != expected + [False] * (len(archives) - len(expected)):
-        raise ValueError("files without a checksum are not archives")
+    elsewhere = [not entry.crc32c for entry in manifest.files]
+    expected = [manifest.container in ELSEWHERE] * manifest.blob_files
+    if elsewhere != expected + [False] * (len(elsewhere) - len(expected)):
+        raise ValueError("files without a checksum are neither archives nor tables")
+    if (manifest.container == "tables") != (manifest.groups is not None):
+        raise ValueError(f"container is {manifest.container!r}, but groups {manifest.groups!r}")
+    if manifest.groups is not None:
+        require_groups(manifest.groups, manifest.blob_files)
 
 
 def require_count(name: str, value: Any) -> None:

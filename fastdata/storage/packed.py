@@ -28,6 +28,7 @@ from fastdata.storage.learnt import Learnt, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
+from fastdata.storage.row_groups import ADDRESSES
 from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
     DEFAULT_STRIDE,
@@ -117,6 +118,13 @@ class IndexedSource(Source):
         """Paths or URLs of the manifest's files."""
         return self._files
 
+    @once
+    def sizes(self) -> list[int]:
+        """Ends of the addresses of the manifest's files: their sizes, but of tables."""
+        tables = self.manifest.groups is not None
+        files = self.manifest.files
+        return [ADDRESSES if tables and not one.crc32c else one.size for one in files]
+
     @property
     def classes(self) -> Sequence[str]:
         """Names of classes."""
@@ -137,12 +145,11 @@ class IndexedSource(Source):
         upright = self._turns(field)
         found = self._tables.get((field, upright))
         if found is None:
-            sizes = [entry.size for entry in self.manifest.files]
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
             found = index.locate(
                 self._files,
-                sizes,
+                self.sizes,
                 self._table_root(),
                 *given,
                 upright=upright,

@@ -104,7 +104,8 @@ class Parts(Manifest):
 
     def _contents(self) -> dict[str, Any]:
         found = asdict(self)
-        for name in ("index", "files", "root", "order", "seed", "samples", "skipped", "blob_bytes"):
+        kept_by_parts = "index", "files", "root", "order", "seed", "groups"
+        for name in (*kept_by_parts, "samples", "skipped", "blob_bytes"):
             del found[name]
         return found
 

@@ -32,6 +32,7 @@ from fastdata.text import human_count
 if TYPE_CHECKING:
     from fastdata.storage.columns import Column
     from fastdata.storage.index import ExtentTable
+    from fastdata.storage.row_groups import Blocks
     from fastdata.storage.seek_cache import Stamped
 
 #: Numbers of rows.
@@ -312,6 +313,11 @@ class Source(ABC):
         return BlobColumn(
             extents, widths=sizes[0], heights=sizes[1], pillow=pillow, encodings=encodings
         )
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Runs of rows that are decoded together; None if rows are read one by one."""
+        return None
 
     @property
     def image_size(self) -> tuple[int, int] | None:

@@ -80,6 +80,14 @@ def child_of(array: pa.StructArray, name: str) -> pa.Array:
     return array.flatten()[number] if array.null_count else array.field(number)
 
 
+def column_path(schema: pa.Schema, column: str) -> list[str]:
+    """Return the name of a column, which may have dots in it, and those of the fields inside."""
+    for name in sorted(schema.names, key=len, reverse=True):
+        if f"{column}.".startswith(f"{name}."):
+            return [name, *filter(None, column[len(name) + 1 :].split("."))]
+    return [column]
+
+
 def nullable(chunks: Iterable[pa.Array]) -> bool:
     """Return whether a null is anywhere in some chunks."""
     return any(map(has_nulls, chunks))

@@ -56,9 +56,9 @@ class Rooms {
     return static_cast<int32_t>((word << 6) + static_cast<size_t>(__builtin_ctzll(bits)));
   }
 
-  std::vector<int32_t> latest_;  // the batch that came last to each room
-  std::vector<int32_t> before_;  // the one that came before a batch
-  std::vector<uint64_t> words_;  // a bit a room: whether a batch has it
+  std::vector<int32_t> latest_;   // the batch that came last to each room
+  std::vector<int32_t> before_;   // the one that came before a batch
+  std::vector<uint64_t> words_;   // a bit a room: whether a batch has it
   std::vector<uint64_t> groups_;  // a bit a word
 };
 
@@ -109,8 +109,7 @@ Packing pack(const int32_t* lengths, size_t count, int32_t budget) {
   const auto even = static_cast<int32_t>(mean + (budget - mean) / 8);
   const auto most = static_cast<int32_t>(fewest);
   int32_t found = best_fit(lengths, order, std::max(even, longest), most, batches);
-  if (found > most)
-    found = best_fit(lengths, order, budget, static_cast<int32_t>(count), batches);
+  if (found > most) found = best_fit(lengths, order, budget, static_cast<int32_t>(count), batches);
   packing.starts.assign(static_cast<size_t>(found) + 1, 0);
   for (const int32_t batch : batches) packing.starts[static_cast<size_t>(batch) + 1]++;
   std::partial_sum(packing.starts.begin(), packing.starts.end(), packing.starts.begin());

@@ -530,9 +530,9 @@ void bind_extents(py::module_& m) {
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
            py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false,
            py::arg("open_files") = 128)
-       .def(
-           "learn", [](RecordTable& table, int descriptor) { table.learn(duplicate(descriptor)); },
-           py::arg("descriptor"))
+      .def(
+          "learn", [](RecordTable& table, int descriptor) { table.learn(duplicate(descriptor)); },
+          py::arg("descriptor"))
       .def("gather", &gather_records, py::arg("indices"));
   py::class_<BoundRows>(m, "Rows")
       .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),

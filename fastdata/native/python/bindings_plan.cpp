@@ -17,7 +17,7 @@ py::array_t<int32_t> as_array(const std::vector<int32_t>& values) {
 }
 
 std::pair<py::array_t<int32_t>, py::array_t<int32_t>> pack_python(const Row<int32_t>& lengths,
-                                                                 int32_t budget) {
+                                                                  int32_t budget) {
   if (lengths.ndim() != 1) throw py::value_error("lengths must have one axis");
   if (budget < 1 || budget > kMostBudget) throw py::value_error("a budget out of its range");
   const int32_t* values = lengths.data();

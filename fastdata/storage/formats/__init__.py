@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from fastdata.storage.records import Row
 
 
-#: Containers without a writer: an index of files that stay where they are, single images or
-#: archives of any kind.
-IN_PLACE = ("folder", "archives")
+#: Containers without a writer whose manifests name files elsewhere: archives of any kind, and
+#: tables whose values a library decodes.
+ELSEWHERE = ("archives", "tables")
+#: Containers without a writer: an index of files that stay where they are.
+IN_PLACE = ("folder", *ELSEWHERE)
 #: The containers by name.
 CONTAINERS = ("lmdb", "parquet", "shards", *IN_PLACE)
 

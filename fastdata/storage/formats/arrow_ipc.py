@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,16 @@ class MappedArrow:
                 return
             batch.validate(full=True)
             yield batch
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return one record batch, and decode no other one of a file or of a plain stream."""
+        if self._is_file:
+            return pa.ipc.open_file(self._map).get_batch(number)
+        if any(map(pa.types.is_dictionary, self.schema.types)):
+            return next(islice(self._reader(None), number, None))
+        messages = pa.ipc.MessageReader.open_stream(self._map)
+        found = (one for one in messages if one.type == "record batch")
+        return pa.ipc.read_record_batch(next(islice(found, number, None)), self.schema)
 
     def _reader(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         if self._is_file:

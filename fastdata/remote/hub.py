@@ -1,0 +1,108 @@
+"""URLs of datasets on the Hugging Face Hub: ``hf://datasets/owner/name[@revision][/path]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from fastdata.errors import RemoteError, SourceError, UsageError
+from fastdata.remote.filesystem import file_info
+from fastdata.remote.retries import retrying
+from fastdata.remote.urls import join_url, remember_secrets
+from fastdata.storage.manifest import MANIFEST_NAME
+
+_HUB = "hf://datasets/"
+_PLACE = re.compile(
+    r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
+)
+#: Seconds that a request for a revision may take.
+_TIMEOUT = 30.0
+
+
+class HubPlace(NamedTuple):
+    """Place in a dataset on the Hub.
+
+    Attributes:
+        repo: ``owner/name``.
+        revision: A branch, tag or commit; None for the default branch.
+        path: Path in it; "" for all of it.
+    """
+
+    repo: str
+    revision: str | None
+    path: str
+
+    @property
+    def url(self) -> str:
+        """URL of the repository at the revision."""
+        return f"{_HUB}{self.repo}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def shown(self) -> str:
+        """Its URL for messages, without the revision."""
+        return join_url(f"{_HUB}{self.repo}", self.path).rstrip("/")
+
+
+def is_hub_url(place: str) -> bool:
+    """Return whether a URL is that of a dataset on the Hub."""
+    return place.startswith(_HUB)
+
+
+def is_packed_there(url: str, storage_options: Mapping[str, Any] | None) -> bool:
+    """Return whether a URL has a dataset of fastdata's own.
+
+    Raises:
+        Errors of `pinned`.
+    """
+    place = pinned(url, storage_options)
+    with suppress(FileNotFoundError):
+        file_info(join_url(f"{place.url}/{place.path}", MANIFEST_NAME), storage_options)
+        return True
+    return False
+
+
+def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPlace:
+    """Return a place with the commit that its revision is now: its files do not change.
+
+    Raises:
+        RemoteError: The Hub cannot be reached.
+        SourceError: There is no such dataset or revision, or it may not be read.
+        UsageError: It is no such URL, or huggingface_hub is missing.
+    """
+    found = _PLACE.fullmatch(url.rstrip("/"))
+    if found is None:
+        raise UsageError(f"{url}: no dataset on the Hub", f"Write {_HUB}owner/name.")
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+    except ImportError:
+        hint = "pip install huggingface_hub"
+        raise UsageError(f"{url}: huggingface_hub is not installed", hint) from None
+    options = dict(storage_options or {})
+    remember_secrets(options)
+    api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
+    revision = found["revision"] and unquote(found["revision"])
+
+    def ask() -> Any:
+        try:
+            return api.dataset_info(found["repo"], revision=revision, timeout=_TIMEOUT)
+        except OfflineModeIsEnabled:
+            hint = "Unset HF_HUB_OFFLINE; or give ImageDataset the folder of an index."
+            raise RemoteError(f"{url}: the Hub is offline by HF_HUB_OFFLINE", hint) from None
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            raise SourceError(
+                f"{url}: no such dataset or revision on the Hub, or it may not be read",
+                "Check the name. For a private or gated one: hf auth login, or the storage option "
+                "token.",
+            ) from None
+
+    about = retrying(ask, what=f"{url}: finding its revision")
+    return HubPlace(found["repo"], about.sha, found["path"] or "")

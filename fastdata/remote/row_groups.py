@@ -1,0 +1,257 @@
+"""Row groups of tables, decoded by pyarrow and held in memory while their rows are wanted.
+
+It has the methods of `fastdata.remote.cache.PieceCache`: a row group is a piece. So a pass
+prefetches the row groups of batches to come, and reads each once as long as memory suffices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fastdata.errors import CorruptionError, DatasetError, FastdataError
+from fastdata.remote.answers import ChangedError
+from fastdata.remote.files import RemotePath, remote_path
+from fastdata.remote.ranges import FileRef
+from fastdata.remote.reader import RangeReader
+from fastdata.remote.urls import is_url, redact
+from fastdata.storage.formats.arrow_ipc import MappedArrow
+from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.local import LocalFile
+from fastdata.storage.row_groups import VALUE_BITS
+from fastdata.storage.table_rows import chunks_of, column_path
+
+#: Row groups that are decoded at once. pyarrow decompresses several times faster than cores decode.
+_DECODING = 2
+#: Row groups that stay in memory however large they are: one in use, and the next ones.
+_LEAST = 3
+#: Begins a Parquet file.
+_PARQUET = b"PAR1"
+
+Piece: TypeAlias = tuple[FileRef, int]
+
+
+class Table:
+    """Column of a file, by row group. Safe to use from several threads.
+
+    Args:
+        place: The file's path or URL.
+        column: The column; a struct's field after a dot.
+        size: Bytes that the file must have.
+        starts: First row of each of its row groups, and the number of rows.
+        storage_options: Options of the driver of a URL.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        column: str,
+        size: int,
+        starts: npt.NDArray[np.int64],
+        storage_options: Mapping[str, Any],
+    ) -> None:
+        self._place, self._column, self._size = place, column, size
+        self._options = storage_options
+        self.starts = starts
+        self._lock = threading.Lock()
+        self._opened: tuple[LocalFile | RemotePath, pq.FileMetaData | None] | None = None
+
+    def group_of(self, row: int) -> int:
+        """Return the row group that holds a row; the last one for a row beyond all."""
+        return int(np.searchsorted(self.starts[:-1], row, "right")) - 1
+
+    def decode(self, group: int) -> pa.ChunkedArray:
+        """Return the values of a row group: an array of bytes.
+
+        Raises:
+            CorruptionError: The file is damaged, or has changed since it was indexed.
+            DatasetError: It is missing, or cannot be opened.
+            RemoteError: Its URL cannot be reached.
+        """
+        file, metadata = self._open()
+        try:
+            if metadata is None:
+                table = pa.Table.from_batches([MappedArrow(file.location).batch(group)])
+            else:
+                with file.open() as source:
+                    # pyarrow compares a page with its checksum if there is one.
+                    opened = pq.ParquetFile(
+                        source, metadata=metadata, page_checksum_verification=True
+                    )
+                    table = opened.read_row_group(group, [self._column], use_threads=False)
+            values = pa.chunked_array(chunks_of(table, column_path(table.schema, self._column)))
+            if len(values) != self.starts[group + 1] - self.starts[group]:
+                raise ValueError("it has another number of rows than when it was indexed")
+        except ChangedError:
+            raise self._changed("has changed since it was opened") from None
+        except FastdataError:
+            raise
+        except PARQUET_ERRORS as error:
+            raise self._changed(f"row group {group} cannot be decoded: {error}") from None
+        return values
+
+    def _changed(self, problem: str) -> CorruptionError:
+        hint = "Put the file back as it was, or index it again with --force."
+        return CorruptionError(f"{redact(self._place)}: {problem}", hint)
+
+    def _open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+        """Return the file, and its metadata if it is Parquet; they are read once."""
+        with self._lock:
+            if self._opened is not None:
+                return self._opened
+            file: LocalFile | RemotePath = LocalFile(Path(self._place))
+            try:
+                if is_url(self._place):
+                    file = remote_path(self._place, self._options)
+                if file.size != self._size:
+                    raise self._changed(f"has {file.size} bytes, the manifest says {self._size}")
+                with file.open() as source:
+                    magic = source.read(len(_PARQUET))
+                    source.seek(0)
+                    metadata = pq.read_metadata(source) if magic == _PARQUET else None
+            except FileNotFoundError:
+                what = f"{redact(self._place)}: no such file, though the index names it"
+                raise DatasetError(what, "Put it back, or index the files again.") from None
+            except PARQUET_ERRORS as error:
+                raise self._changed(f"cannot be read: {error}") from None
+            if metadata is not None and metadata.num_row_groups != len(self.starts) - 1:
+                raise self._changed("has other row groups than when it was indexed")
+            self._opened = file, metadata
+            return self._opened
+
+
+@dataclass(eq=False)
+class _Group:
+    """Decoded row group."""
+
+    values: pa.ChunkedArray
+    first: int
+    size: int
+    used: int
+
+
+class RowGroups:
+    """Row groups of a dataset's tables, as one process holds them.
+
+    Args:
+        tables: The tables, by the names that `FileRef` has.
+        reader: Reads files that are no tables.
+        limit: Bytes to hold, unless three row groups have more.
+
+    Attributes:
+        limit: The same.
+        used: Bytes that are held.
+    """
+
+    #: Whether bytes cannot be read in another way.
+    only = True
+
+    def __init__(self, tables: Mapping[str, Table], reader: RangeReader, limit: int) -> None:
+        self.limit = limit
+        self.used = self.peak = self._reads = self._decoded = 0
+        self._tables, self._reader = tables, reader
+        self._clock = count()
+        self._held: dict[Piece, _Group] = {}
+        self._damaged: dict[Piece, DatasetError] = {}
+        self._decoding: dict[Piece, asyncio.Task[_Group]] = {}
+        self._slots = asyncio.Semaphore(_DECODING)
+
+    def counts(self) -> tuple[int, int]:
+        """Return (values taken from memory, row groups decoded)."""
+        return self._reads, self._decoded
+
+    def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
+        """Return the row group that holds a value; none for an empty value, or no table."""
+        table = self._tables.get(file.url)
+        if table is None or start == stop:
+            return []
+        return [(file, table.group_of(start >> VALUE_BITS))]
+
+    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a value, or None unless its row group is held; call it from any thread."""
+        for piece in self.pieces(file, start, stop):
+            group = self._held.get(piece)
+            if group is not None:
+                self._reads += 1
+                return self._value(group, start, stop)
+        return None
+
+    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
+        """Return a value; decode its row group unless that is held; runs on the loop.
+
+        Raises:
+            CorruptionError: The file is damaged, or has changed.
+            RemoteError: Its URL cannot be reached.
+        """
+        for piece in self.pieces(file, start, stop):
+            return self._value(await self._group(piece), start, stop)
+        return await self._reader.read(file.url, start, stop)
+
+    async def ensure(self, piece: Piece) -> None:
+        """Decode a row group unless it is held; raises as `read` does."""
+        await self._group(piece)
+
+    def drop(self, file: FileRef, start: int, stop: int) -> None:
+        """Forget the row group that holds a value, because its bytes are wrong."""
+        for piece in self.pieces(file, start, stop):
+            self._forget(piece)
+
+    def _value(self, group: _Group, start: int, stop: int) -> bytes:
+        group.used = next(self._clock)
+        row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
+        at = row - group.first
+        data = group.values[at].as_py() if at < len(group.values) else None
+        return (data or b"")[first : first + stop - start]
+
+    async def _group(self, piece: Piece) -> _Group:
+        if piece in self._damaged:
+            raise self._damaged[piece]
+        group = self._held.get(piece)
+        if group is not None:
+            return group
+        task = self._decoding.get(piece)
+        if task is None:
+            task = self._decoding[piece] = self._reader.loop.create_task(self._decode(piece))
+            task.add_done_callback(lambda done: self._end(piece, done))
+        # Several may wait for the task; a cancelled one must not cancel it for the others.
+        return await asyncio.shield(task)
+
+    def _end(self, piece: Piece, task: asyncio.Task[_Group]) -> None:
+        del self._decoding[piece]
+        error = None if task.cancelled() else task.exception()
+        if type(error) in (CorruptionError, DatasetError):
+            assert isinstance(error, DatasetError)
+            self._damaged[piece] = error  # decode it once, not for each row
+
+    async def _decode(self, piece: Piece) -> _Group:
+        file, number = piece
+        table = self._tables[file.url]
+        async with self._slots:
+            values = await asyncio.to_thread(table.decode, number)
+            size = values.get_total_buffer_size()
+            oldest = sorted(self._held, key=lambda held: self._held[held].used)
+            for held in oldest[: max(len(oldest) + 1 - _LEAST, 0)]:
+                if self.used + size <= self.limit:
+                    break
+                self._forget(held)
+            first = int(table.starts[number])
+            group = self._held[piece] = _Group(values, first, size, next(self._clock))
+            self.used += size
+            self.peak = max(self.peak, self.used)
+            self._decoded += 1
+        return group
+
+    def _forget(self, piece: Piece) -> None:
+        group = self._held.pop(piece, None)
+        if group is not None:
+            self.used -= group.size

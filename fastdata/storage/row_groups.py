@@ -1,0 +1,90 @@
+"""Rows of tables that a library decodes, a row group at a time: addresses, and groups.
+
+A *row group* is what the library decodes at once: one of Parquet, or a record batch of Arrow. Each
+value of a column has an address in place of its offset in a file: an address space of 1 GiB a row,
+as no image is larger. So it is an extent like any other to what lies above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: Bits of an address that count the bytes of a value.
+VALUE_BITS = 30
+#: End of the addresses of a file.
+ADDRESSES = 1 << 60
+#: Between the name of a table and that of a column.
+_MARK = "!"
+#: Most row groups of a file.
+_MOST_GROUPS = 1 << 24
+
+
+class Blocks(NamedTuple):
+    """Runs of rows that are read together, whatever is wanted of them.
+
+    Attributes:
+        starts: First row of each, int64, ascending from 0.
+        window: How many of them memory has room for while others are prefetched.
+    """
+
+    starts: npt.NDArray[np.int64]
+    window: int
+
+
+def address(row: int) -> int:
+    """Return the address of a value by its row in the file."""
+    return row << VALUE_BITS
+
+
+def named(name: str, column: str) -> str:
+    """Return the name of a column of a table, as manifests have it."""
+    return f"{name}{_MARK}{column}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return (name of the table, column)."""
+    table, _, column = name.rpartition(_MARK)
+    return table, column
+
+
+def can_be_named(column: str) -> bool:
+    """Return whether `split_name` finds a column again."""
+    return _MARK not in column
+
+
+def runs_of(rows: Iterable[int]) -> list[list[int]]:
+    """Return the rows of row groups, in order, as runs of (rows, groups)."""
+    return [[count, len(list(run))] for count, run in groupby(rows)]
+
+
+def starts_of(runs: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    """Return the first row of each group, and the number of rows."""
+    counts, times = np.array(runs, np.int64).reshape(-1, 2).T
+    return np.cumsum([0, *np.repeat(counts, times)])
+
+
+def require_groups(groups: Any, files: int) -> None:
+    """Check a manifest's ``groups``.
+
+    Raises:
+        ValueError: They are not those of so many files.
+    """
+    if not isinstance(groups, list) or len(groups) != files:
+        raise ValueError("groups are not a list for each table")
+    for runs in groups:
+        if not isinstance(runs, list) or not all(map(_is_run, runs)):
+            raise ValueError("groups are not runs of (rows, groups)")
+        rows, times = sum(one * many for one, many in runs), sum(many for _, many in runs)
+        if rows > ADDRESSES >> VALUE_BITS or times > _MOST_GROUPS:
+            raise ValueError("a table has too many rows, or row groups")
+
+
+def _is_run(found: Any) -> bool:
+    if not isinstance(found, list) or [type(one) for one in found] != [int, int]:
+        return False
+    return all(0 <= one < 1 << 31 for one in found)
