@@ -147,8 +147,8 @@ def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence
     if place.path and below:
         depth = len(place.path) + 1
         names = {name[depth:] or name: name for name in below}
-        splits = _by_names([*names])
-        return [names[one] for one in _only(splits, "splits", place)]
+        named = _by_names([*names])
+        return [names[one] for one in _only(named, "splits", place)]
     asked = list(filter(None, place.path.split("/")))
     found: _Splits = configs or {"default": _by_names(files)}
     config = "default" if "default" in found and not (asked and asked[0] in found) else None

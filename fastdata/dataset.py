@@ -99,16 +99,14 @@ class ImageDataset(NativeSamples):
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
         staged: Whether to look for a staged copy.
-        check: Whether to compare bytes that are decoded natively with their checksums;
-            ``dataset[i]`` and `read` always do.
+        check: Whether to compare natively decoded bytes with checksums, as `read` always does.
         dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
             than the target: faster, other pixels (docs/dataset.md says how near).
         max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
             an error of its sample, as a damaged one is. By default Pillow's limit, from which it
             warns of decompression bombs. None for no limit of fastdata's; Pillow still refuses
             what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
-        max_scans: Most scans of a JPEG that is decoded: each scan of a progressive one goes over
-            all its pixels. None for no limit.
+        max_scans: Most scans of a JPEG that is decoded: each goes over all pixels. None: no limit.
         color: Colour of images: "rgb", the default, by Pillow's ``convert("RGB")``; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
@@ -200,9 +198,8 @@ class ImageDataset(NativeSamples):
         self._given_fields, self._formats = fields, formats
         self.check, self.dct_scaling = check, dct_scaling
         self.limits = Limits(max_pixels, max_scans)
-        self.style = style_of(
-            color, exif_transpose, self.opened_hub if self.hub is not None else None
-        )
+        hub = self.opened_hub if self.hub is not None else None
+        self.style = style_of(color, exif_transpose, hub)
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
@@ -271,7 +268,7 @@ class ImageDataset(NativeSamples):
             return TableSource(self.opened_hub.rows)
         if self._index is None and is_indexed_here(self._place, self._storage_options):
             self._index = indexed(self._place, self._storage_options)
-        if self._index is not None:  # of the files as they are now, in all workers
+        if self._index is not None:  # in workers, that of the same files
             return self._open_folder(self._index)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
@@ -311,8 +308,8 @@ class ImageDataset(NativeSamples):
         return ConcatDataset(parts)
 
     def __repr__(self) -> str:
-        staged = "" if self.location == self.path else f", staged in {self.location}"
-        return f"ImageDataset({str(self.path)!r}: {self._source.summary}{staged})"
+        where = "" if self.location in (self.path, self._index) else f", staged in {self.location}"
+        return f"ImageDataset({str(self.path)!r}: {self._source.summary}{where})"
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Return one sample.

@@ -125,6 +125,7 @@ def test_an_index_is_packed_and_gains_seek_points(snappy: Path, tmp_path: Path) 
         assert ImageDataset(place).read(range(COUNT)) == _bytes("image")
     staging = ["stage", str(snappy), "--to", str(tmp_path / "fast")]
     require_said(CliRunner().invoke(cli, staging), 2, "convert dataset")
+    require_said(CliRunner().invoke(cli, ["doctor", str(snappy)]), 2, "convert dataset")
     with pytest.raises(UsageError, match="cache="):
         ImageDataset(snappy, cache=tmp_path / "cache")
 

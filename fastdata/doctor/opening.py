@@ -25,6 +25,7 @@ from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.files import is_tmpfs
+from fastdata.storage.formats import ELSEWHERE
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
@@ -81,7 +82,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
     A tree is listed for at most ``seconds``.
 
     Raises:
-        UsageError: It is behind a URL.
+        UsageError: It is behind a URL, or in archives or tables elsewhere.
         DatasetError: There is neither.
         DataError: It has no samples.
     """
@@ -108,6 +109,11 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, seconds: float) -> 
         files = [os.fspath(file) for file, _ in dataset.folder.samples]
         return _open_tree(Path(dataset.path), Listed(files, 1.0, {}))
     manifest, location = dataset.manifest, Path(dataset.location)
+    if manifest.container in ELSEWHERE:
+        raise UsageError(
+            f"{location}: its images lie in {manifest.container} elsewhere, which is not diagnosed",
+            f"Pack it (fastdata convert dataset --root {location}), and diagnose the result.",
+        )
     for entry in manifest.files:
         if not (location / entry.name).exists():
             raise DatasetError(

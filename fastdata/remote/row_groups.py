@@ -7,9 +7,10 @@ prefetches the row groups of batches to come, and reads each once as long as mem
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,8 +64,6 @@ class Table:
         self._place, self._column, self._size = place, column, size
         self._options = storage_options
         self.starts = starts
-        self._lock = threading.Lock()
-        self._opened: tuple[LocalFile | RemotePath, pq.FileMetaData | None] | None = None
 
     def group_of(self, row: int) -> int:
         """Return the row group that holds a row; the last one for a row beyond all."""
@@ -78,12 +77,15 @@ class Table:
             DatasetError: It is missing, or cannot be opened.
             RemoteError: Its URL cannot be reached.
         """
-        file, metadata = self._open()
+        file, metadata = _opened(self)
         try:
             if metadata is None:
-                table = pa.Table.from_batches([MappedArrow(file.location).batch(group)])
+                arrow = MappedArrow(file.location)
+                top = column_path(arrow.schema, self._column)[0]
+                table = pa.Table.from_batches([arrow.batch(group, top)])
             else:
-                with file.open() as source:
+                # A copy: several threads may read one file behind a URL.
+                with copy(file).open() as source:
                     # pyarrow compares a page with its checksum if there is one.
                     opened = pq.ParquetFile(
                         source, metadata=metadata, page_checksum_verification=True
@@ -104,30 +106,32 @@ class Table:
         hint = "Put the file back as it was, or index it again with --force."
         return CorruptionError(f"{redact(self._place)}: {problem}", hint)
 
-    def _open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
-        """Return the file, and its metadata if it is Parquet; they are read once."""
-        with self._lock:
-            if self._opened is not None:
-                return self._opened
-            file: LocalFile | RemotePath = LocalFile(Path(self._place))
-            try:
-                if is_url(self._place):
-                    file = remote_path(self._place, self._options)
-                if file.size != self._size:
-                    raise self._changed(f"has {file.size} bytes, the manifest says {self._size}")
-                with file.open() as source:
-                    magic = source.read(len(_PARQUET))
-                    source.seek(0)
-                    metadata = pq.read_metadata(source) if magic == _PARQUET else None
-            except FileNotFoundError:
-                what = f"{redact(self._place)}: no such file, though the index names it"
-                raise DatasetError(what, "Put it back, or index the files again.") from None
-            except PARQUET_ERRORS as error:
-                raise self._changed(f"cannot be read: {error}") from None
-            if metadata is not None and metadata.num_row_groups != len(self.starts) - 1:
-                raise self._changed("has other row groups than when it was indexed")
-            self._opened = file, metadata
-            return self._opened
+    def open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+        """Return the file, and its metadata if it is Parquet; raises as `decode` does."""
+        file: LocalFile | RemotePath = LocalFile(Path(self._place))
+        try:
+            if is_url(self._place):
+                file = remote_path(self._place, self._options)
+            if file.size != self._size:
+                raise self._changed(f"has {file.size} bytes, the manifest says {self._size}")
+            with file.open() as source:
+                magic = source.read(len(_PARQUET))
+                source.seek(0)
+                metadata = pq.read_metadata(source) if magic == _PARQUET else None
+        except FileNotFoundError:
+            what = f"{redact(self._place)}: no such file, though the index names it"
+            raise DatasetError(what, "Put it back, or index the files again.") from None
+        except PARQUET_ERRORS as error:
+            raise self._changed(f"cannot be read: {error}") from None
+        if metadata is not None and metadata.num_row_groups != len(self.starts) - 1:
+            raise self._changed("has other row groups than when it was indexed")
+        return file, metadata
+
+
+@lru_cache(maxsize=32)  # metadata may have megabytes a file
+def _opened(table: Table) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+    """Return what a table opens, once for several row groups."""
+    return table.open()
 
 
 @dataclass(eq=False)

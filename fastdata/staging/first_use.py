@@ -46,7 +46,7 @@ def is_indexed_here(
     text = os.fspath(place)
     if is_hub_url(text) and not is_pattern(text):
         return not is_packed_there(text, storage_options)
-    return is_pattern(place) or text.endswith(_ENDINGS)
+    return is_pattern(place) or (text.endswith(_ENDINGS) and not os.path.isdir(text))
 
 
 def indexed(

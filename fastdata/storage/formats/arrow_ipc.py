@@ -50,12 +50,18 @@ class MappedArrow:
             batch.validate(full=True)
             yield batch
 
-    def batch(self, number: int) -> pa.RecordBatch:
-        """Return one record batch, and decode no other one of a file or of a plain stream."""
+    def batch(self, number: int, column: str) -> pa.RecordBatch:
+        """Return a column of one record batch, and decode no other batch.
+
+        Of a stream with dictionaries, it decodes the column in the batches before, too; of another
+        stream, all columns.
+        """
         if self._is_file:
-            return pa.ipc.open_file(self._map).get_batch(number)
+            wanted = [self.schema.get_field_index(column)]
+            options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+            return pa.ipc.open_file(self._map, options=options).get_batch(number)
         if any(map(pa.types.is_dictionary, self.schema.types)):
-            return next(islice(self._reader(None), number, None))
+            return next(islice(self._reader([column]), number, None))
         messages = pa.ipc.MessageReader.open_stream(self._map)
         found = (one for one in messages if one.type == "record batch")
         return pa.ipc.read_record_batch(next(islice(found, number, None)), self.schema)
