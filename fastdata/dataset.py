@@ -70,7 +70,7 @@ class ImageDataset(NativeSamples):
     is picklable (a path and two functions), and may be used by several threads and after a
     fork. Opening takes the same time whatever the number of samples.
 
-    A complete and current copy of ``fastdata stage`` is read instead; a warning names a damaged one.
+    A complete and current copy of ``fastdata stage`` is read instead; a warning names damage.
 
     If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
