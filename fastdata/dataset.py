@@ -40,7 +40,6 @@ from fastdata.errors import UsageError
 from fastdata.once import once
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.parted import open_remote
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import find_staged, telling_of_copy
@@ -72,8 +71,7 @@ class ImageDataset(NativeSamples):
     picklable, and may be used by several threads and after a fork. Opening takes the same time
     whatever the number of samples.
 
-    If ``fastdata stage`` has made a complete and current copy, that is read instead; a warning
-    names a damaged one.
+    A complete and current copy of ``fastdata stage`` is read instead; a warning names damage.
 
     If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
@@ -272,7 +270,7 @@ class ImageDataset(NativeSamples):
             return self._open_folder(self._index)
         copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
         if self._url is not None and copy is None:
-            return open_remote(self._url, self.cache, self._storage_options, self._remote)
+            return self._open_remote(self._url)
         return self._open_folder(copy or Path(self.path))
 
     def _open_folder(self, folder: Path) -> Source:
@@ -282,7 +280,12 @@ class ImageDataset(NativeSamples):
         here = source.manifest.groups is None and source.capabilities.local
         if here and not is_url(source.manifest.root or ""):
             return source
-        return open_remote(str(folder), self.cache, self._storage_options, self._remote)
+        return self._open_remote(str(folder))
+
+    def _open_remote(self, url: str) -> Source:
+        from fastdata.remote.parted import open_remote  # not needed for local datasets
+
+        return open_remote(url, self.cache, self._storage_options, self._remote)
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())
@@ -476,8 +479,7 @@ class ImageDataset(NativeSamples):
         Raises:
             IndexError: There is no such sample.
             CorruptionError: The index is damaged; its label is that of no class.
-            UsageError: The dataset is a folder of torchvision's, which has no index; or ``index``
-                is a slice, or no number.
+            UsageError: The dataset has no index; or ``index`` is a slice, or no number.
         """
         return self._indexed.row(row_number(index, len(self)))
 
@@ -598,8 +600,7 @@ class ImageDataset(NativeSamples):
     def class_to_idx(self) -> dict[str, int]:
         """The label of each class, as torchvision's datasets have it."""
         if self.folder is not None:
-            found: dict[str, int] = self.folder.class_to_idx
-            return found
+            return dict(self.folder.class_to_idx)
         return {name: label for label, name in enumerate(self.classes)}
 
 

@@ -704,7 +704,8 @@ def test_a_local_dataset_needs_no_event_loop() -> None:
     code = "import sys, fastdata; fastdata.ImageDataset(sys.argv[1])[0]; print(*sys.modules)"
     command = [sys.executable, "-c", code, str(dataset("shards"))]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert "fastdata.remote.opening" in loaded
+    assert "fastdata.remote.manifests" in loaded
+    assert "fastdata.remote.opening" not in loaded
     assert not {"asyncio", "fsspec"} & set(loaded)
 
 

@@ -75,7 +75,7 @@ def command(
     Examples:
       $ fastdata index imagenet/train --out train-index
       $ fastdata index imagenet/train --out train-index --seek-points --force
-      $ fastdata index crawl-2026 --out crawl-index --append
+      $ fastdata index gs://bucket/imagenet-train-shards --out shards-index --append
     """
     require_out(out)
     place: Path | str = out if is_url(out) else Path(out)
