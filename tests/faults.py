@@ -22,8 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import archives
 import torch
 from containers import digests, pack_tree
+from fastdata.converters import index
 
 from fastdata import DataLoader, ImageDataset, stage, verify
 from fastdata.errors import FastdataError
@@ -47,7 +49,10 @@ FAULTS = {
 }
 #: What changes nothing.
 HARMLESS = ("short reads", "short writes", "clock")
-CONTAINERS = ["shards", "lmdb", "parquet", "folder"]
+PACKED = ["shards", "lmdb", "parquet", "folder"]
+#: Kinds of archives of others, by the names of their datasets.
+IN_PLACE = {f"{kind} in place": kind for kind in archives.KINDS}
+CONTAINERS = [*PACKED, *IN_PLACE]
 SMALL = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False, tries=2, timeout=5.0)
 
 
@@ -56,8 +61,13 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tree = folder, folder / "tree"
-        for container in CONTAINERS:
+        for container in PACKED:
             pack_tree(self.tree, folder / container, container, unit_size=30_000)
+        images = [path.read_bytes() for path in sorted(self.tree.rglob("*.jpg"))]
+        samples = [archives.Made(one, n % 3, f"{n} ü", one) for n, one in enumerate(images)]
+        for container, kind in IN_PLACE.items():
+            archives.write(kind, folder / "archives" / kind, samples)
+            index(folder / "archives" / kind, folder / container, workers=1)
         pack_tree(self.tree, folder / "plain", "shards", unit_size=30_000, seek_points=None)
         self._outs = 0
         self.clear()
@@ -71,7 +81,8 @@ class Site:
 
 
 def batches(loader: Any) -> list[Any]:
-    return [[images.numpy().tobytes(), labels.tolist()] for images, labels in loader]
+    several = (batch if isinstance(batch, (list, tuple)) else [batch] for batch in loader)
+    return [[part.numpy().tobytes() for part in batch] for batch in several]
 
 
 def load(site: Site, container: str) -> Any:
@@ -90,24 +101,28 @@ def load_items(site: Site, container: str) -> Any:
 
 
 def load_from_url(site: Site, container: str) -> Any:
-    container = "shards" if container == "folder" else container
+    container = "shards" if container == "folder" or container in IN_PLACE else container
     opened = ImageDataset(f"file://{site.folder / container}", CenterCrop(48), remote=SMALL,
                           cache=site.out / "cache", staged=False)  # fmt: skip
     return batches(DataLoader(opened, 5, num_workers=2))
 
 
 def convert(site: Site, container: str) -> Any:
-    pack_tree(site.tree, site.out / "set", container, unit_size=30_000)
+    if container in IN_PLACE:
+        index(site.folder / "archives" / IN_PLACE[container], site.out / "set", workers=1)
+    else:
+        pack_tree(site.tree, site.out / "set", container, unit_size=30_000)
     return digests(site.out / "set")
 
 
-def index(site: Site, container: str) -> Any:
+def seek_points(site: Site, container: str) -> Any:
     add_seek_points(site.out / "plain", workers=1)
     opened = ImageDataset(site.out / "plain", staged=False).source.index
     return [opened[number] for number in range(len(opened))]
 
 
 def stage_it(site: Site, container: str) -> Any:
+    container = "shards" if container in IN_PLACE else container
     copy = stage(site.folder / container, site.out, threads=2).path
     found = ImageDataset(copy, staged=False)
     return found.read(range(len(found))), found.labels.tolist()
@@ -117,7 +132,9 @@ def verify_it(site: Site, container: str) -> Any:
     return verify(site.folder / container, workers=1).problems
 
 
-OPERATIONS = [load, load_by_torch, load_items, load_from_url, convert, index, stage_it, verify_it]
+OPERATIONS = [
+    load, load_by_torch, load_items, load_from_url, convert, seek_points, stage_it, verify_it,
+]  # fmt: skip
 
 
 def limited(fault: str, draw: random.Random) -> Callable[[], None]:
@@ -157,8 +174,9 @@ def trial(site: Site, library: Any, draw: random.Random, counts: Counter[str]) -
             outcome = "SILENT"
     except FastdataError as error:
         outcome = "error" if error.what and error.hint else "WITHOUT A HINT"
+        trace = traceback.format_exc()
     except BaseException as error:
-        written = operation in (convert, index) and isinstance(error, OSError)
+        written = operation in (convert, seek_points) and isinstance(error, OSError)
         outcome = "error" if written or fault == "memory" else "FOREIGN"
         trace = traceback.format_exc()
     happened = library.faults_happened()

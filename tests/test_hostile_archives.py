@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import archives
 import hostile
 import numpy as np
 import pyarrow as pa
@@ -112,6 +113,16 @@ def test_tars(packed: Path, tmp_path: Path, name: str) -> None:
     # The index has its rows where they were.
     data = data.ljust(20_000, b"\xff")
     assert said in damaged(packed, tmp_path / "dataset", "shards", data)
+
+
+def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
+    out = archives.place("webdataset", tmp_path / "out", [archives.Made(jpeg(), 0, "text", None)])
+    file = out / "_field-txt.arrow"
+    file.write_bytes(file.read_bytes().replace(b"txt", b"\x9axt"))
+    hostile.refit(out, file.name)
+    (problem,) = verify(out, workers=1).problems
+    assert problem.where == str(file)
+    assert "cannot be read as Arrow" in problem.what
 
 
 def test_a_tar_in_a_tar(tmp_path: Path) -> None:

@@ -119,6 +119,15 @@ def test_a_damaged_file_is_not_kept(gcs: Bucket, local: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["local"]
 
 
+def test_writes_that_a_disk_cuts_short(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:1000], at))
+    download(f"file://{local}", tmp_path / "back", crc32c=checksum(local))
+    assert (tmp_path / "back").read_bytes() == local.read_bytes()
+
+
 def test_the_same_file_is_not_sent_twice(gcs: Bucket, local: Path) -> None:
     with gcs.through_proxy() as (slow, proxy):
         url = join_url(slow.url, "file")

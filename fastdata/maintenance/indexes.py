@@ -126,11 +126,11 @@ def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Fin
     try:
         with pa.OSFile(str(path)) as opened, pa.ipc.open_file(opened) as file:
             found, batches = file.schema, file.num_record_batches
+            has = ", ".join(f"{one.name} {one.type}" for one in found)  # names may be no UTF-8
     except (pa.ArrowException, OSError, ValueError) as error:
         yield Finding(str(path), f"cannot be read as Arrow: {error}")
         return
     if found != pa.schema([(name, kind)]):
-        has = ", ".join(f"{one.name} {one.type}" for one in found)
         yield Finding(str(path), f"holds {printable(has)}, the manifest says {name} {kind}")
     if batches != pieces:
         yield Finding(str(path), f"has {batches} record batches, its index has {pieces}")

@@ -360,7 +360,9 @@ def _fetch(
         def fetch(start: int) -> None:
             end = min(start + _BLOCK, size)
             data = read_bytes(url, storage_options, start, end, abandon, patience=patience)
-            os.pwrite(file.fileno(), data, start)
+            while data:
+                written = os.pwrite(file.fileno(), data, start)
+                data, start = data[written:], start + written
 
         try:
             # In windows: the size comes from a manifest, which may claim anything.
