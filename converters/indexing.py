@@ -70,7 +70,7 @@ def source_of(
         SourceError: It is of no kind that can be indexed.
         UsageError: There is no such kind.
     """
-    if is_hub_url(os.fspath(place)) and not is_pattern(place):
+    if _is_on_hub(place):
         return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
@@ -83,6 +83,10 @@ def source_of(
 def kinds() -> Sequence[str]:
     """Return the kinds of sources that can be indexed."""
     return tuple(_SOURCES)
+
+
+def _is_on_hub(place: str | os.PathLike[str]) -> bool:
+    return is_hub_url(os.fspath(place)) and not is_pattern(place)
 
 
 def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> str:
@@ -168,7 +172,9 @@ def index(
     given = dict(source or {})
     opener = partial(source_of, place, kind=kind, storage_options=storage_options)
     files = None
-    if (_kind_of(place, storage_options) if kind is None else kind) == "webdataset":
+    if kind is None and not _is_on_hub(place):
+        kind = _kind_of(place, storage_options)
+    if kind == "webdataset" and not _is_on_hub(place):
         files = archive_files(place, ".tar", storage_options)
     elif append:
         raise UsageError(

@@ -14,7 +14,6 @@ from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, UsageError
 from fastdata.loading.config import find_ranks
-from fastdata.loading.images import leaves, recognise
 from fastdata.loading.mixture import mixtures_in
 from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
@@ -362,6 +361,8 @@ def _of_ratio(
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
     """Yield the transforms of the datasets inside a dataset."""
+    from fastdata.loading.images import leaves  # as below
+
     for one in leaves(dataset):
         further = getattr(one, "further_transforms", {}).values()
         yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
@@ -369,6 +370,9 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
 
 def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKnown:
     """Return how fastdata reads a dataset in batches of a size, or of none."""
+    # Imported late: all that reads images stands behind it, and what is saved of a plan needs none.
+    from fastdata.loading.images import recognise
+
     with of_size(size):
         return recognise(dataset)
 
