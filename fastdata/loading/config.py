@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, SupportsIndex
 
@@ -19,7 +18,7 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.sampler import own_ranks
+from fastdata.loading.sampler import find_ranks, own_ranks
 from fastdata.plan.order import OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
@@ -462,21 +461,3 @@ def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
     )
     parts = tuple(_with_output(part, **changes) for part in recipe.parts)
     return replace(recipe, programs=tuple(programs), parts=parts)
-
-
-def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
-    """Return (rank, world size) for ``shard``; None to load all samples.
-
-    Raises:
-        UsageError: ``shard`` is neither "auto" nor a pair of numbers in range.
-    """
-    if shard is None:
-        return None
-    if isinstance(shard, str) and shard == "auto":
-        return own_ranks()
-    given: Any = shard
-    with suppress(TypeError, ValueError):
-        rank, world_size = map(operator.index, given)
-        if 0 <= rank < world_size:
-            return rank, world_size
-    raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')

@@ -13,8 +13,8 @@ from fastdata import _native
 from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, UsageError
-from fastdata.loading.config import find_ranks
 from fastdata.loading.mixture import mixtures_in
+from fastdata.loading.sampler import find_ranks
 from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.draws import epoch_key

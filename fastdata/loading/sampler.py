@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -188,3 +190,21 @@ def own_ranks() -> tuple[int, int]:
             "Start all processes with torchrun, or unset both.",
         )
     return rank, world_size
+
+
+def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
+    """Return (rank, world size) for ``shard``; None to load all samples.
+
+    Raises:
+        UsageError: ``shard`` is neither "auto" nor a pair of numbers in range.
+    """
+    if shard is None:
+        return None
+    if isinstance(shard, str) and shard == "auto":
+        return own_ranks()
+    given: Any = shard
+    with suppress(TypeError, ValueError):
+        rank, world_size = map(operator.index, given)
+        if 0 <= rank < world_size:
+            return rank, world_size
+    raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')
