@@ -13,7 +13,6 @@ from fastdata import _native
 from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, UsageError
-from fastdata.loading.mixture import mixtures_in
 from fastdata.loading.sampler import find_ranks
 from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
@@ -118,6 +117,8 @@ class PlannedBatches(Sampler[list[int]]):
         Raises:
             UsageError: The loader's dataset is another one, or its ``on_error`` cannot be honoured.
         """
+        from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
+
         if on_error == "skip" and isinstance(self.plan, Packed):
             raise UsageError(
                 'on_error="skip" fills slots with other samples, which may exceed the budget',
