@@ -176,7 +176,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   // Opened once: its size stays.
   static const auto files =
-      std::make_shared<Files>(std::vector{blob_file.path}, std::vector<int64_t>{kBlobs});
+      std::make_shared<Files>(std::vector{blob_file.path}, std::vector<int64_t>{kBlobs}, 2);
   // A folder without files: what has a path of its own is missing.
   const IndexedDataset dataset{files, rows.switches & kRoot ? "/nonexistent" : "", 8};
   const auto count = static_cast<int64_t>(rows.records.size());

@@ -59,7 +59,7 @@ struct Dataset {
     close(descriptor);
     // The second path has no file: opening it fails in the threads.
     files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
-                                    std::vector<int64_t>{at, at});
+                                    std::vector<int64_t>{at, at}, 2);
     path_ = path;
     open_table(jpegs);
   }
