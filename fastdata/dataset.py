@@ -38,7 +38,6 @@ from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
 from fastdata.once import once
-from fastdata.remote.opening import RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
@@ -204,8 +203,7 @@ class ImageDataset(NativeSamples):
         self._index: Path | None = None
         self._open()
         self._check_options()
-        if isinstance(self._source, RemoteSource):
-            self._source.tell_decoded()
+        self._source.tell_decoded()
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""

@@ -115,7 +115,7 @@ def change_manifest(data: bytes, rng: random.Random) -> bytes:
         return odd_json(fields, rng)
     for _ in range(rng.choice((1, 1, 2, 4))):
         change_field(fields, rng)
-    return manifest._text(fields).encode("utf-8", "surrogatepass")
+    return manifest.text_of(fields).encode("utf-8", "surrogatepass")
 
 
 # Tar.

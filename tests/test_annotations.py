@@ -41,7 +41,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import UsageError
-from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.formats import CONTAINERS, ELSEWHERE
 
 
 def expect_coco(root: Path) -> Expected:
@@ -220,7 +220,7 @@ class TestAnnotated(SourceConformance):
         return kind.expect(root)
 
 
-@pytest.mark.parametrize("container", [one for one in CONTAINERS if one != "archives"])
+@pytest.mark.parametrize("container", [one for one in CONTAINERS if one not in ELSEWHERE])
 def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path) -> None:
     expected = kind.expect(root)
     pack(kind.open(root), tmp_path / "out", container=container, workers=1, order="source")

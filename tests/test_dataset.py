@@ -289,13 +289,20 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert set(fastdata.__all__) == {
+        "AspectRatioBatches",
+        "BalancedSampler",
         "Cache",
         "DataLoader",
         "DeviceLoader",
         "ImageDataset",
+        "MPerClassSampler",
+        "Mixture",
         "Padded",
         "QuasiRandom",
         "Ragged",
+        "RepeatSampler",
+        "TokenBudgetBatches",
+        "WeightedSampler",
         "__version__",
         "collate_padded",
         "fast_collate",

@@ -224,7 +224,7 @@ class RemoteSource(Fetched, IndexedSource):
         return RemoteSource, (self.url, self.given_cache, self.storage_options, self.options)
 
     def tell_decoded(self) -> None:
-        """Warn, once for each dataset, if a library decodes its row groups."""
+        """See `Source.tell_decoded`."""
         place = str(self.location)
         if self.manifest.groups is None or place in _told:
             return

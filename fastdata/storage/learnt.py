@@ -189,7 +189,10 @@ def learnt_of(
     if cache.bytes == 0:
         return None
     folder = Path(os.path.realpath(index.parent))
-    owner = index.stat().st_uid
+    try:
+        owner = index.stat().st_uid
+    except OSError:  # it is gone, as the first read will say
+        return None
     # Where other users can write, they could exchange the file.
     if (
         cache.path is not None

@@ -404,6 +404,10 @@ class Source(ABC):
         """Keep seek points that were built because of `Capabilities.stride`: (row, table)."""
         return
 
+    def tell_decoded(self) -> None:
+        """Warn, once for each dataset, if a library decodes its row groups."""
+        return
+
     def end_epoch(self) -> None:
         """Note that all rows of an epoch have been delivered."""
         return
