@@ -62,6 +62,8 @@ class MaskBatch:
         sizes: int32, (N, 2): width and height of each result.
         slow: Masks that Python threads decode, by their slot; None until they have begun.
         masks: The masks, (channels, height, width); None of samples that failed.
+        memory: Memory of them all, (N, 1, height, width); None if they have several sizes, or no
+            dtype is asked for.
         failed: Errors of samples, by their slot.
         error: Error of the batch as a whole.
     """
@@ -73,6 +75,7 @@ class MaskBatch:
     sizes: Any = None
     slow: dict[int, Future[_Found]] | None = None
     masks: list[npt.NDArray[Any] | None] = field(default_factory=list)
+    memory: torch.Tensor | None = None
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
 
@@ -144,6 +147,10 @@ class MaskPipeline:
             return
         assert image.moved is not None
         batch.sizes = image.moved.sizes.copy()
+        # The helpers convert masks: eight bytes a pixel, as losses want, would keep the consumer.
+        if self._target.dtype and (batch.sizes == batch.sizes[:1]).all():
+            width, height = batch.sizes[0].tolist()
+            batch.memory = self._memory(len(batch.sizes), (1, height, width), self._target.dtype)
         batch.slow = {
             slot: self._helpers.submit(self._decode, batch, slot)
             for slot in range(len(batch.planned.indices))
@@ -213,7 +220,8 @@ class MaskPipeline:
                     f"{expected[0]} x {expected[1]}",
                 )
             try:
-                return _Found(self._moved(batch, slot, mask), mask.kind, mask.decoder)
+                moved = _placed(batch, slot, self._moved(batch, slot, mask))
+                return _Found(moved, mask.kind, mask.decoder)
             except DecodeError as error:
                 raise self._source.problem(row, error.detail, error.code) from None
             except SampleError as error:
@@ -261,17 +269,20 @@ class MaskPipeline:
         """Return the masks of a batch, all of one shape, in the target's dtype or in ``kind``."""
         import torch  # as above
 
-        channels, height, width = shape
-        size, dtype = (max(width, 1), max(height, 1)), self._target.dtype or kind.name
-        found: torch.Tensor = self._pool.batch(
-            0, len(batch.masks), size, dtype, False, channels
-        ).tensor
+        found = batch.memory
+        if found is None or found.shape[1:] != shape:
+            found = self._memory(len(batch.masks), shape, self._target.dtype or kind.name)
         for slot, mask in enumerate(batch.masks):
             if mask is None:
                 found[slot] = 0
-            else:
+            elif mask.ctypes.data != found[slot].data_ptr():
                 found[slot].copy_(torch.from_numpy(mask))
         return found
+
+    def _memory(self, count: int, shape: tuple[int, int, int], dtype: str) -> torch.Tensor:
+        channels, height, width = shape
+        size = max(width, 1), max(height, 1)
+        return self._pool.batch(0, count, size, dtype, False, channels).tensor  # type: ignore[no-any-return]
 
     def _or_zeros(self, batch: MaskBatch, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         mask = batch.masks[slot]
@@ -307,6 +318,19 @@ class MaskPipeline:
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
+
+
+def _placed(batch: MaskBatch, slot: int, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a mask in the memory of its batch, if that has a place for it."""
+    import torch  # here, as listing and converting datasets needs none
+
+    if batch.memory is None or batch.memory.shape[1:] != mask.shape:
+        return mask
+    if batch.memory.dtype is torch.bfloat16:  # NumPy has none
+        return mask
+    place: npt.NDArray[Any] = batch.memory[slot].numpy()
+    place[:] = mask  # torch would start threads of its own
+    return place
 
 
 def _differs(mask: npt.NDArray[Any] | None, first: npt.NDArray[Any]) -> bool:
