@@ -110,7 +110,7 @@ test-recipes: .venvs/recipes/.done  ## test the transforms of timm, open_clip, t
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
 	    tests/test_open_clip.py tests/test_open_clip_data.py tests/test_image_processors.py tests/test_lightly.py \
 	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py \
-	    tests/test_noticing.py $(ARGS)
+	    tests/test_noticing.py tests/test_patches.py $(ARGS)
 
 test-loops: .venvs/recipes/.done  ## run training scripts as they are, from checkouts in SRC (pytorch/examples, vision, timm)
 	FASTDATA_SCRIPTS=$(abspath $(or $(SRC),$(error give SRC=folder))) \

@@ -1,4 +1,4 @@
-"""Batches of images of different sizes, padded to one."""
+"""Batches of images of different sizes: padded to one, or cut into patches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import default_collate
 
+from fastdata.device.ragged import Ragged
 from fastdata.errors import UsageError
 
-__all__ = ["Padded", "collate_padded"]
+__all__ = ["Padded", "collate_padded", "collate_patches"]
 
 
 class Padded(NamedTuple):
@@ -103,3 +105,109 @@ def _padded(several: Sequence[torch.Tensor], height: int, width: int, fill: floa
         place[..., high:, :] = fill
         place[..., :high, wide:] = fill
     return found
+
+
+def collate_patches(
+    patch_size: int, length: int | None = None, *, packed: bool = False
+) -> Callable[[Sequence[Any]], Any]:
+    """Return a ``collate_fn`` that cuts images into patches, row by row.
+
+    It takes samples (image, target, …), or images alone; images are tensors, shape (C, H, W), whose
+    sides are multiples of ``patch_size``, as `fastdata.transforms.ResizeToSequence` leaves them. It
+    returns (patches, target, …), or the patches alone. Targets are collated as torch does it.
+    The patches are a dict, by the names that timm's NaFlex models take:
+
+    - ``patches``: shape (N, L, P * P * C), of the images' dtype; the values of a pixel are
+      neighbours. Zeros follow an image's patches.
+    - ``patch_coord``: int64, shape (N, L, 2): y and x of each patch, in patches.
+    - ``patch_valid``: bool, shape (N, L): False for the zeros.
+
+    Args:
+        patch_size: P, the side of a patch, in pixels.
+        length: L; None: that of the longest image in the batch.
+        packed: Leave the padding out: ``patches`` and ``patch_coord`` are a `fastdata.Ragged`,
+            whose ``offsets`` bound the images, and there is no ``patch_valid``.
+
+    Raises:
+        UsageError: Arguments make no sense; when called: images are no tensors of whole patches, or
+            have more than ``length``.
+    """
+    for name, value in (("patch_size", patch_size), ("length", length)):
+        if (name, value) != ("length", None) and (type(value) is not int or value < 1):
+            raise UsageError(f"collate_patches: {name}={value!r}", "Give a whole number from 1.")
+    if packed and length is not None:
+        hint = "Leave length out: packed patches have no padding."
+        raise UsageError("collate_patches: packed=True and length=", hint)
+    return _Patching(patch_size, length, packed)
+
+
+@dataclass(frozen=True)
+class _Patching:
+    patch_size: int
+    length: int | None
+    packed: bool
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        alone = not isinstance(samples[0], (tuple, list))
+        images = list(samples) if alone else [sample[0] for sample in samples]
+        grids = [self._grid(image) for image in images]
+        patches = self._pack(images, grids) if self.packed else self._pad(images, grids)
+        if alone:
+            return patches
+        columns = list(zip(*samples, strict=True))[1:]
+        return (patches, *(default_collate(list(column)) for column in columns))
+
+    def _grid(self, image: Any) -> tuple[int, int]:
+        """Return the number of an image's patches, down and across."""
+        side = self.patch_size
+        whole = isinstance(image, torch.Tensor) and image.ndim == 3
+        if not whole or image.shape[1] % side or image.shape[2] % side:
+            found = tuple(image.shape) if isinstance(image, torch.Tensor) else type(image).__name__
+            raise UsageError(
+                f"collate_patches takes images of whole patches of {side} pixels, and got {found}",
+                f"End the transform with ResizeToSequence({side}), or that and Normalize.",
+            )
+        return image.shape[1] // side, image.shape[2] // side
+
+    def _cut(self, image: torch.Tensor, grid: tuple[int, int], into: torch.Tensor) -> None:
+        """Copy an image's patches to their places."""
+        (down, across), side, channels = grid, self.patch_size, len(image)
+        cut = image.as_subclass(torch.Tensor).unflatten(1, (down, side))
+        cut = cut.unflatten(3, (across, side)).permute(1, 3, 2, 4, 0)
+        into.view(down, across, side, side, channels).copy_(cut)
+
+    def _pad(
+        self, images: Sequence[torch.Tensor], grids: Sequence[tuple[int, int]]
+    ) -> dict[str, Any]:
+        counts = [down * across for down, across in grids]
+        length = self.length or max(counts)
+        if max(counts) > length:
+            raise UsageError(
+                f"collate_patches: length={length}, and an image has {max(counts)} patches",
+                f"Take ResizeToSequence({self.patch_size}, {length}).",
+            )
+        about = len(images), length, self.patch_size**2 * len(images[0])
+        patches = torch.empty(about, dtype=images[0].dtype)
+        coord = torch.zeros(len(images), length, 2, dtype=torch.int64)
+        for at, (image, grid, count) in enumerate(zip(images, grids, counts, strict=True)):
+            self._cut(image, grid, patches[at, :count])
+            patches[at, count:] = 0
+            coord[at, :count] = _places(grid)
+        valid = torch.arange(length) < torch.tensor(counts)[:, None]
+        return {"patches": patches, "patch_coord": coord, "patch_valid": valid}
+
+    def _pack(
+        self, images: Sequence[torch.Tensor], grids: Sequence[tuple[int, int]]
+    ) -> dict[str, Any]:
+        offsets = torch.tensor([0, *(down * across for down, across in grids)]).cumsum(0)
+        about = int(offsets[-1]), self.patch_size**2 * len(images[0])
+        patches = torch.empty(about, dtype=images[0].dtype)
+        for image, grid, first in zip(images, grids, offsets.tolist(), strict=False):
+            self._cut(image, grid, patches[first : first + grid[0] * grid[1]])
+        coord = torch.cat([_places(grid) for grid in grids])
+        return {"patches": Ragged(patches, offsets), "patch_coord": Ragged(coord, offsets)}
+
+
+def _places(grid: tuple[int, int]) -> torch.Tensor:
+    """Return (y, x) of each patch, row by row."""
+    return torch.cartesian_prod(*map(torch.arange, grid))
