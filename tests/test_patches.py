@@ -147,6 +147,8 @@ def test_padding_is_zeros_and_marked() -> None:
     assert found["patch_valid"].tolist() == [[True] * 6 + [False], [True] + [False] * 6]
     assert not found["patches"][~found["patch_valid"]].any()
     assert not found["patch_coord"][~found["patch_valid"]].any()
+    halves = [one.bfloat16(), other.bfloat16()]
+    assert torch.equal(collate(halves)["patches"], found["patches"].bfloat16())
     packed, _ = collate_patches(2, packed=True)([(one, "a"), (other, "b")])
     longest = collate_patches(2)([one, other])
     assert torch.equal(packed["patches"].padded(), longest["patches"])

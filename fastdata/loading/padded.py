@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
@@ -149,16 +151,16 @@ class _Patching:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         alone = not isinstance(samples[0], (tuple, list))
-        images = list(samples) if alone else [sample[0] for sample in samples]
-        grids = [self._grid(image) for image in images]
-        patches = self._pack(images, grids) if self.packed else self._pad(images, grids)
+        images = samples if alone else [sample[0] for sample in samples]
+        make = self._pack if self.packed else self._pad
+        patches = make(list(map(self._cut, images)), images[0].dtype)
         if alone:
             return patches
         columns = list(zip(*samples, strict=True))[1:]
         return (patches, *(default_collate(list(column)) for column in columns))
 
-    def _grid(self, image: Any) -> tuple[int, int]:
-        """Return the number of an image's patches, down and across."""
+    def _cut(self, image: Any) -> npt.NDArray[Any]:
+        """Return an image as (rows, columns, P, P, C); a view, if its values are neighbours."""
         side = self.patch_size
         whole = isinstance(image, torch.Tensor) and image.ndim == 3
         if not whole or image.shape[1] % side or image.shape[2] % side:
@@ -167,47 +169,48 @@ class _Patching:
                 f"collate_patches takes images of whole patches of {side} pixels, and got {found}",
                 f"End the transform with ResizeToSequence({side}), or that and Normalize.",
             )
-        return image.shape[1] // side, image.shape[2] // side
+        # The loader inspects each call of torch here, which takes longer than the copy. numpy has
+        # no bfloat16.
+        array = (image.view(torch.int16) if image.dtype == torch.bfloat16 else image).numpy()
+        channels, height, width = array.shape
+        shape = height // side, side, width // side, side, channels
+        return array.transpose(1, 2, 0).reshape(shape).swapaxes(1, 2)
 
-    def _cut(self, image: torch.Tensor, grid: tuple[int, int], into: torch.Tensor) -> None:
-        """Copy an image's patches to their places."""
-        (down, across), side, channels = grid, self.patch_size, len(image)
-        cut = image.as_subclass(torch.Tensor).unflatten(1, (down, side))
-        cut = cut.unflatten(3, (across, side)).permute(1, 3, 2, 4, 0)
-        into.view(down, across, side, side, channels).copy_(cut)
-
-    def _pad(
-        self, images: Sequence[torch.Tensor], grids: Sequence[tuple[int, int]]
-    ) -> dict[str, Any]:
-        counts = [down * across for down, across in grids]
-        length = self.length or max(counts)
-        if max(counts) > length:
+    def _pad(self, images: Sequence[npt.NDArray[Any]], dtype: torch.dtype) -> dict[str, Any]:
+        grids = np.array([image.shape[:2] for image in images])
+        counts = grids.prod(1)
+        length = self.length or int(counts.max())
+        if counts.max() > length:
             raise UsageError(
-                f"collate_patches: length={length}, and an image has {max(counts)} patches",
+                f"collate_patches: length={length}, and an image has {counts.max()} patches",
                 f"Take ResizeToSequence({self.patch_size}, {length}).",
             )
-        about = len(images), length, self.patch_size**2 * len(images[0])
-        patches = torch.empty(about, dtype=images[0].dtype)
-        coord = torch.zeros(len(images), length, 2, dtype=torch.int64)
-        for at, (image, grid, count) in enumerate(zip(images, grids, counts, strict=True)):
-            self._cut(image, grid, patches[at, :count])
-            patches[at, count:] = 0
-            coord[at, :count] = _places(grid)
-        valid = torch.arange(length) < torch.tensor(counts)[:, None]
-        return {"patches": patches, "patch_coord": coord, "patch_valid": valid}
+        patches = np.empty((len(images), length, images[0][0, 0].size), images[0].dtype)
+        for own, image, count in zip(patches, images, counts.tolist(), strict=True):
+            np.copyto(own[:count].reshape(image.shape), image, "no")
+            own[count:] = 0
+        valid = np.arange(length) < counts[:, None]
+        coord = _places(np.arange(length), grids[:, 1:]) * valid[..., None]
+        return {
+            "patches": torch.from_numpy(patches).view(dtype),
+            "patch_coord": torch.from_numpy(coord),
+            "patch_valid": torch.from_numpy(valid),
+        }
 
-    def _pack(
-        self, images: Sequence[torch.Tensor], grids: Sequence[tuple[int, int]]
-    ) -> dict[str, Any]:
-        offsets = torch.tensor([0, *(down * across for down, across in grids)]).cumsum(0)
-        about = int(offsets[-1]), self.patch_size**2 * len(images[0])
-        patches = torch.empty(about, dtype=images[0].dtype)
-        for image, grid, first in zip(images, grids, offsets.tolist(), strict=False):
-            self._cut(image, grid, patches[first : first + grid[0] * grid[1]])
-        coord = torch.cat([_places(grid) for grid in grids])
-        return {"patches": Ragged(patches, offsets), "patch_coord": Ragged(coord, offsets)}
+    def _pack(self, images: Sequence[npt.NDArray[Any]], dtype: torch.dtype) -> dict[str, Any]:
+        grids = np.array([image.shape[:2] for image in images])
+        counts = grids.prod(1)
+        ends = counts.cumsum()
+        patches = np.empty((ends[-1], images[0][0, 0].size), images[0].dtype)
+        for own, image in zip(np.split(patches, ends[:-1]), images, strict=True):
+            np.copyto(own.reshape(image.shape), image, "no")
+        numbers = np.arange(ends[-1]) - (ends - counts).repeat(counts)
+        coord = torch.from_numpy(_places(numbers, grids[:, 1].repeat(counts)))
+        offsets = torch.from_numpy(np.append(0, ends))
+        values = torch.from_numpy(patches).view(dtype)
+        return {"patches": Ragged(values, offsets), "patch_coord": Ragged(coord, offsets)}
 
 
-def _places(grid: tuple[int, int]) -> torch.Tensor:
-    """Return (y, x) of each patch, row by row."""
-    return torch.cartesian_prod(*map(torch.arange, grid))
+def _places(numbers: npt.NDArray[np.int64], across: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return (y, x) of patches that are numbered row by row, with so many in a row."""
+    return np.stack([numbers // across, numbers % across], -1)
