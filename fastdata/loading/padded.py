@@ -174,7 +174,8 @@ class _Patching:
         array = (image.view(torch.int16) if image.dtype == torch.bfloat16 else image).numpy()
         channels, height, width = array.shape
         shape = height // side, side, width // side, side, channels
-        return array.transpose(1, 2, 0).reshape(shape).swapaxes(1, 2)
+        cut: npt.NDArray[Any] = array.transpose(1, 2, 0).reshape(shape).swapaxes(1, 2)
+        return cut
 
     def _pad(self, images: Sequence[npt.NDArray[Any]], dtype: torch.dtype) -> dict[str, Any]:
         grids = np.array([image.shape[:2] for image in images])

@@ -259,8 +259,9 @@ class ResizeToSequence(_Resizing):
         """Return the number of patches of images of these sizes, (N,)."""
         wide, high = (np.atleast_1d(side).astype(np.int32) for side in (width, height))
         cuts = geometry.draw((self,), wide, high, np.zeros(len(wide), np.uint64))
-        sides: npt.NDArray[np.int64] = cuts["size"].astype(np.int64) // self.patch_size
-        return sides.prod(1)
+        sides = cuts["size"].astype(np.int64) // self.patch_size
+        counts: npt.NDArray[np.int64] = sides.prod(1)
+        return counts
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
