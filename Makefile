@@ -85,8 +85,9 @@ campaign: setup  ## damage, change, kill, attack, fail at length: FLIPS, CHANGES
 	FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
 	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign*.py tests/test_targets_drawn.py $(ARGS)
 
-simulation: setup  ## plan RUNS epochs drawn from SEED on: each sample exactly once
+simulation: setup  ## plan RUNS epochs drawn from SEED on: each sample exactly once; SMALL=1: mixtures and plans of a few samples
 	FASTDATA_SIMULATION_RUNS=$(or $(RUNS),1000000) FASTDATA_SIMULATION_SEED=$(or $(SEED),0) \
+	FASTDATA_SIMULATION_SMALL=$(SMALL) \
 	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_exactly_once.py $(ARGS)
 
 # 3.13 is the newest; 3.12 lies between it and the one of setup.
@@ -109,7 +110,7 @@ test-recipes: .venvs/recipes/.done  ## test the transforms of timm, open_clip, t
 	.venvs/recipes/bin/python -m pytest -n $(JOBS) --dist loadfile tests/test_timm.py \
 	    tests/test_open_clip.py tests/test_open_clip_data.py tests/test_image_processors.py tests/test_lightly.py \
 	    tests/test_trainer.py tests/test_recipes_page.py tests/test_overridden_recipes.py \
-	    tests/test_noticing.py $(ARGS)
+	    tests/test_noticing.py tests/test_patches.py $(ARGS)
 
 test-loops: .venvs/recipes/.done  ## run training scripts as they are, from checkouts in SRC (pytorch/examples, vision, timm)
 	FASTDATA_SCRIPTS=$(abspath $(or $(SRC),$(error give SRC=folder))) \

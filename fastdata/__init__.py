@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastdata.loading.collate import fast_collate
     from fastdata.loading.loader import DataLoader
     from fastdata.loading.mixture import Mixture
-    from fastdata.loading.padded import Padded, collate_padded
+    from fastdata.loading.padded import Padded, collate_padded, collate_patches
     from fastdata.loading.planned import AspectRatioBatches, TokenBudgetBatches
     from fastdata.loading.samplers import (
         BalancedSampler,
@@ -53,6 +53,7 @@ __all__ = [
     "WeightedSampler",
     "__version__",
     "collate_padded",
+    "collate_patches",
     "fast_collate",
     "stage",
     "unstage",
@@ -76,6 +77,7 @@ _MODULES = {
     "TokenBudgetBatches": "fastdata.loading.planned",
     "WeightedSampler": "fastdata.loading.samplers",
     "collate_padded": "fastdata.loading.padded",
+    "collate_patches": "fastdata.loading.padded",
     "fast_collate": "fastdata.loading.collate",
     "stage": "fastdata.staging.stage",
     "unstage": "fastdata.staging.stage",

@@ -108,6 +108,7 @@ class Run:
     group: int = 1
     sampling: Order | None = None
     plan: Plan | None = None
+    small: bool = False
     key: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,8 @@ class Run:
     @property
     def good(self) -> set[int]:
         """Numbers of the samples that can be decoded."""
+        if not self.bad:
+            return set(range(self.n))
         numbering = Numbering(self.n, self.subset)
         return {number for number in range(self.n) if int(numbering(number)) not in self.bad}
 
@@ -219,14 +222,19 @@ class Rank:
         return state.to_dict()
 
 
-def simulate(seed: int) -> str:
-    """Draws a combination and runs it; returns its kind.
+def simulate(seed: int, small: bool = False) -> tuple[str, int]:
+    """Draws a combination and runs it; returns its kind and the number of its epochs.
+
+    Args:
+        seed: What is drawn.
+        small: Draw a mixture, a planned order or planned batches of a few samples: a run takes a
+            millisecond or two.
 
     Raises:
         AssertionError: A sample was lost, doubled or drawn otherwise than it has to be.
     """
     draw = random.Random(seed)
-    n = draw.randint(1, draw.choice([6, 12, 24, 24, 48, 48, 300]))
+    n = draw.randint(1, draw.choice([6, 12] if small else [6, 12, 24, 24, 48, 48, 300]))
     orders = ["random", "sequential", "quasi-random", QuasiRandom(draw.randint(1, 4))]
     subset = None
     if draw.random() < 0.2:
@@ -241,18 +249,21 @@ def simulate(seed: int) -> str:
     known = draw.sample(bad, draw.choice([0, 0, len(bad) // 2, len(bad)]))
     run = Run(
         n, draw.randint(-(2**65), 2**65), draw.randint(0, 200), draw.choice(orders),
-        draw.random() < 0.3, on_error, frozenset(bad), frozenset(known), subset,
+        draw.random() < 0.3, on_error, frozenset(bad), frozenset(known), subset, small=small,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
+        kinds: list[Callable[[Run, random.Random], int]]
         kinds = [_resumed_alike, _resumed_alike, _changed, _changed, _sampled, _mixed, _planned]
-        kind: Callable[[Run, random.Random], Any] = draw.choice(kinds)
-        if kind in (_resumed_alike, _changed) and draw.random() < 0.4:
+        if small:
+            kinds = [_resumed_alike, _changed, _changed, _mixed, _mixed, _planned]
+        kind = draw.choice(kinds)
+        if kind in (_resumed_alike, _changed) and draw.random() < (1 if small else 0.4):
             run.plan = _plan(run, draw)
             if isinstance(run.plan, Packed) and run.on_error == "skip":
                 run.on_error = "zero"  # a substitute may be longer
-        kind(run, draw)
-    return kind.__name__
+        epochs = kind(run, draw)
+    return kind.__name__, epochs
 
 
 def _plan(run: Run, draw: random.Random) -> Plan:
@@ -272,7 +283,7 @@ def _threads(draw: random.Random) -> int:
     return draw.choice([0, 1, 1, 2, 3, 5])
 
 
-def _resumed_alike(run: Run, draw: random.Random) -> None:
+def _resumed_alike(run: Run, draw: random.Random) -> int:
     """A run that is broken off gives what a whole one gives, batch for batch, on every rank."""
     world, size = draw.choice([1, 1, 2, 3, 5, 8]), draw.choice([1, 2, 3, 7, 16, 64])
     first: list[Delivered] = []
@@ -295,13 +306,13 @@ def _resumed_alike(run: Run, draw: random.Random) -> None:
                 break
         assert found == expected, (shares, found, expected)
     _once(run, first, run.drop_last)
+    return 1
 
 
-def _changed(run: Run, draw: random.Random) -> list[Delivered]:
+def _changed(run: Run, draw: random.Random) -> int:
     """The number of ranks and the batch size change wherever a run is broken off."""
-    found = _broken_off(run, draw)
-    _once(run, found, run.drop_last)
-    return found
+    _once(run, _broken_off(run, draw), run.drop_last)
+    return 1
 
 
 def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
@@ -338,15 +349,16 @@ def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
     return found
 
 
-def _mixed(run: Run, draw: random.Random) -> None:
+def _mixed(run: Run, draw: random.Random) -> int:
     """Over several epochs, each row of a source comes once before any comes again."""
     count, group = draw.randint(1, 6), draw.choice([1, 1, 4, 6])
-    sizes = [draw.choice([1, 2, 7, 20, 60, 300]) for _ in range(count)]
+    most = [1, 2, 7] if run.small else [1, 2, 7, 20, 60, 300]
+    sizes = [draw.choice(most) for _ in range(count)]
     by_epoch = [
         [draw.choice([0.0, 0.1, 1, 1, 7]) for _ in sizes] for _ in range(draw.randint(1, 3))
     ]
     by_epoch = [one if any(one) else [1.0] * count for one in by_epoch]
-    samples = group * draw.randint(1, draw.choice([5, 50, 600]))
+    samples = group * draw.randint(1, draw.choice([2, 5] if run.small else [5, 50, 600]))
     settled = draw.choice([None, len(by_epoch) - 1])
 
     def shares(epoch: int) -> list[float]:
@@ -354,13 +366,15 @@ def _mixed(run: Run, draw: random.Random) -> None:
 
     plan = MixturePlan(sizes, shares, settled, samples, group, run.seed)
     drawn = np.zeros(sum(sizes), np.int64)
-    for epoch in range(draw.randint(1, 5)):
+    epochs = draw.randint(1, 5)
+    for epoch in range(epochs):
         rows = MixedRows(plan, epoch, None)
         one = replace(
             run, n=samples, epoch=epoch, order="sequential", drop_last=False, subset=rows,
             bad=frozenset(), known=frozenset(), group=group,
         )  # fmt: skip
-        found = _changed(one, draw)
+        found = _broken_off(one, draw)
+        _once(one, found, one.drop_last)
         delivered = {number for batch in found for number in batch.numbers}
         sources, _ = plan(epoch, np.arange(samples))
         for batch in found:
@@ -374,9 +388,10 @@ def _mixed(run: Run, draw: random.Random) -> None:
     for first, size in zip(plan.starts.tolist(), sizes, strict=True):
         times = drawn[first : first + size]
         assert times.max() - times.min() <= 1, "a row came again before all had come"
+    return epochs
 
 
-def _planned(run: Run, draw: random.Random) -> None:
+def _planned(run: Run, draw: random.Random) -> int:
     """What a sampler of fastdata's says, once each, however ranks and batches change."""
     weights = np.array([draw.choice([0.0, 0.5, 1, 3, 20]) for _ in range(run.n)])
     weights[draw.randrange(run.n)] = 2
@@ -400,6 +415,7 @@ def _planned(run: Run, draw: random.Random) -> None:
     assert len(set(keys)) == len(keys), "a crop would come twice"
     assert set(wanted) <= set(keys), "a position was lost"
     assert len(keys) - len(wanted) < 7, "more padding than ranks"
+    return 1
 
 
 def _fit(run: Run, taken: Sequence[Sequence[Delivered]]) -> None:
@@ -434,7 +450,7 @@ def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:
     assert len(set(again)) == len(again), "a crop that is repeated would come twice"
 
 
-def _sampled(run: Run, draw: random.Random) -> None:
+def _sampled(run: Run, draw: random.Random) -> int:
     """Torch's samplers: what they say, and a key of its own for each time that they say it."""
     n, size = run.n, draw.choice([1, 2, 3, 7, 16])
     world = draw.choice([1, 2, 3])
@@ -504,3 +520,4 @@ def _sampled(run: Run, draw: random.Random) -> None:
         if not once:
             keys += valid
     assert len(set(keys)) == len(keys), "two ranks would have one crop"
+    return 1

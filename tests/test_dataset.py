@@ -305,6 +305,7 @@ def test_the_public_names() -> None:
         "WeightedSampler",
         "__version__",
         "collate_padded",
+        "collate_patches",
         "fast_collate",
         "stage",
         "unstage",

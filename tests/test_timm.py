@@ -715,7 +715,10 @@ def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"naflex": True}, "ResizeToSequence comes before .* it makes sequences of patches"),
+        (
+            {"naflex": True, "is_training": True},
+            "RandomResizedCropToSequence comes before .* it makes sequences of patches",
+        ),
         ({"crop_border_pixels": 4}, "TrimBorder .* leave out crop_border_pixels"),
     ],
 )

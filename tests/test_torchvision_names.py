@@ -41,8 +41,8 @@ ADDED = {
 
 #: Classes of ours alone.
 OURS = {
-    *("CornerCrop", "FixedSizeCrop", "PadToSize", "ResizeKeepRatio", "Schedule"),
-    *("Transform", "Views"),
+    *("CornerCrop", "FixedSizeCrop", "PadToSize", "ResizeKeepRatio", "ResizeToSequence"),
+    *("Schedule", "Transform", "Views"),
 }
 
 

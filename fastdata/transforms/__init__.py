@@ -52,6 +52,7 @@ from fastdata.transforms.resizes import (
     RandomShortestSize,
     Resize,
     ResizeKeepRatio,
+    ResizeToSequence,
     ScaleJitter,
 )
 from fastdata.transforms.schedule import BySize, Schedule
@@ -109,6 +110,7 @@ __all__ = [
     "RandomZoomOut",
     "Resize",
     "ResizeKeepRatio",
+    "ResizeToSequence",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
     "Schedule",

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms import checks
+from fastdata.transforms import checks, geometry
 from fastdata.transforms.base import Sized, Transform, range_words
 from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
 from fastdata.transforms.reading import Cut, Fixed, Reading
@@ -212,6 +215,59 @@ class ResizeKeepRatio(_Resizing, Sized):
         scale = self.random_scale_prob, *self.random_scale_range, self.random_scale_area
         aspect = self.random_aspect_prob, *self.random_aspect_range
         return "resize_keeping_ratio", (*self.target, self.longest, *scale, *aspect)
+
+
+_Ratio: TypeAlias = Annotated[float | None, checks.optional(checks.number_from(1e-4, 100))]
+
+
+@dataclass(frozen=True)
+class ResizeToSequence(_Resizing):
+    """Resize the image to whole patches, as many as a sequence may have, keeping its ratio.
+
+    Sizes are those of timm (``timm.data.naflex_transforms``, version 1.0) and of SigLIP 2: the
+    largest whose sides are rounded up to patches and that has at most ``max_seq_len`` of them.
+    `fastdata.collate_patches` makes patches of such images.
+
+    Attributes:
+        patch_size: Side of a patch, in pixels.
+        max_seq_len: The most patches of an image.
+        max_ratio: The most that an image is enlarged by, before its sides are rounded up to
+            patches; None: without bound. 1.0 leaves small images small.
+        interpolation: As in :class:`RandomResizedCrop`.
+    """
+
+    patch_size: checks.Whole
+    max_seq_len: checks.Whole = 1024
+    max_ratio: _Ratio = field(default=None, kw_only=True)
+    interpolation: Filters = field(default="bicubic", kw_only=True)
+
+    @property
+    def words(self) -> str:
+        words = f"resize to at most {self.max_seq_len} patches of {self.patch_size} pixels"
+        most = "" if self.max_ratio is None else f", by at most {self.max_ratio:g}"
+        return f"{words} ({' or '.join(self.filters)}){most}"
+
+    @property
+    def draws_geometry(self) -> bool:
+        return len(self.filters) > 1
+
+    @property
+    def is_random(self) -> bool:
+        return self.draws_geometry
+
+    def patches(self, width: npt.ArrayLike, height: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the number of patches of images of these sizes, (N,)."""
+        wide, high = (np.atleast_1d(side).astype(np.int32) for side in (width, height))
+        cuts = geometry.draw((self,), wide, high, np.zeros(len(wide), np.uint64))
+        sides = cuts["size"].astype(np.int64) // self.patch_size
+        counts: npt.NDArray[np.int64] = sides.prod(1)
+        return counts
+
+    def size_after(self, size: Fixed) -> Fixed:
+        return None
+
+    def geometry(self) -> Cut:
+        return "resize_to_sequence", (self.patch_size, self.max_seq_len, self.max_ratio or 100)
 
 
 class _RandomSize(_Resizing):

@@ -19,7 +19,7 @@ from fastdata.transforms.originals import changed, name_in, override
 from fastdata.transforms.outcomes import Conversion, Declined, Found, on_pil, to_tensor
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
-from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio
+from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
 from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
 
 _MODULES = (
@@ -32,13 +32,16 @@ _MODULES = (
 
 #: Why the core leaves some to timm.
 _DECLINED = {
-    "Patchify": Declined("it makes patches of an image", "do it to whole batches"),
+    "Patchify": Declined(
+        "it makes patches of an image",
+        "leave it out, and give the loader collate_fn=fastdata.collate_patches(…)",
+    ),
     "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
     "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
     "ToTensor": Declined("it makes floats from 0 to 255", "use MaybeToTensor"),
     "TrimBorder": Declined("it trims a border of the image", "leave out crop_border_pixels"),
 }
-for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "Resize", "ResizeKeepRatio"):
+for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "ResizeKeepRatio"):
     _DECLINED[f"{_name}ToSequence"] = Declined(
         "it makes sequences of patches, of another length for each image"
     )
@@ -101,6 +104,15 @@ def _keep_ratio(transform: Any) -> Step:
         transform.random_scale_area,
         transform.random_aspect_prob,
         tuple(transform.random_aspect_range),
+    )
+
+
+def _to_sequence(transform: Any) -> Step | Declined:
+    if not transform.divisible_by_patch:
+        return Declined("it leaves parts of patches", "leave divisible_by_patch=False out")
+    about = transform.patch_size, transform.max_seq_len
+    return ResizeToSequence(
+        *about, max_ratio=transform.max_ratio, interpolation=_filters(transform)
     )
 
 
@@ -332,5 +344,6 @@ _TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
     "RandomErasing": _erasing,
     "RandomResizedCropAndInterpolation": on_pil(_resized_crop),
     "ResizeKeepRatio": on_pil(_keep_ratio),
+    "ResizeToSequence": on_pil(_to_sequence),
     "ToNumpy": _to_numpy,
 }

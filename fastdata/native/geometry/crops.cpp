@@ -91,6 +91,22 @@ Size scale_jittered(double width, double height, const Size& target, double fact
   return {std::trunc(w * r), std::trunc(h * r)};
 }
 
+Size sequence_size(double width, double height, double patch, double most, double greatest_ratio) {
+  // timm's search, step for step: another one would round some sizes to other patches.
+  constexpr double kEpsilon = 1e-5;
+  const auto patches = [&](double side, double ratio) {
+    return std::max(std::ceil(side * ratio / patch), 1.0);
+  };
+  double low = kEpsilon / 10, high = 100;
+  while (high - low >= kEpsilon) {
+    const double middle = (low + high) / 2;
+    const bool fits = patches(width, middle) * patches(height, middle) <= most;
+    (fits ? low : high) = middle;
+  }
+  const double ratio = std::min(low, greatest_ratio);
+  return {patch * patches(width, ratio), patch * patches(height, ratio)};
+}
+
 Size resized_shortest(double width, double height, double shortest, double bound) {
   double r = shortest / std::min(width, height);
   if (bound > 0) r = std::min(r, bound / std::max(width, height));

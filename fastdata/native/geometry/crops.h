@@ -60,6 +60,10 @@ struct Size {
 /// height's, and so on; the factor is a tensor there, of single precision. It may be 0.
 Size scale_jittered(double width, double height, const Size& target, double factor);
 
+/// The size after timm's ResizeToSequence, which is that of SigLIP 2: the largest in whole patches
+/// that keeps the ratio and has at most so many patches.
+Size sequence_size(double width, double height, double patch, double most, double greatest_ratio);
+
 /// The size after torchvision's v2 RandomShortestSize. A bound of 0 is none. It may be 0.
 Size resized_shortest(double width, double height, double shortest, double bound);
 

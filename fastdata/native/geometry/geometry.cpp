@@ -22,6 +22,7 @@ constexpr double kMostValue = 1 << 30;
 bool is_any(StepKind kind, size_t value) {
   switch (kind) {
     case StepKind::resize_keeping_ratio:
+    case StepKind::resize_to_sequence:
     case StepKind::resized_crop:
     case StepKind::scale_jitter: return value >= 2;
     case StepKind::iou_crop: return value >= 6;
@@ -187,6 +188,7 @@ void Geometry::Drawing::take_resize(const GeometryStep& step, int number) {
       break;
     }
     case StepKind::resize_keeping_ratio: return resize_keeping_ratio(step, number);
+    case StepKind::resize_to_sequence: size = sequence_size(wide, high, v[0], v[1], v[2]); break;
     case StepKind::resized_crop:
       crop(random_resized_crop(*step.ranges, frame.width, frame.height, key, step.draw));
       break;

@@ -33,6 +33,8 @@ namespace fastdata {
   /* timm's ResizeKeepRatio: width, height; longest; probability of a scale, its range, whether */ \
   /* it is of the area; probability of another ratio, its range; [5, one for a filter at 22] */    \
   S(resize_keeping_ratio, 10)                                                                      \
+  /* timm's ResizeToSequence: side of a patch, most patches; greatest ratio; */                    \
+  S(resize_to_sequence, 3)                                                                         \
   /* RandomResizedCrop: width, height; area from, to; ratio from, to; whether it is drawn in */    \
   /* double precision; [23] */                                                                     \
   S(resized_crop, 7)                                                                               \
