@@ -144,6 +144,23 @@ def _hugging_face(results: Path) -> Values:
     }
 
 
+def _in_place(results: Path) -> Values:
+    result = _read(results / "in-place-speed.json")
+    indexed = _read(results / "indexing.json")
+    wall, processor = _benchmark("in_place").figures(result)
+    return {
+        **result,
+        "machine": _machine(result),
+        "wall": wall,
+        "processor": processor,
+        "rounds": len(result["turns"]["webdataset"]),
+        "indexing": _benchmark("indexing").figures(indexed),
+        "indexing_load": indexed["load"],
+        "workers": indexed["workers"],
+        "opened": len(indexed["open"]),
+    }
+
+
 def _targets(results: Path) -> Values:
     result = _read(results / "targets.json")
     table, *stages = _benchmark("targets").figures(result)
@@ -284,6 +301,7 @@ PAGES: dict[str, Callable[[Path], Values]] = {
     "loading": _loading,
     "pairs": _pairs,
     "hugging-face-speed": _hugging_face,
+    "in-place-speed": _in_place,
     "detection-speed": _targets,
     "fields": _fields,
     "augmentations": _augmentations,

@@ -15,7 +15,7 @@ from jpegs import encode, picture
 
 torch = pytest.importorskip("torch")
 
-from fastdata.benchmarks import fields, kinds, loading, pages  # noqa: E402
+from fastdata.benchmarks import fields, in_place, indexing, kinds, loading, pages  # noqa: E402
 from fastdata.benchmarks.adapters._transforms import random_resized_box  # noqa: E402
 
 from fastdata import ImageDataset  # noqa: E402
@@ -109,9 +109,61 @@ def test_a_dataset_with_holes_reads_as_the_one_it_is_made_from(tmp_path):
         both[1][4096]
 
 
-@pytest.mark.parametrize("name", ["loading", "kinds", "pairs", "fields", "hugging-face-speed"])
+def test_a_small_run_in_place(made_tree, tmp_path):
+    pytest.importorskip("webdataset")
+    root = str(made_tree / "train")
+    arguments = ["--images=24", "--threads=1", "--batch=4", "--batches=2", "--rounds=1"]
+    out = ["--out", str(tmp_path / "in-place-speed.json")]
+    found = CliRunner().invoke(in_place.main, [root, *arguments, *out])
+    assert found.exit_code == 0, found.output
+    result = json.loads((tmp_path / "in-place-speed.json").read_text())
+    assert result["images"] == 24
+    assert [turns[0][0] for turns in result["turns"].values()] == [8, 64, 64]
+
+    out = ["--out", str(tmp_path / "indexing.json"), "--folder", str(tmp_path)]
+    found = CliRunner().invoke(indexing.main, [root, "--shards=3", "--rows=20", *out])
+    assert found.exit_code == 0, found.output
+    indexed = json.loads((tmp_path / "indexing.json").read_text())
+    assert indexed["samples"] == 60 and len(indexed["runs"]) == 1
+
+    page = CliRunner().invoke(pages.main, ["in-place-speed", str(tmp_path)]).output
+    for table in (*in_place.figures(result), indexing.figures(indexed)):
+        assert str(table) in page
+
+
+def test_tars_made_for_benchmarks_read_as_webdataset_reads_them(made_tree, tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    in_place.write(made_tree / "train", 10, tmp_path / "tars", 2)
+    tars = [str(path) for path in sorted((tmp_path / "tars").iterdir())]
+    read = {one["__key__"]: one for one in webdataset.WebDataset(tars, shardshuffle=False)}
+    files = in_place.listing(made_tree / "train")
+    chosen = files[:: len(files) // 10][:10]
+    assert len(read) == 10
+    for number, (path, label) in enumerate(chosen):
+        sample = read[f"{number:09}"]
+        assert sample["jpg"] == Path(path).read_bytes()
+        assert int(sample["cls"]) == json.loads(sample["json"])["label"] == label
+
+
+def test_another_index_is_not_timed(made_tree, tmp_path):
+    pytest.importorskip("webdataset")
+    indexes = []
+    for images in (8, 12):
+        tars = tmp_path / f"tars-{images}"
+        in_place.write(made_tree / "train", images, tars, 1)
+        indexes.append(tmp_path / f"index-{images}")
+        in_place.index(tars, indexes[-1], workers=1)
+    loaders = in_place.Loaders(tars, indexes[1], indexes[0], 4, 1)
+    with pytest.raises(SystemExit, match="packed: other keys or labels; nothing was timed"):
+        loaders.check()
+
+
+@pytest.mark.parametrize(
+    "name", ["loading", "kinds", "pairs", "fields", "hugging-face-speed", "in-place-speed"]
+)
 def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"
-    shutil.copy(results / f"{name}.json", tmp_path)
+    for path in results.glob("*.json"):
+        shutil.copy(path, tmp_path)
     page = CliRunner().invoke(pages.main, [name, str(tmp_path)]).output
     assert page == (REPOSITORY / "docs" / f"{name}.md").read_text()
