@@ -30,7 +30,7 @@ class Residual(nn.Sequential):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the sum."""
-        return images + super().forward(images)  # type: ignore[no-any-return]
+        return images + super().forward(images)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def resnet9(classes: int, width: int) -> nn.Sequential:
@@ -69,7 +69,7 @@ def main(words: list[str] | None = None) -> float:
     torch.manual_seed(c.seed)
     normalize = transforms.Normalize((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))
     augment = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]
-    data = ImageDataset(c.train, transforms.Compose([*augment, normalize]))
+    data = ImageDataset(c.train, transforms.Compose((*augment, normalize)))
     test_data = ImageDataset(c.test, normalize)
     if data.classes != test_data.classes:
         parser.error(f"{c.train} and {c.test} have different classes: pack both from one source")

@@ -59,9 +59,9 @@ class Config:
 def make_loaders(c: Config) -> tuple[Any, Any]:
     """Return the loaders of training and validation: this rank's share, on its device."""
     norm = t.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), dtype=c.dtype)
-    augment = [t.RandomResizedCrop(c.size), t.RandomHorizontalFlip(), t.TrivialAugmentWide()]
-    data = ImageDataset(c.train, t.Compose([*augment, norm, t.RandomErasing(c.erasing)]))
-    val = ImageDataset(c.val, t.Compose([t.Resize(c.val_resize), t.CenterCrop(c.val_size), norm]))
+    augment = (t.RandomResizedCrop(c.size), t.RandomHorizontalFlip(), t.TrivialAugmentWide())
+    data = ImageDataset(c.train, t.Compose((*augment, norm, t.RandomErasing(c.erasing))))
+    val = ImageDataset(c.val, t.Compose((t.Resize(c.val_resize), t.CenterCrop(c.val_size), norm)))
     if val.classes != data.classes:
         sys.exit(f"{c.train} and {c.val} have different classes: pack both from one source")
     mixup = v2.MixUp(alpha=c.mixup, num_classes=len(data.classes))
@@ -85,7 +85,7 @@ class Trainer:
         self.ema = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True).eval()
         norms = [one for one in self.model.parameters() if one.ndim < 2]
         weights = [one for one in self.model.parameters() if one.ndim > 1]
-        groups = [{"params": norms}, {"params": weights, "weight_decay": c.weight_decay}]
+        groups: Any = [{"params": norms}, {"params": weights, "weight_decay": c.weight_decay}]
         self.optimizer = torch.optim.SGD(groups, c.lr, momentum=0.9)
         steps, share = c.epochs * len(self.data), c.warmup / c.epochs
         self.rate = OneCycleLR(self.optimizer, c.lr, steps, None, None, share, "cos", False)
@@ -119,7 +119,7 @@ class Trainer:
         loss = torch.stack(self.losses).mean() / self.ranks
         dist.all_reduce(loss)
         self.losses.clear()
-        self.log("train", loss=loss.item(), lr=self.rate.get_last_lr()[0])
+        self.log("train", loss=loss.item(), lr=float(self.rate.get_last_lr()[0]))
         if not loss.isfinite():
             sys.exit(f"the loss is {loss} by step {self.step}: give a lower --lr")
         state = {name: part.state_dict() for name, part in self.parts.items()}
