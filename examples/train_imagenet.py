@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -51,7 +50,6 @@ class Config:
     ema_every: int = 32  # steps
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
     dtype: str = "bfloat16"  # of images and mixed precision; float32 for none
-    compile: int = 0  # 1 for torch.compile
     seed: int = 0
     save_every: int = 1000  # steps; each save prints a line, too
 
@@ -63,7 +61,7 @@ def make_loaders(c: Config) -> tuple[Any, Any]:
     data = ImageDataset(c.train, t.Compose((*augment, norm, t.RandomErasing(c.erasing))))
     val = ImageDataset(c.val, t.Compose((t.Resize(c.val_resize), t.CenterCrop(c.val_size), norm)))
     if val.classes != data.classes:
-        sys.exit(f"{c.train} and {c.val} have different classes: pack both from one source")
+        raise SystemExit(f"{c.train} and {c.val} have different classes: pack both from one source")
     mixup = v2.MixUp(alpha=c.mixup, num_classes=len(data.classes))
     cutmix = v2.CutMix(alpha=c.cutmix, num_classes=len(data.classes))
     mix: Any = {"batch_transform": v2.RandomChoice([mixup, cutmix]), "drop_last": True}
@@ -90,14 +88,16 @@ class Trainer:
         steps, share = c.epochs * len(self.data), c.warmup / c.epochs
         self.rate = OneCycleLR(self.optimizer, c.lr, steps, None, None, share, "cos", False)
         # Each rank has its own running means; training uses none, validation the first rank's.
-        ddp = DistributedDataParallel(self.model, broadcast_buffers=False)
-        self.wrapped: Any = torch.compile(ddp, disable=not c.compile)
+        self.wrapped = DistributedDataParallel(self.model, broadcast_buffers=False)
         self.parts: dict[str, Any] = {"model": self.model, "ema": self.ema, "rate": self.rate}
         self.parts |= {"optimizer": self.optimizer, "data": self.data}
         self.step, self.validated, self.told, self.losses = 0, True, False, list[torch.Tensor]()
+        self.options = asdict(c) | {"ranks": self.ranks, "train": "", "val": "", "out": ""}
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))
         if os.path.exists(f"{c.out}/checkpoint.pt"):
             state = torch.load(f"{c.out}/checkpoint.pt", c.device, weights_only=True)
+            if state["options"] != self.options:
+                raise SystemExit(f"{c.out}: give its options or another --out: {state['options']}")
             for name, part in self.parts.items():
                 part.load_state_dict(state[name])
             self.step, self.validated = state["step"], state["validated"]
@@ -121,9 +121,9 @@ class Trainer:
         self.losses.clear()
         self.log("train", loss=loss.item(), lr=float(self.rate.get_last_lr()[0]))
         if not loss.isfinite():
-            sys.exit(f"the loss is {loss} by step {self.step}: give a lower --lr")
+            raise SystemExit(f"step {self.step}: the loss is {loss}; start over with a lower --lr")
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        state |= {"step": self.step, "validated": self.validated, "config": asdict(self.c)}
+        state |= {"step": self.step, "validated": self.validated, "options": self.options}
         if self.rank == 0:
             os.makedirs(self.c.out, exist_ok=True)
             with open(f"{self.c.out}/checkpoint.partial", "wb") as file:
@@ -197,4 +197,4 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -190,6 +190,15 @@ def test_a_failed_write_keeps_the_checkpoint_before(runs: Runs) -> None:
     assert runs.checkpoint("out")["step"] == 4
 
 
+def test_it_resumes_with_the_same_options_alone(runs: Runs) -> None:
+    """Another rate or number of ranks would follow a schedule that was made for these."""
+    assert runs.run("out", accident="0:train:1:15")[0] == [143, 143]
+    for options, ranks in (["--lr", "0.2"], 2), ([], 1):
+        statuses, said = runs.run("out", *options, ranks=ranks)
+        assert statuses == [1] * ranks and "'lr': 0.1" in said and "'ranks': 2" in said
+        assert runs.checkpoint("out")["step"] == 1
+
+
 def test_datasets_of_different_classes_are_refused(data: dict[str, Path], runs: Runs) -> None:
     from fastdata.converters import ImageFolder, pack
 
@@ -254,10 +263,8 @@ def test_the_batch_script_runs_torchrun_on_each_node(runs: Runs) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-# torch's own compiler still imports it.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
-def test_on_a_gpu_all_switches_learn(runs: Runs) -> None:
-    options = ["--device", "cuda", "--dtype", "bfloat16", "--compile", "1"]
+def test_it_learns_on_a_gpu(runs: Runs) -> None:
+    options = ["--device", "cuda", "--dtype", "bfloat16"]
     statuses, said = runs.run("out", *options, "--epochs", "8", "--lr", "1", ranks=1)
     assert statuses == [0], said
     assert scores(said)[80]["top1"] > 0.6
