@@ -1,4 +1,4 @@
-"""Models of the tests of the training script: ``--model training_models:tiny``."""
+"""Models of the tests of the training script: ``--model tiny``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from typing import Any
 
 import torch
 from torch import nn
+from torchvision_stub import import_torchvision
 
-#: What befalls a rank: "RANK:CALL:WHAT", WHAT a signal's number or "nan"; calls count from 1.
+#: What befalls a rank: "RANK:PHASE:CALL:WHAT", PHASE "train", "val" or "save", WHAT a signal's
+#: number or "nan"; calls of a phase count from 1.
 ACCIDENT = "FASTDATA_TEST_ACCIDENT"
+
+
+def strike(phase: str, call: int) -> bool:
+    """Send this process its signal if the call is that of the accident; return whether it is."""
+    words = os.environ.get(ACCIDENT, "").rpartition(":")
+    if words[0] != f"{os.environ.get('RANK')}:{phase}:{call}":
+        return False
+    if words[2] != "nan":
+        os.kill(os.getpid(), int(words[2]))
+    return True
 
 
 class Tiny(nn.Sequential):
     """Two convolutions: learns colours in a few steps.
 
     Attributes:
-        seen: Shape and dtype of the images of each call in training, and of what came out.
+        seen: The images of each call in training, and what came out.
+        evaluated: Calls outside training.
     """
 
     def __init__(self, classes: int, dropout: float, norm: bool) -> None:
@@ -33,18 +46,26 @@ class Tiny(nn.Sequential):
             nn.Linear(16, classes),
         )
         self.seen: list[Any] = []
+        self.evaluated = 0
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = super().forward(images)
-        if self.training and not torch.compiler.is_compiling():
+        if self.training:
             self.seen.append((images, logits))
-            rank, call, what = os.environ.get(ACCIDENT, "-1:0:nan").split(":")
-            if (os.environ.get("RANK", "0"), len(self.seen)) == (rank, int(call)):
-                if what == "nan":
-                    return logits * float("nan")
-                os.kill(os.getpid(), int(what))
+            if strike("train", len(self.seen)) and os.environ[ACCIDENT].endswith("nan"):
+                return logits * float("nan")
+        else:
+            self.evaluated += 1
+            strike("val", self.evaluated)
         return logits
 
 
-def tiny(num_classes: int, dropout: float = 0.0, norm: bool = True) -> nn.Module:
+def tiny(num_classes: int, dropout: float = 0.2, norm: bool = True) -> nn.Module:
     return Tiny(num_classes, dropout, norm)
+
+
+def register() -> None:
+    """Make it a model of torchvision's, by the name of ``tiny``."""
+    models = import_torchvision().models
+    if "tiny" not in models.list_models():
+        models._api.register_model()(tiny)

@@ -14,7 +14,7 @@ import training_models
 
 _CONTEXT: Any = multiprocessing.get_context("forkserver")
 # The last of these is what an optimizer imports when it is made.
-_CONTEXT.set_forkserver_preload(["fastdata.examples.train_imagenet", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["training_models", "torch._dynamo"])
 
 
 def _run(environ: dict[str, str], arguments: list[str], output: Path) -> None:
@@ -25,10 +25,21 @@ def _run(environ: dict[str, str], arguments: list[str], output: Path) -> None:
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
     import torch
+
+    training_models.register()
     from fastdata.examples import train_imagenet
 
     torch.set_num_threads(1)
-    sys.exit(128 + 15 if train_imagenet.main(arguments)["terminated"] else 0)
+    saves, fsync = 0, os.fsync
+
+    def strike_and_sync(file: Any) -> None:
+        nonlocal saves
+        saves += 1
+        training_models.strike("save", saves)
+        fsync(file)
+
+    os.fsync = strike_and_sync  # a checkpoint is half done: the old one is still under its name
+    sys.exit(train_imagenet.main(arguments))
 
 
 def run(
@@ -51,10 +62,11 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     processes = []
     for rank in range(ranks):
-        environ = {"RANK": str(rank), "LOCAL_RANK": str(rank), "CUDA_VISIBLE_DEVICES": ""}
+        environ = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environ |= {} if "cuda" in arguments else {"CUDA_VISIBLE_DEVICES": ""}
         environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environ |= {"OMP_NUM_THREADS": "1", training_models.ACCIDENT: accident or "-1:0:nan"}
+        environ |= {"OMP_NUM_THREADS": "1", training_models.ACCIDENT: accident}
         output = folder / f"rank-{rank}.txt"
         processes.append(_CONTEXT.Process(target=_run, args=(environ, [*arguments], output)))
     try:
