@@ -7,6 +7,7 @@ fed by `fastdata.dali.DALILoader`.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ def _lacks_nvimagecodec(device: torch.device) -> str:
 
 
 def _nvimagecodec(device: torch.device, threads: int) -> Decode:
-    from nvidia import nvimgcodec
+    nvimgcodec: Any = importlib.import_module("nvidia.nvimgcodec")
 
     where: dict[str, Any] = {"device_id": device.index or 0}
     if device.type == "cpu":

@@ -135,14 +135,15 @@ class Training:
         tv, recipe, size = fastdata.transforms, RECIPES[workload.recipe], workload.size
         steps = [*crop(tv, "train", size), *recipe.steps(tv)]
         floats = [*steps, tv.Normalize(MEAN, STD, dtype="bfloat16"), *recipe.last(tv)]
-        self._plain = ImageDataset(dataset, transform=tv.Compose(steps))
-        self._floats = ImageDataset(dataset, transform=tv.Compose(floats))
+        self._plain = ImageDataset(dataset, transform=tv.Compose((*steps,)))
+        self._floats = ImageDataset(dataset, transform=tv.Compose((*floats,)))
         self.samples = len(self._plain)
         if self.samples < batch:
             raise click.UsageError(f"{dataset} has {self.samples} samples: use a lower --batch")
         self.tree, self._device, self._batch = tree, device, batch
         classes = len(self._plain.classes)
-        self._model = workload.make(classes).to(device)
+        network: Any = workload.make(classes)
+        self._model = network.to(device)
         self._model.to(memory_format=torch.channels_last)
         self._compiled: Any = torch.compile(self._model) if device.type == "cuda" else self._model
         self._optimiser = torch.optim.SGD(self._model.parameters(), 0.01, momentum=0.9)
@@ -482,7 +483,7 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-class Names(click.ParamType):
+class Names(click.ParamType):  # type: ignore[type-arg]
     """Names of workloads, separated by commas."""
 
     name = "names"
@@ -558,12 +559,13 @@ def main(
                 shown = traced(training, max(threads), kept)
         result["settings"]["samples"] = training.samples
         turns, missing = measure(training, threads, workers, seconds, rounds)
-        result["workloads"][name] = found = {
+        found: dict[str, Any] = {
             "title": training.workload.title,
             "traces": shown,
             "missing": missing,
             "turns": turns,
         }
+        result["workloads"][name] = found
         save(result, out_path)  # a campaign takes hours
         for table in figures(found):
             table.show()

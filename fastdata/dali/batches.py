@@ -300,7 +300,7 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
 def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the begin and end of each stretch of marked places."""
     edges = np.flatnonzero(np.diff(marked, prepend=False, append=False))
-    yield from edges.reshape(-1, 2).tolist()
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

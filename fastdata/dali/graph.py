@@ -5,6 +5,7 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import io
 from collections.abc import Mapping
@@ -183,10 +184,9 @@ class Graph:
 
 def decoder_arguments() -> set[str]:
     """Return the arguments that a user may give DALI's decoders, whole images' and regions'."""
-    from nvidia.dali.backend import GetSchema
-
+    get_schema = importlib.import_module("nvidia.dali.backend").GetSchema
     decoders = ("decoders__Image", "decoders__ImageSlice")
-    first, second = (set(GetSchema(name).GetArgumentNames()) for name in decoders)
+    first, second = (set(get_schema(name).GetArgumentNames()) for name in decoders)
     return (first & second) - _GIVEN
 
 
