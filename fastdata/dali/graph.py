@@ -5,6 +5,7 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import io
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # Side, in pixels, of the image that fills a new pipeline. A full one takes and gives one batch at
 # a time.
 _SIDE = 8
+
+#: Arguments of decoders that decide what a batch is.
+_GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
 
 #: nvImageCodec's packages, one for each version of CUDA.
 _NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
@@ -176,6 +180,14 @@ class Graph:
             output_layout="HWC" if output.channels_last else "CHW",
             **cut,
         )
+
+
+def decoder_arguments() -> set[str]:
+    """Return the arguments that a user may give DALI's decoders, whole images' and regions'."""
+    get_schema = importlib.import_module("nvidia.dali.backend").GetSchema
+    decoders = ("decoders__Image", "decoders__ImageSlice")
+    first, second = (set(get_schema(name).GetArgumentNames()) for name in decoders)
+    return (first & second) - _GIVEN
 
 
 def _resizes(program: Program) -> bool:
