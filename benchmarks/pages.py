@@ -186,18 +186,28 @@ def _scale(results: Path) -> Values:
 
 def _training(results: Path) -> Values:
     result = _read(results / "training.json")
-    fed, alone = _benchmark("training").figures(result)
+    settings, date = result["settings"], result["date"][:10]
+    commit = f" at commit {result['commit']}" if result["commit"] else ""
     return {
         "machine": _machine(result, result["machine"]["gpu"]),
-        "fed": fed,
-        "alone": alone,
-        "rounds": len(result["turns"]["step"]["0"]),
-        "steps": result["settings"]["steps"],
-        "images": result["settings"]["samples"],
+        "when": f"Measured on {date}{commit}.",
+        "workloads": "\n".join(map(_workload, result["workloads"].values())),
+        "rounds": settings["rounds"],
+        "seconds": settings["seconds"],
+        "batch": settings["batch"],
+        "images": settings["samples"],
         "about": result["about"],
-        "most": max(map(int, result["turns"]["fastdata"])),
-        **result["trace"],
     }
+
+
+def _workload(found: dict[str, Any]) -> str:
+    """Return the part on one network: its tables, its trace, and who is missing."""
+    parts = [f"## {table.title}\n\n{table}" for table in _benchmark("training").figures(found)]
+    if trace := found["traces"].get("fastdata"):
+        most = max(map(int, found["turns"]["fastdata"]))
+        parts.append(_fill("training-trace", {"most": most, **trace}))
+    parts += [f"Not measured: {name} ({why}).\n" for name, why in found["missing"].items()]
+    return "\n".join(parts)
 
 
 def _augmentations(results: Path) -> Values:

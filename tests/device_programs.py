@@ -317,9 +317,20 @@ def held_up(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 
 def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A batch that is asked for during a capture: an error, which costs no batch and no graph."""
-    iterator = iter(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", static=True))
+    """A batch that is asked for, and iterators that end, during a capture: it goes on.
+
+    An error costs no batch and no graph, and nothing is lost or kept of an iterator that ends.
+    """
+    source = Numbered(gpus, rng, pin=True)
+    iterator: Any = iter(DeviceLoader(source, "cuda", static=True))
+    ended = Closing(gpus, rng, pin=True)
+    others: list[Any] = [iter(DeviceLoader(ended, "cuda", prefetch=3)) for _ in range(3)]
+    for other in others:
+        for _ in range(2):
+            next(other)
+    del other
     pixels, _ = next(iterator)
+    waiting = iter(DeviceLoader(images_on_host(), "cuda"))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         more = pixels * 2
@@ -327,11 +338,44 @@ def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
             next(iterator)
         except UsageError as error:
             assert "captured" in str(error)
+        assert not waiting.ready()  # type: ignore[attr-defined]
+        others.pop().close()
+        others.clear()
+        gc.collect(0)
+        assert not ended.closed, "a copy may still read what a loader frees"
     for number in range(1, COUNT):
         assert next(iterator)[0] is pixels
         graph.replay()
         assert (more.cpu() == 2 * number).all()
     assert next(iterator, None) is None
+    assert ended.closed == 3
+    torch.accelerator.synchronize()
+    assert not gpus.faults, gpus.faults
+
+
+def images_on_host() -> Any:
+    """A loader that has yet to take page-locked memory for its first batch."""
+    return DataLoader(native_images(), 9, num_workers=1, pin_memory=True)
+
+
+class Closing(Numbered):
+    """Batches of iterators that free their memory when they are closed."""
+
+    closed = 0
+
+    def __iter__(self) -> Any:
+        return _Closing(self, super().__iter__())
+
+
+class _Closing(Iterator[Any]):
+    def __init__(self, source: Closing, batches: Iterator[Any]) -> None:
+        self.source, self.batches = source, batches
+
+    def __next__(self) -> Any:
+        return next(self.batches)
+
+    def close(self) -> None:
+        self.source.closed += 1
 
 
 def fork(gpus: simgpu.GPUs, rng: random.Random) -> None:

@@ -111,10 +111,10 @@ MUTANTS = {
         {"streams": 3},
     ),
     "memory of batches that nobody wants is free while they are written": Mutant(
-        delivery.DeviceIterator,
-        "close",
-        "self._transfer.close()",
-        "[self._transfer._slots.clear() for _ in '1' if self._sent]",
+        delivery,
+        "_end",
+        "transfer.close()",
+        "[transfer._slots.clear() for _ in '1' if sent]",
         programs.passes,
         {"leave": 0.3, "prefetch": 3},
     ),
@@ -151,9 +151,9 @@ MUTANTS = {
         transfer.Arrival, "take", "with on_device(device):", "if True:", programs.native
     ),
     "the current device gets a context from an event that ends": Mutant(
-        delivery.DeviceIterator,
-        "close",
-        "with self._transfer.here():",
+        delivery,
+        "_end",
+        "with transfer.here():",
         "if True:",
         programs.native,
     ),
@@ -201,8 +201,21 @@ MUTANTS = {
     "a batch is taken in a capture": Mutant(
         delivery.DeviceIterator,
         "__next__",
-        "if self._on_cuda and",
-        "if False and",
+        "if self._capturing():",
+        "if False:",
+        programs.capture,
+    ),
+    "decoding goes on in a capture": Mutant(
+        delivery.DeviceIterator, "ready", "if self._capturing():", "if False:", programs.capture
+    ),
+    "an iterator that ends in a capture looks at its copies": Mutant(
+        delivery.DeviceIterator, "close", "if self._capturing():", "if False:", programs.capture
+    ),
+    "an iterator that ended in a capture frees what is copied": Mutant(
+        delivery,
+        "_end_late",
+        "_end(*left)",
+        "pass",
         programs.capture,
     ),
     "a fork frees what is its parent's": Mutant(

@@ -149,7 +149,7 @@ class Batch:
     def clear(self, slots: list[int]) -> None:
         """Make the pixels of bad samples zeros."""
         for view in self.views:
-            view.memory.array[slots] = 0
+            view.memory.clear(slots)
         for part in self.further.values():
             part.clear(slots)
 

@@ -29,13 +29,19 @@ class BatchMemory(NamedTuple):
     tensor: Any
     array: Any
 
+    # Slot by slot: a list of slots would be copied to the GPU, from memory that is not page-locked.
+
+    def clear(self, slots: list[int]) -> None:
+        """Make the images of some slots zeros."""
+        for slot in slots:
+            self.array[slot][...] = 0
+
     def patch(self, other: BatchMemory, to: list[int], good: list[int]) -> None:
         """Take the images at places ``good`` of another batch for the slots ``to``."""
-        if isinstance(self.array, list):
-            for slot, at in zip(to, good, strict=True):
-                self.tensor[slot], self.array[slot] = other.tensor[at], other.array[at]
-        else:
-            self.array[to] = other.array[good]
+        for slot, at in zip(to, good, strict=True):
+            if isinstance(self.array, list):
+                self.tensor[slot] = other.tensor[at]
+            self.array[slot] = other.array[at]
 
 
 class BufferPool:

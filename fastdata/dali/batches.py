@@ -7,7 +7,7 @@ colours than Pillow. So it gets only images that it decodes to Pillow's colours.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,6 +33,9 @@ _BESIDES = [ENCODINGS.index(name) for name in ("jpeg-progressive", "png")]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
+#: Memory of views whose samples DALI decodes into its own.
+_NO_MEMORY = BatchMemory(None, None)
+
 # PNG's colour types grey, RGB, palette, and RGB with alpha.
 _PNG_COLOURS = (0, 2, 3, 6)
 
@@ -68,6 +71,7 @@ class DALIPipeline(Pipeline):
     def __init__(self, runner: Runner, device: torch.device, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._runner, self._device = runner, device
+        self._on_gpu = device.type == "cuda"
         self._warned = False
 
     def _new_batch(self, planned: Planned, key: int) -> Batch:
@@ -76,8 +80,9 @@ class DALIPipeline(Pipeline):
     def _decode(self, batch: Batch) -> None:
         assert isinstance(batch, DALIBatch)
         drawn, slow = self._draw(batch)
-        for number, cuts in enumerate(drawn):
-            batch.views.append(View(self._memory(batch, number), cuts))
+        batch.views = [View(_NO_MEMORY, cuts) for cuts in drawn]
+        if not self._on_gpu:
+            self._allocate(batch)
         skip = slow | ~_may_be_for_dali(batch.gathered, self._source.capabilities.seek_points)
         for cuts in drawn:
             skip |= (cuts["padding"] > 0) | (cuts["flip"] & 2 > 0)
@@ -130,6 +135,8 @@ class DALIPipeline(Pipeline):
 
     def _decode_ourselves(self, batch: DALIBatch, slots: Sequence[int]) -> None:
         """Decode samples natively, or by Pillow those that the core is known to decline."""
+        if len(slots):
+            self._allocate(batch)
         skip = np.ones(len(batch.planned.indices), np.bool_)
         skip[slots] = batch.pillow[slots]
         if np.count_nonzero(skip) < len(skip):
@@ -137,6 +144,12 @@ class DALIPipeline(Pipeline):
         for slot in slots:
             if skip[slot] and slot not in batch.failed:
                 self._decode_alone(batch, slot)
+
+    def _allocate(self, batch: Batch) -> None:
+        """Give a batch memory on the host, unless it has it."""
+        for number, view in enumerate(batch.views):
+            if view.memory is _NO_MEMORY:
+                view.memory = self._memory(batch, number)
 
     def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
         assert isinstance(batch, DALIBatch)
@@ -151,8 +164,7 @@ class DALIPipeline(Pipeline):
         """Wait for DALI's part of a batch, and join both parts."""
         run, begun = batch.run, time.perf_counter()
         if run is not None:
-            on_gpu = self._device.type == "cuda"
-            stream = torch.cuda.current_stream(self._device) if on_gpu else None
+            stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
             self._runner.finish(run, stream)
             if run.error is not None:
                 self._warn(run.error)
@@ -164,8 +176,8 @@ class DALIPipeline(Pipeline):
         for number, view in enumerate(batch.views):
             pixels = None if run is None or run.pixels is None else run.pixels[number]
             slots = np.empty(0, np.int64) if run is None else run.slots
-            if self._device.type == "cuda":
-                view.memory = self._join_on_gpu(number, view.memory, slots, pixels)
+            if self._on_gpu:
+                view.memory = self._join_on_gpu(number, view.memory, slots, pixels, len(view.cuts))
             elif pixels is not None:
                 self._join(number, view.memory, slots, pixels)
         batch.run = None
@@ -186,13 +198,16 @@ class DALIPipeline(Pipeline):
         super()._count(batch, decoded, decoder)
 
     def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            warn(
-                "DALI failed for a batch, which fastdata has decoded in its place, as it will "
-                f"others of this epoch: {reason[0]}"
-            )
+        if self._warned:
+            return
+        self._warned = True
+        if self._runner.broken is None:
+            what = "DALI failed for a batch, which fastdata has decoded in its place, as it will "
+            what += "others of this epoch"
+        else:
+            what = "DALI cannot build its pipeline, so fastdata decodes this epoch natively"
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        warn(f"{what}: {reason[0]}")
 
     def _join(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
@@ -205,21 +220,33 @@ class DALIPipeline(Pipeline):
         rows[slots] = _bfloat16(found) if output.dtype == "bfloat16" else found
 
     def _join_on_gpu(
-        self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
+        self,
+        number: int,
+        memory: BatchMemory,
+        slots: npt.NDArray[np.int64],
+        pixels: Any,
+        count: int,
     ) -> BatchMemory:
-        """Return a view on the GPU: DALI's own memory if it decoded all of it."""
+        """Return a view of ``count`` samples on the GPU: DALI's own memory if it decoded all."""
         output = self._settings.recipe.programs[number].output
         found = None
         if pixels is not None:
             found = torch.from_dlpack(pixels)  # type: ignore[attr-defined]
             found = found.to(getattr(torch, output.dtype))
-        if found is not None and len(found) == len(memory.tensor):
-            tensor = found.permute(0, 3, 1, 2) if output.channels_last else found
+        if found is not None and len(found) == count:
+            rows = found
         else:
-            tensor = memory.tensor.to(self._device, non_blocking=True)
-            rows = tensor.permute(0, 2, 3, 1) if output.channels_last else tensor
+            host = memory.tensor.permute(0, 2, 3, 1) if output.channels_last else memory.tensor
+            rows = torch.empty_like(host, device=self._device)
+            ours = np.ones(count, np.bool_)
             if found is not None:
-                rows[torch.from_numpy(slots).to(self._device)] = found
+                # Pinned: from other memory, the copy would wait for the stream, and so for DALI.
+                there = torch.from_numpy(slots).pin_memory().to(self._device, non_blocking=True)
+                rows[there] = found
+                ours[slots] = False
+            for begin, end in _stretches(ours):
+                rows[begin:end].copy_(host[begin:end], non_blocking=True)
+        tensor = rows.permute(0, 3, 1, 2) if output.channels_last else rows
         # Its array is a tensor, too: blanking a bad sample's pixels writes to either.
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
@@ -268,6 +295,12 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         return False
     said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     return said == size and head[24] == 8 and head[25] in _PNG_COLOURS
+
+
+def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield the begin and end of each stretch of marked places."""
+    edges = np.flatnonzero(np.diff(marked, prepend=False, append=False))
+    yield from edges.reshape(-1, 2).tolist()
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # a time.
 _SIDE = 8
 
+#: Arguments of decoders that decide what a batch is.
+_GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
+
 #: nvImageCodec's packages, one for each version of CUDA.
 _NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
@@ -176,6 +179,15 @@ class Graph:
             output_layout="HWC" if output.channels_last else "CHW",
             **cut,
         )
+
+
+def decoder_arguments() -> set[str]:
+    """Return the arguments that a user may give DALI's decoders, whole images' and regions'."""
+    from nvidia.dali.backend import GetSchema
+
+    decoders = ("decoders__Image", "decoders__ImageSlice")
+    first, second = (set(GetSchema(name).GetArgumentNames()) for name in decoders)
+    return (first & second) - _GIVEN
 
 
 def _resizes(program: Program) -> bool:

@@ -12,7 +12,7 @@ import torch
 from fastdata.batches.images import Images
 from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
-from fastdata.dali.graph import Graph
+from fastdata.dali.graph import Graph, decoder_arguments
 from fastdata.dali.runner import Runner
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
@@ -90,6 +90,11 @@ class DALILoader(DataLoader[T]):
             raise UsageError(
                 f"{given} is for decoding on a GPU, but device is {str(device)!r}",
                 'Leave it out, or give device="cuda".',
+            )
+        if unknown := sorted(decoding.keys() - decoder_arguments()):
+            raise UsageError(
+                f"decoder_options: DALI's decoder has no {', '.join(unknown)}",
+                f"Give some of {', '.join(sorted(decoder_arguments()))}.",
             )
         self._decoding = decoding
         # Frameworks rebuild loaders from these attributes.
@@ -197,7 +202,7 @@ class _DALIPath(NativePath):
 
     def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
         runner = self._runner
-        if runner is None or not runner.alive:
+        if runner is None or not runner.alive or runner.broken is not None:
             runner = Runner(self._graph, self._batch_size)
         if self._config.persistent_workers:
             self._runner = runner

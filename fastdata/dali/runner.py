@@ -1,8 +1,9 @@
 """A DALI pipeline, fed and emptied in the order of batches, without Python threads.
 
 DALI decodes in its own threads: feeding the pipeline returns at once, and taking its oldest batch
-waits for it. One image that DALI cannot decode ends the pipeline with all batches under way. Then
-fastdata decodes that batch, and a new pipeline the later ones.
+waits for it. One batch that DALI cannot take or decode ends the pipeline with all batches under
+way. Then fastdata decodes that batch, and a new pipeline the later ones. If DALI cannot build a
+pipeline, fastdata decodes all batches.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Run:
         samples: Their bytes; empty once DALI is done with them.
         cuts: Geometry of the batch, for each view.
         pixels: One DALI tensor per view, once it is done.
-        error: Why DALI could not decode them.
+        error: Why DALI cannot decode them.
         cancelled: Whether they are no longer needed.
     """
 
@@ -52,9 +53,13 @@ class Runner:
     Args:
         graph: Builder of pipelines.
         batch_size: Most samples in a batch, if known.
+
+    Attributes:
+        broken: Why DALI cannot build a pipeline; None if it can, as far as is known.
     """
 
     def __init__(self, graph: Graph, batch_size: int) -> None:
+        self.broken: Exception | None = None
         self._graph = graph
         self._batch_size = batch_size
         self._pipeline: Any = None
@@ -76,36 +81,35 @@ class Runner:
         return self._process == os.getpid()
 
     def begin(self, run: Run) -> None:
-        """Queue a run; it begins when the pipeline has room.
-
-        Raises:
-            RuntimeError: DALI does not work here.
-        """
+        """Queue a run; it begins when the pipeline has room."""
         with self.lock:
             self._queue.append(run)
             self._fill()
 
     def finish(self, run: Run, stream: Any = None) -> None:
-        """Wait until a run has its pixels, or an error.
+        """Wait until a run has its pixels, or an error, or is cancelled.
 
         Args:
             run: The run.
             stream: The CUDA stream that uses the pixels; None on the CPU. DALI reuses their memory
                 after the work that was queued on that stream before they were dropped.
-
-        Raises:
-            RuntimeError: DALI does not work here.
         """
         with self.lock:
-            while run.pixels is None and run.error is None:
+            while run.pixels is None and run.error is None and not run.cancelled:
                 self._take(stream)
 
     def close(self) -> None:
         """End the pipeline and all runs under way."""
         if self.alive:
             with self.lock:
+                for run in self._queue:
+                    run.cancelled = True
                 self._queue.clear()
-                self._pipeline, self._fed = None, 0
+                self._drop_pipeline()
+
+    def _drop_pipeline(self) -> None:
+        """End the pipeline; the next one is fed the runs that are under way."""
+        self._pipeline, self._fed = None, 0
 
     def _fill(self) -> None:
         """Feed the pipeline up to its depth."""
@@ -118,24 +122,35 @@ class Runner:
                 if self._fed:
                     return  # a larger pipeline, once this one is empty
                 self._batch_size, self._pipeline = len(run.slots), None
-            try:
-                if self._pipeline is None:
-                    if _ENDING.is_set():
-                        raise SystemExit  # ends a daemon thread without a traceback
-                    self._pipeline = self._graph.build(self._batch_size)
-                self._graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
-                self._pipeline.schedule_run()
-            except Exception as error:
-                for waiting in self._queue:
-                    waiting.error = error
-                self.close()
-                message = f"DALI's pipeline cannot be built or run: {error}"
-                raise RuntimeError(message) from error
-            self._fed += 1
+            error = self.broken or self._feed(run)
+            if error is None:
+                self._fed += 1
+            else:
+                run.error, run.samples = error, []
+                del self._queue[self._fed]
+                self._drop_pipeline()
+
+    def _feed(self, run: Run) -> Exception | None:
+        """Feed a run to the pipeline, which is built if there is none; return any error."""
+        try:
+            if self._pipeline is None:
+                if _ENDING.is_set():
+                    raise SystemExit  # ends a daemon thread without a traceback
+                self._pipeline = self._graph.build(self._batch_size)
+            self._graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
+            self._pipeline.schedule_run()
+        except Exception as error:
+            kept = error.with_traceback(None)  # its frames would keep the samples
+            if self._pipeline is None:
+                self.broken = kept  # building takes long: do not try it for every batch
+            return kept
+        return None
 
     def _take(self, stream: Any) -> None:
-        """Wait for the oldest run."""
+        """Wait for the oldest run that DALI has taken, if there is one."""
         self._fill()
+        if not self._fed:
+            return
         run = self._queue.popleft()
         self._fed -= 1
         try:
@@ -144,7 +159,7 @@ class Runner:
             run.pixels = [found.as_tensor() for found in self._pipeline.outputs(**where)]
         except Exception as error:
             run.error = error
-            self._pipeline, self._fed = None, 0
+            self._drop_pipeline()
         run.samples = []
         self._fill()
 

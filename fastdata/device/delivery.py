@@ -116,6 +116,29 @@ def cannot_pickle() -> TypeError:
 _OF_PARENT: list[Any] = []
 
 
+#: Batches, transfer and loader of iterators that ended while a CUDA graph was captured. Asking
+#: whether a copy has ended would break the capture.
+_OF_CAPTURE: list[tuple[deque[_Sent], Transfer, Any]] = []
+
+
+def _end_late() -> None:
+    """End what was left during a capture, which is over."""
+    while True:
+        try:
+            left = _OF_CAPTURE.pop()
+        except IndexError:
+            return
+        _end(*left)
+
+
+def _end(sent: deque[_Sent], transfer: Transfer, close_loader: Any) -> None:
+    with transfer.here():
+        transfer.close()  # first: copies may still write to unused batches
+        sent.clear()
+    if callable(close_loader):
+        close_loader()
+
+
 @dataclass(frozen=True)
 class _Sent:
     """Batch under way, or the error in its place."""
@@ -178,12 +201,14 @@ class DeviceIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if os.getpid() != self._process:
             raise after_fork()
-        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+        if self._capturing():
             raise UsageError(
                 "cannot take a batch while a CUDA graph is captured",
                 "Take it before, and capture only its use: DeviceLoader(static=True) puts "
                 "every batch into the same memory.",
             )
+        if self._on_cuda:
+            _end_late()
         with self._taking:
             batch = self._next()
             drawing = self._tracker.drawing()
@@ -193,8 +218,17 @@ class DeviceIterator(Iterator[Any]):
         return batch if self._static is None else self._static.place(batch)
 
     def ready(self) -> bool:
-        """Return whether ``next`` would return at once; let decoding proceed meanwhile."""
+        """Return whether ``next`` would return at once; let decoding proceed meanwhile.
+
+        False while a CUDA graph is captured: decoding may need page-locked memory.
+        """
+        if self._capturing():
+            return False
         return bool(self._sent) or self._ready is None or self._ready()
+
+    def _capturing(self) -> bool:
+        """Return whether a CUDA graph is captured on this thread's stream."""
+        return self._on_cuda and torch.cuda.is_current_stream_capturing()
 
     def _next(self) -> Any:
         if self._closed:
@@ -254,7 +288,8 @@ class DeviceIterator(Iterator[Any]):
     def close(self) -> None:
         """End the pass: close the loader's iterator and wait for copies under way.
 
-        If another thread is taking a batch, wait for it; its iteration ends, too.
+        If another thread is taking a batch, wait for it; its iteration ends, too. While a CUDA
+        graph is captured, it does not wait: the next batch that any iterator gives does.
         """
         if getattr(self, "_closed", True):
             return
@@ -264,16 +299,16 @@ class DeviceIterator(Iterator[Any]):
             _OF_PARENT.append((self._sent, self._transfer))
             self._close_batches()
             return
+        if self._capturing():
+            _OF_CAPTURE.append((self._sent, self._transfer, self._close_loader))
+            return
         if not self._taking.acquire(blocking=False):
             # Closing wakes fastdata's iterators; a running generator cannot be closed.
             if not isinstance(self._batches, Generator):
                 self._close_batches()
             self._taking.acquire()
         try:
-            with self._transfer.here():
-                self._transfer.close()  # first: copies may still write to unused batches
-                self._sent.clear()
-            self._close_batches()
+            _end(self._sent, self._transfer, self._close_batches)
         finally:
             self._taking.release()
 
