@@ -99,7 +99,7 @@ class GPUs:
         sleeps: How often it has slept, waiting for an event.
         needless: How often a stream was recorded that memory belongs to anyway.
         copies: How many copies from the host each stream was given.
-        interrupt: An exception to raise in the place of a copy from the host; None for none.
+        outcomes: Errors of the next copies from the host; None for a copy that goes well.
     """
 
     def __init__(self, schedule: Schedule, devices: int) -> None:
@@ -110,7 +110,7 @@ class GPUs:
         self.host_memory = sys.maxsize
         self.pageable = self.blocking = self.locked = 0
         self.spins = self.sleeps = self.needless = 0
-        self.interrupt: BaseException | None = None
+        self.outcomes: list[BaseException | None] = []
         self.copies: dict[Stream, int] = defaultdict(int)
         self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
@@ -808,9 +808,9 @@ def _copy_from_host(target: GPUTensor, source: torch.Tensor, non_blocking: bool)
     here, memory = _machine(), target.memory
     stream = here.stream(target.device)
     here.copies[stream] += 1
-    interrupt, here.interrupt = here.interrupt, None
-    if interrupt is not None:
-        raise interrupt
+    error = here.outcomes.pop(0) if here.outcomes else None
+    if error is not None:
+        raise error
     source = source if _as_it_is(source, target) else source.clone()
     waits = source.numel() > 0 and source.dim() > 0  # one number is an argument of a kernel
     if waits and here.pinned(source) is None:
