@@ -35,7 +35,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -99,6 +99,7 @@ class GPUs:
         sleeps: How often it has slept, waiting for an event.
         needless: How often a stream was recorded that memory belongs to anyway.
         copies: How many copies from the host each stream was given.
+        page_locked: Page-locked memory, by its address.
         outcomes: Errors of the next copies from the host; None for a copy that goes well.
     """
 
@@ -118,10 +119,10 @@ class GPUs:
         self._streams: list[Stream] = []
         self._free: dict[Stream, list[_Part]] = defaultdict(list)
         self._late: list[tuple[Stream, _Part, list[Callable[[], bool]]]] = []
-        self._pinned: dict[int, _Pinned] = {}
+        self.page_locked: dict[int, _Pinned] = {}
         self._polls = self._restless = 0
         self._looked_at: Any = None
-        self._thread = _Thread(Stream(n, machine=self, default=True) for n in range(devices))
+        self._thread = _Thread([Stream(n, machine=self, default=True) for n in range(devices)])
 
     # Devices.
 
@@ -327,13 +328,13 @@ class GPUs:
         if not self.contexts:
             self.contexts.add(self._thread.device)
         start = array.__array_interface__["data"][0]
-        self._pinned[start] = _Pinned(start + array.nbytes, weakref.ref(array), pooled)
-        weakref.finalize(array, self._pinned.pop, start, None)
+        self.page_locked[start] = _Pinned(start + array.nbytes, weakref.ref(array), pooled)
+        weakref.finalize(array, self.page_locked.pop, start, None)
 
     def pinned(self, tensor: torch.Tensor) -> _Pinned | None:
         """The page-locked memory that holds a tensor; None if none does."""
         at = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
-        for start, found in self._pinned.items():
+        for start, found in self.page_locked.items():
             if start <= at < found.end:
                 return found
         return None
@@ -380,7 +381,7 @@ class GPUs:
 class _Thread(threading.local):
     """A thread's current device, and its current stream of each."""
 
-    def __init__(self, defaults: Iterable[Stream]) -> None:
+    def __init__(self, defaults: list[Stream]) -> None:
         self.device, self.streams = 0, list(defaults)
 
 

@@ -505,7 +505,7 @@ MORE = {
         "_take",
         "{} if stream is None else",
         "{} if True else",
-        programs.held_up,
+        programs.dali,
     ),
     "a cancelled loader's static memory is the batch's": (
         static.StaticMemory,
@@ -533,7 +533,7 @@ def mutated(mutant: Mutant) -> Any:
     found = list(re.finditer(pattern, source))
     assert len(found) == 1, f"{mutant.line!r} stands {len(found)} times in {mutant.name}"
     start, end = found[0].span()
-    (indent,) = re.findall(r"^ *", source[source.rindex("\n", 0, start) + 1 :])
+    (indent,) = re.findall(r"^ *", source[source.rfind("\n", 0, start) + 1 :])
     changed = source[:start] + mutant.instead.replace("\n", f"\n{indent}") + source[end:]
     names: dict[str, Any] = {}
     code = compile(f"from __future__ import annotations\n{changed}", mutant.name, "exec")
@@ -550,7 +550,7 @@ def test_a_missing_protection_is_noticed(name: str) -> None:
                 noticed = False
                 try:
                     mutant.program(gpus, random.Random(number), **mutant.options)
-                except (AssertionError, simgpu.CUDAError, KeyboardInterrupt):
+                except (AssertionError, ValueError, simgpu.CUDAError, KeyboardInterrupt):
                     noticed = True
                 if noticed:
                     gc.collect()  # iterators of the program want the simulated GPU to end
