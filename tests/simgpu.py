@@ -8,12 +8,17 @@ program has not ordered by an event therefore happens in the wrong order, for so
 Modelled, as CUDA and torch do it:
 
 - Streams are queues; a wait for an event holds up its own stream alone.
-- Memory comes from an allocator that keeps free blocks for each stream by itself. A block is
-  poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
+- The current device, and the current stream of each device, belong to a thread.
+- Memory comes from an allocator that keeps free blocks for each stream by itself. It takes the
+  smallest free block that is large enough, splits it, and joins neighbours that are free. A block
+  is poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
   somebody else's. `record_stream` delays that.
-- Page-locked memory is read when a copy runs; pageable memory when it is queued. What a copy would
-  put into another order, or another type, goes through pageable memory, unless it is contiguous.
-- What needs a value on the host (``item``, ``cpu``) waits for its stream.
+- Page-locked memory is read when a copy runs. A copy from pageable memory waits for its stream and
+  reads at once. A copy that would change the order or the type goes through pageable memory, unless
+  it is contiguous. Without ``non_blocking``, a copy waits until it is done.
+- Operations that need a value on the host (``item``, ``cpu``, indexing by a mask) wait for their
+  stream.
+- An index that is not on the GPU, such as a list, is copied there from pageable memory.
 - While a graph is captured, work is kept and not run, and whatever looks at the GPU is an error.
 - Streams and events make their device the current one and then the one before again, which opens
   a context there; after a fork everything is an error.
@@ -26,6 +31,8 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
+import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -86,9 +93,14 @@ class GPUs:
         faults: What has gone wrong where nothing can be raised.
         host_memory: Bytes that one allocation of page-locked memory may have.
         pageable: How many copies were from memory that was not page-locked.
+        blocking: How many copies the host has waited for.
         locked: Bytes of page-locked memory that torch's pool was asked for.
         spins: How often the host has waited for an event or a stream without sleeping.
+        sleeps: How often it has slept, waiting for an event.
+        needless: How often a stream was recorded that memory belongs to anyway.
         copies: How many copies from the host each stream was given.
+        page_locked: Page-locked memory, by its address.
+        outcomes: Errors of the next copies from the host; None for a copy that goes well.
     """
 
     def __init__(self, schedule: Schedule, devices: int) -> None:
@@ -97,19 +109,20 @@ class GPUs:
         self.contexts: set[int] = set()
         self.faults: list[str] = []
         self.host_memory = sys.maxsize
-        self.pageable = self.spins = self.locked = 0
+        self.pageable = self.blocking = self.locked = 0
+        self.spins = self.sleeps = self.needless = 0
+        self.outcomes: list[BaseException | None] = []
         self.copies: dict[Stream, int] = defaultdict(int)
         self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
         self.process = os.getpid()
         self._streams: list[Stream] = []
-        self._current = 0
-        self._free: dict[Any, list[Any]] = defaultdict(list)
-        self._late: list[tuple[Any, Any, list[Callable[[], bool]]]] = []
-        self._pinned: dict[int, _Pinned] = {}
-        self._polls = 0
-        self._defaults = [Stream(n, machine=self, default=True) for n in range(devices)]
-        self._selected = list(self._defaults)
+        self._free: dict[Stream, list[_Part]] = defaultdict(list)
+        self._late: list[tuple[Stream, _Part, list[Callable[[], bool]]]] = []
+        self.page_locked: dict[int, _Pinned] = {}
+        self._polls = self._restless = 0
+        self._looked_at: Any = None
+        self._thread = _Thread([Stream(n, machine=self, default=True) for n in range(devices)])
 
     # Devices.
 
@@ -124,13 +137,13 @@ class GPUs:
     def index(self, device: Any = None) -> int:
         """The number of a device, of the current one unless it is given."""
         if device is None:
-            return self._current
+            return self._thread.device
         if isinstance(device, int):
             found = device
         else:
             device = torch.device(device)
             assert device.type == "cuda", device
-            found = self._current if device.index is None else device.index
+            found = self._thread.device if device.index is None else device.index
         if not 0 <= found < self.devices:
             raise CUDAError("CUDA error: invalid device ordinal")
         return found
@@ -138,47 +151,47 @@ class GPUs:
     def set_device(self, device: Any) -> None:
         """As `cudaSetDevice`, which opens a context."""
         self.check()
-        self._current = self.index(device)
-        self.contexts.add(self._current)
+        self._thread.device = self.index(device)
+        self.contexts.add(self._thread.device)
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
         """As `torch.cuda.device`, which opens no context when it goes back."""
-        before = self._current
+        before = self._thread.device
         self.set_device(device)
         try:
             yield
         finally:
-            self._current = before
+            self._thread.device = before
 
     def visit(self, device: int) -> None:
         """Make a device the current one and restore the one before, as streams and events do."""
         self.check()
-        self.contexts |= {device, self._current}
+        self.contexts |= {device, self._thread.device}
 
     # Streams.
 
     def stream(self, device: Any = None) -> Stream:
         """The current stream of a device."""
         self.check()
-        return self._selected[self.index(device)]
+        return self._thread.streams[self.index(device)]
 
     def set_stream(self, stream: Stream) -> None:
         """Makes a stream the current one, and its device."""
-        if stream.device.index != self._current:
+        if stream.device.index != self._thread.device:
             self.set_device(stream.device)
-        self._selected[stream.device.index] = stream
+        self._thread.streams[stream.device.index] = stream
 
     @contextmanager
     def using(self, stream: Stream) -> Iterator[Stream]:
         """A stream's ``with``."""
-        before, device = self._selected[stream.device.index], self._current
+        before, device = self._thread.streams[stream.device.index], self._thread.device
         self.set_stream(stream)
         try:
             yield stream
         finally:
             self.set_stream(before)
-            if device != self._current:
+            if device != self._thread.device:
                 self.set_device(device)
 
     def add(self, stream: Stream) -> int:
@@ -214,10 +227,20 @@ class GPUs:
             if not self.step():
                 raise CUDAError("the GPU would wait for ever")
 
+    def sleep(self, seconds: float) -> None:
+        """As `time.sleep`; the GPU goes on meanwhile."""
+        self.sleeps += self._restless > 0
+        self._restless = 0
+        _SLEEP(seconds)
+
     def poll(self, done: Callable[[], bool]) -> bool:
         """The host looks. Whoever looks again and again is not held off for ever."""
         self.refuse_while_capturing()
         self.pass_time()
+        if done() or done is not self._looked_at:
+            self._restless, self._looked_at = 0, done
+        self._restless += not done()
+        self.spins += self._restless > _LOOKS
         self._polls = 0 if done() else self._polls + 1
         if self._polls > 1:
             steps = [self.step() for _ in range(self.rng.randint(1, 20))]
@@ -245,35 +268,49 @@ class GPUs:
         self.contexts.add(stream.device.index)
         size = -(-max(size, 1) // _ROUND) * _ROUND
         late, self._late = self._late, []
-        for place, raw, marks in late:
+        for place, part, marks in late:
             if all(mark() for mark in marks):
-                self._free[place].append(raw)
+                self._give_back(place, part)
             else:
-                self._late.append((place, raw, marks))
-        free = self._free[stream, size]
-        if self.capture is not None:  # from a pool of the graph's own
-            free = []
-        if free:
-            raw = free.pop(self.rng.randrange(len(free)))
+                self._late.append((place, part, marks))
+        free = [] if self.capture is not None else self._free[stream]  # a graph has its own pool
+        fitting = [part for part in free if part.size >= size]
+        if fitting:
+            least = min(part.size for part in fitting)
+            part = self.rng.choice([one for one in fitting if one.size == least])
+            free.remove(part)
         else:
-            raw = torch.full((size,), FRESH, dtype=torch.uint8, device="cpu")
+            segment = torch.full((size,), FRESH, dtype=torch.uint8, device="cpu")
+            part = _Part(segment, 0, size)
             self.allocated[stream.device.index] += size
-        return Block(self, raw, stream)
+        if part.size > size:
+            free.append(_Part(part.segment, part.start + size, part.size - size))
+        return Block(self, _Part(part.segment, part.start, size), stream)
 
     def free(self, block: Block) -> None:
         """Takes memory back: its stream may write to it from now on, others when they are done."""
         if os.getpid() != self.process or self is not machine():
             return
-        place, raw = (block.stream, len(block.raw)), block.raw
         if self.capture is not None or block.of_graph:
             return  # the graph keeps it
         others = [stream for stream in block.used if stream is not block.stream]
         if others:
             marks = [stream.mark() for stream in others]
-            self._late.append((place, raw, marks))
-            return
-        block.stream.queue.append(lambda: raw.fill_(FREED))
-        self._free[place].append(raw)
+            self._late.append((block.stream, block.part, marks))
+        else:
+            self._give_back(block.stream, block.part)
+
+    def _give_back(self, stream: Stream, part: _Part) -> None:
+        """Let a stream use memory again, joined with what is free beside it."""
+        raw = part.raw
+        stream.queue.append(lambda: raw.fill_(FREED))
+        apart, start, end = [], part.start, part.start + part.size
+        for one in self._free[stream]:
+            if one.segment is part.segment and one.start in (start - one.size, end):
+                start, end = min(start, one.start), max(end, one.start + one.size)
+            else:
+                apart.append(one)
+        self._free[stream] = [*apart, _Part(part.segment, start, end - start)]
 
     def memory(self, device: Any = None) -> int:
         """Bytes of a device that its allocator has taken from it, as ``memory_reserved``."""
@@ -289,15 +326,15 @@ class GPUs:
     def _register(self, array: np.ndarray[Any, Any], pooled: bool) -> None:
         self.refuse_while_capturing()
         if not self.contexts:
-            self.contexts.add(self._current)
+            self.contexts.add(self._thread.device)
         start = array.__array_interface__["data"][0]
-        self._pinned[start] = _Pinned(start + array.nbytes, weakref.ref(array), pooled)
-        weakref.finalize(array, self._pinned.pop, start, None)
+        self.page_locked[start] = _Pinned(start + array.nbytes, weakref.ref(array), pooled)
+        weakref.finalize(array, self.page_locked.pop, start, None)
 
     def pinned(self, tensor: torch.Tensor) -> _Pinned | None:
         """The page-locked memory that holds a tensor; None if none does."""
         at = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
-        for start, found in self._pinned.items():
+        for start, found in self.page_locked.items():
             if start <= at < found.end:
                 return found
         return None
@@ -318,7 +355,6 @@ class GPUs:
         found = self.pinned(tensor)
         array = None if found is None else found.array()
         if found is None or array is None:
-            self.pageable += tensor.numel() > 0
             now = tensor.clone()
             return lambda: now
         at, shape, strides, dtype = (
@@ -340,6 +376,27 @@ class GPUs:
             return flat.as_strided(shape, strides)
 
         return read
+
+
+class _Thread(threading.local):
+    """A thread's current device, and its current stream of each."""
+
+    def __init__(self, defaults: list[Stream]) -> None:
+        self.device, self.streams = 0, list(defaults)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Part of memory that was taken from the device at once."""
+
+    segment: torch.Tensor
+    start: int
+    size: int
+
+    @property
+    def raw(self) -> torch.Tensor:
+        """Its bytes."""
+        return self.segment[self.start : self.start + self.size]
 
 
 class _Pinned(NamedTuple):
@@ -518,8 +575,8 @@ def _capture(graph: Graph, **options: Any) -> Iterator[None]:
 class Block:
     """Memory of a tensor and its views; free when they are gone."""
 
-    def __init__(self, home: GPUs, raw: torch.Tensor, stream: Stream) -> None:
-        self.home, self.raw, self.stream = home, raw, stream
+    def __init__(self, home: GPUs, part: _Part, stream: Stream) -> None:
+        self.home, self.part, self.stream = home, part, stream
         self.used: set[Stream] = set()
         self.of_graph = home.capture is not None
 
@@ -558,6 +615,7 @@ class GPUTensor(torch.Tensor):
 
     def record_stream(self, stream: Any) -> None:  # type: ignore[override]
         """As torch's."""
+        _machine().needless += stream is self.block.stream
         self.block.used.add(stream)
 
     # These want a guard of the device from C++, which a torch without CUDA has not.
@@ -570,19 +628,37 @@ class GPUTensor(torch.Tensor):
             return self
         return aten.clone.default(self, memory_format=memory_format)
 
+    def __invert__(self) -> Any:
+        return aten.bitwise_not.default(self)
+
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, torch.Tensor):
-            return aten.index.Tensor(self, [index])
+        places = self._places(index)
+        if places is not None:
+            return aten.index.Tensor(self, [_counted(place) for place in places])
         with _disable_current_modes():
             return GPUTensor(self.memory[index], self.block)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if isinstance(index, torch.Tensor):
-            aten.index_put_.default(self, [index], value)
+        places = self._places(index)
+        if places is not None:
+            if isinstance(value, torch.Tensor) and value.numel() > 1:
+                places = [_counted(place) for place in places]
+            elif not isinstance(value, torch.Tensor):
+                value = torch.tensor(value, dtype=self.dtype, device="cpu")
+            aten.index_put_.default(self, places, value)
         elif isinstance(value, torch.Tensor):
             aten.copy_.default(self[index], value)
         else:
             aten.fill_.Scalar(self[index], value)
+
+    def _places(self, index: Any) -> list[Any] | None:
+        """Return an index by lists or tensors as tensors on the GPU; None for another index."""
+        several = index if isinstance(index, tuple) else (index,)
+        listed = [isinstance(one, (list, np.ndarray, torch.Tensor)) for one in several]
+        if not any(listed):
+            return None
+        assert all(listed), f"not modelled: {index}"
+        return [torch.as_tensor(one).to(self.device) for one in several]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -591,13 +667,21 @@ class GPUTensor(torch.Tensor):
         return _dispatch(func, args, kwargs or {})
 
 
+def _counted(mask: Any) -> Any:
+    """Return an index as numbers; the host counts what a mask selects."""
+    if mask.dtype != torch.bool:
+        return mask
+    (found,) = mask.cpu().nonzero(as_tuple=True)
+    return found.pin_memory().to(mask.device, non_blocking=True)
+
+
 def _empty(like: torch.Tensor, device: Any) -> GPUTensor:
     """A tensor of another one's shape, strides and dtype on the current stream."""
     here = _machine()
     size = sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1
     size = size * like.dtype.itemsize if like.numel() else 0
     block = here.take(size, here.stream(device))
-    memory = block.raw[:size].view(like.dtype).as_strided(like.shape, like.stride())
+    memory = block.part.raw[:size].view(like.dtype).as_strided(like.shape, like.stride())
     return GPUTensor(memory, block)
 
 
@@ -657,12 +741,14 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         _finish(there)
         return func(*pytree.tree_map(_host, args), **pytree.tree_map(_host, kwargs))
     if name == "copy_":
-        return _copy(*args)
+        return _copy(*args, **kwargs)
     if name == "_to_copy" and (device is not None or not there):
         target = torch.device(device)
         if target.type == "cpu":
-            _finish(there)
-            return func(args[0].memory, **{**kwargs, "non_blocking": False})
+            like = func(_nothing(args[0]), **{**kwargs, "non_blocking": False})
+            blocking = not kwargs.get("non_blocking", False)
+            out = like if blocking else here.new_pinned(like.shape, like.dtype)
+            return _copy(out, args[0], not blocking)
         like = func(_nothing(args[0]), **{**kwargs, "device": "cpu", "non_blocking": False})
         return _copy(_empty(like, target), args[0], kwargs.get("non_blocking", False))
     if func.is_view:
@@ -706,31 +792,52 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
     """A copy between any two devices."""
     here = _machine()
     if not isinstance(target, GPUTensor):
+        if non_blocking and here.pinned(target) is not None:
+            from_gpu = source.memory
+            here.stream(source.device).run(lambda: target.copy_(from_gpu))
+            return target
         _finish([source])
         return target.copy_(source.memory)
-    memory = target.memory
     if isinstance(source, GPUTensor):
-        from_gpu = source.memory
-        stream = here.stream(source.device)
+        _copy_there(target, source)
     else:
-        stream = here.stream(target.device)
-        here.copies[stream] += 1
-        read = here.when_read(source if _as_it_is(source, target) else source.clone())
+        _copy_from_host(target, source, non_blocking)
+    return target
 
-        def copy() -> None:
-            found = read()
-            if found is not None:
-                memory.copy_(found)
 
-        stream.run(copy)
-        return target
-    other = here.stream(target.device)
+def _copy_from_host(target: GPUTensor, source: torch.Tensor, non_blocking: bool) -> None:
+    here, memory = _machine(), target.memory
+    stream = here.stream(target.device)
+    here.copies[stream] += 1
+    error = here.outcomes.pop(0) if here.outcomes else None
+    if error is not None:
+        raise error
+    source = source if _as_it_is(source, target) else source.clone()
+    waits = source.numel() > 0 and source.dim() > 0  # one number is an argument of a kernel
+    if waits and here.pinned(source) is None:
+        here.pageable += 1
+        here.wait(lambda: not stream.queue)
+    read = here.when_read(source)
+
+    def copy() -> None:
+        found = read()
+        if found is not None:
+            memory.copy_(found)
+
+    stream.run(copy)
+    if waits and not non_blocking:
+        here.blocking += 1
+        here.wait(lambda: not stream.queue)
+
+
+def _copy_there(target: GPUTensor, source: GPUTensor) -> None:
+    here, memory, from_gpu = _machine(), target.memory, source.memory
+    stream, other = here.stream(source.device), here.stream(target.device)
     if other is not stream:  # from device to device, as torch orders it
         stream.queue.append(Hold(other.mark()))
     stream.run(lambda: memory.copy_(from_gpu))
     if other is not stream:
         other.queue.append(Hold(stream.mark()))
-    return target
 
 
 class _Mode(TorchDispatchMode):
@@ -750,6 +857,31 @@ class _Mode(TorchDispatchMode):
             return _dispatch(func, args, kwargs)
         return func(*args, **kwargs)
 
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """Call a function in a thread of its own, which has the GPUs, too; return its result."""
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            with _Mode():
+                found.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+_SLEEP = time.sleep
+
+#: How often the host may look at an event without sleeping before that is a spin.
+_LOOKS = 3
 
 _MACHINES: list[GPUs] = []
 
@@ -839,6 +971,7 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
             mock.patch.multiple(torch.accelerator, **accelerator),
             mock.patch.multiple(torch.Tensor, **tensor),
             mock.patch.object(transfer, "_POLL", 0.0),
+            mock.patch.object(time, "sleep", here.sleep),
             _Mode(),
         ):
             yield here

@@ -26,7 +26,9 @@ import simgpu  # noqa: E402
 from fastdata.batches import buffers  # noqa: E402
 from fastdata.dali import batches  # noqa: E402
 from fastdata.dali import loader as dali_loader  # noqa: E402
+from fastdata.dali.runner import Runner  # noqa: E402
 from fastdata.device import delivery, static, transfer  # noqa: E402
+from fastdata.profile import StepTimer  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 
@@ -51,7 +53,7 @@ class Mutant(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-MUTANTS = {
+MUTANTS: dict[str, Mutant] = {
     "the copy does not wait for what the consumer had given its stream": Mutant(
         transfer.Transfer, "_send", "stream.wait_stream(consumer)\ntry", "try", programs.passes
     ),
@@ -242,6 +244,287 @@ MUTANTS = {
 }
 
 
+_STREAMS = {"streams": 3}
+_STAGED = {"pin": False}
+
+#: Each is (owner, function, line, instead, program, options of the program).
+MORE = {
+    "DALI's new pipeline has the old one's runs": (
+        Runner,
+        "_drop_pipeline",
+        "self._pipeline, self._fed = None, 0",
+        "self._pipeline = None",
+        programs.dying,
+    ),
+    "a run that DALI has given is still under way": (
+        Runner,
+        "_take",
+        "self._fed -= 1",
+        "pass",
+        programs.dying,
+    ),
+    "DALI's pipeline is on the first GPU": (
+        dali_loader.DALILoader,
+        "_native_path",
+        "recipe.programs, device.index,",
+        "recipe.programs, device.index and 0,",
+        programs.ranked,
+    ),
+    "'cuda' is the first GPU": (
+        transfer,
+        "numbered",
+        "return torch.accelerator.current_stream(device).device",
+        "return torch.device(device.type, 0)",
+        programs.ranked,
+    ),
+    "batches made on the GPU are not kept": (
+        transfer.Transfer,
+        "_copy",
+        "slot.sources.append(source)\nself._finish",
+        "source.is_cuda or slot.sources.append(source)\nself._finish",
+        programs.made_there,
+    ),
+    "Ctrl-C does not wait for copies": (
+        transfer.Transfer,
+        "_send",
+        "except BaseException:",
+        "except Exception:",
+        programs.interrupted,
+    ),
+    "an error of a copy is lost": (
+        transfer.Transfer,
+        "_send",
+        "slot.sources.clear()\nraise",
+        "slot.sources.clear()",
+        programs.interrupted,
+    ),
+    "batches after an error are taken": (
+        delivery.DeviceIterator,
+        "_send_one",
+        "or (self._sent and self._sent[-1].error is not None)",
+        "",
+        programs.stopping,
+    ),
+    "host batches are kept for ever": (
+        transfer._Slot,
+        "release",
+        "self.sources.clear()",
+        "pass",
+        programs.let_go,
+    ),
+    "host batches are kept until their slot is used again": (
+        transfer.Transfer,
+        "_send",
+        "other.release(wait=False)",
+        "pass",
+        programs.let_go,
+    ),
+    "copies block": (
+        transfer.Transfer,
+        "_copy",
+        "out.copy_(source, non_blocking=True)",
+        "out.copy_(source)",
+        programs.passes,
+        {"pin": True, "dtype": None},
+    ),
+    "copies of what is normalised block": (
+        transfer.Transfer,
+        "_copy",
+        "there.copy_(source, non_blocking=True)",
+        "there.copy_(source)",
+        programs.passes,
+        {"pin": True, "dtype": "float32"},
+    ),
+    "staging memory is pageable": (
+        transfer._Slot,
+        "__init__",
+        "Staging(pin=True)",
+        "Staging(pin=False)",
+        programs.passes,
+        _STAGED,
+    ),
+    "a slot is missing": (
+        transfer.Transfer,
+        "__init__",
+        "where.prefetch + 1",
+        "where.prefetch",
+        programs.ahead,
+    ),
+    "one slot serves all batches": (
+        transfer.Transfer,
+        "_send",
+        "self._next = (self._next + 1) % len(self._slots)",
+        "self._next = 0",
+        programs.ahead,
+    ),
+    "streams are always recorded": (
+        transfer.Arrival,
+        "take",
+        "if current != self._stream:",
+        "if True:",
+        programs.passes,
+    ),
+    "everything is staged": (
+        transfer.Transfer,
+        "_copy",
+        "if not source.is_pinned() or",
+        "if True or",
+        programs.passes,
+        {"pin": True, "channels_last": True},
+    ),
+    "a thread that waits does not sleep": (
+        transfer._Slot,
+        "release",
+        "time.sleep(_POLL)",
+        "pass",
+        programs.passes,
+    ),
+    "a wait is not counted": (
+        transfer._Slot,
+        "release",
+        "DEVICE_WAIT.seconds += time.perf_counter() - begun",
+        "pass",
+        programs.waiting,
+    ),
+    "a wait for the GPU is one for data": (
+        StepTimer,
+        "_steps",
+        "self._move_to_device(DEVICE_WAIT.seconds - before)",
+        "pass",
+        programs.waiting,
+    ),
+    "a phase ends before its work": (
+        StepTimer,
+        "phase",
+        "yield\nself._synchronise()",
+        "yield",
+        programs.timed,
+    ),
+    "each pass has a copy stream": (
+        transfer,
+        "copy_stream",
+        "@cache",
+        "@__import__('functools').lru_cache(0)",
+        programs.growing,
+    ),
+    "memory waits for the copy stream": (
+        transfer.Transfer,
+        "_send",
+        "return Arrival(",
+        "[out.record_stream(stream) for _, out in jobs]\nreturn Arrival(",
+        programs.growing,
+    ),
+    "a batch is for the stream that asked for it": (
+        transfer.Arrival,
+        "take",
+        "current = torch.accelerator.current_stream(device)",
+        "current = self._stream",
+        programs.passes,
+        _STREAMS,
+    ),
+    "a batch is for the stream that asked for it, in another thread": (
+        transfer.Arrival,
+        "take",
+        "current = torch.accelerator.current_stream(device)",
+        "current = self._stream",
+        programs.threaded,
+    ),
+    "the copy stream is the consumer's": (
+        transfer.Transfer,
+        "_send",
+        "consumer = torch.accelerator.current_stream(self._device)",
+        "consumer = stream",
+        programs.passes,
+    ),
+    "the event is the consumer's": (
+        transfer.Transfer,
+        "_send",
+        "stream.record_event(slot.copied)",
+        "consumer.record_event(slot.copied)",
+        programs.passes,
+    ),
+    "the host waits for a batch": (
+        transfer.Arrival,
+        "take",
+        "current.wait_event(self._copied)",
+        "self._copied.synchronize()",
+        programs.passes,
+    ),
+    "a slot is never busy": (
+        transfer.Transfer,
+        "_send",
+        "slot.busy = True",
+        "pass",
+        programs.passes,
+        _STAGED,
+    ),
+    "memory is the copy stream's": (
+        transfer.Transfer,
+        "_begin",
+        "moved = map_tensors(batch, change)",
+        "with on_stream(self._stream):\n    moved = map_tensors(batch, change)",
+        programs.passes,
+    ),
+    "the first batch waits for others": (
+        delivery.DeviceIterator,
+        "_next",
+        "min(self._ahead + 1, self._prefetch)",
+        "self._prefetch",
+        programs.stopping,
+    ),
+    "one batch too many is under way": (
+        delivery.DeviceIterator,
+        "_next",
+        "len(self._sent) < self._ahead",
+        "len(self._sent) <= self._ahead",
+        programs.stopping,
+    ),
+    "static memory knows its first stream alone": (
+        static.StaticMemory,
+        "_follow",
+        "self._stream = current",
+        "self._stream = self._stream or current",
+        programs.static,
+    ),
+    "DALI's rows are written over": (
+        batches.DALIPipeline,
+        "_join_on_gpu",
+        "ours[slots] = False",
+        "pass",
+        programs.dali,
+    ),
+    "DALI's rows are lost": (
+        batches.DALIPipeline,
+        "_join_on_gpu",
+        "rows[there] = found",
+        "pass",
+        programs.dali,
+    ),
+    "DALI is not told the stream": (
+        Runner,
+        "_take",
+        "{} if stream is None else",
+        "{} if True else",
+        programs.dali,
+    ),
+    "a cancelled loader's static memory is the batch's": (
+        static.StaticMemory,
+        "place",
+        "place.copy_(tensor)",
+        "pass",
+        programs.static,
+    ),
+    "staged copies have no order": (
+        transfer.Staging,
+        "place",
+        "self._used += 1",
+        "pass",
+        programs.staged,
+    ),
+}
+MUTANTS |= {name: Mutant(*parts) for name, parts in MORE.items()}
+
+
 def mutated(mutant: Mutant) -> Any:
     """The function with the line changed."""
     function = getattr(mutant.owner, mutant.name)
@@ -250,7 +533,7 @@ def mutated(mutant: Mutant) -> Any:
     found = list(re.finditer(pattern, source))
     assert len(found) == 1, f"{mutant.line!r} stands {len(found)} times in {mutant.name}"
     start, end = found[0].span()
-    (indent,) = re.findall(r"^ *", source[source.rindex("\n", 0, start) + 1 :])
+    (indent,) = re.findall(r"^ *", source[source.rfind("\n", 0, start) + 1 :])
     changed = source[:start] + mutant.instead.replace("\n", f"\n{indent}") + source[end:]
     names: dict[str, Any] = {}
     code = compile(f"from __future__ import annotations\n{changed}", mutant.name, "exec")
@@ -267,7 +550,7 @@ def test_a_missing_protection_is_noticed(name: str) -> None:
                 noticed = False
                 try:
                     mutant.program(gpus, random.Random(number), **mutant.options)
-                except (AssertionError, simgpu.CUDAError):
+                except (AssertionError, ValueError, simgpu.CUDAError, KeyboardInterrupt):
                     noticed = True
                 if noticed:
                     gc.collect()  # iterators of the program want the simulated GPU to end
