@@ -103,7 +103,7 @@ _PYTHON_ELSEWHERE = {
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
 _NOT_RUN = re.compile(
-    r"(make|pip|torchrun|sbatch|srun|nsys|py-spy|taskset|spark-submit|ray|export|python "
+    r"(make|pip|cp|torchrun|sbatch|srun|nsys|py-spy|taskset|spark-submit|ray|export|python "
     r"|fastdata (convert|index|sample|stage|info|verify|doctor|plan|bench) ?"
     r"|eval|_FASTDATA_COMPLETE|#| |$)"
 )
@@ -148,9 +148,9 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
         name: measured[contender] for name, contender in _README_ROWS.items()
     }
     turns = {
-        (name, threads): median(rate for rate, _ in rounds)
-        for name, by_threads in _read("training")["turns"].items()
-        for threads, rounds in by_threads.items()
+        (name, threads): median(images / seconds for images, seconds, *_ in windows)
+        for name, by_threads in _read("training")["workloads"]["resnet50"]["turns"].items()
+        for threads, windows in by_threads.items()
     }
     step = turns["step", "0"]
     assert f"trains {step:,.0f} images/s" in text

@@ -34,7 +34,10 @@ class BatchMemory(NamedTuple):
     def clear(self, slots: list[int]) -> None:
         """Make the images of some slots zeros."""
         for slot in slots:
-            self.array[slot][...] = 0
+            if isinstance(self.array, list):
+                self.array[slot][...] = 0
+            else:
+                self.array[slot] = 0
 
     def patch(self, other: BatchMemory, to: list[int], good: list[int]) -> None:
         """Take the images at places ``good`` of another batch for the slots ``to``."""
