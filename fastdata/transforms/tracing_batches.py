@@ -203,8 +203,6 @@ def _columns(course: Path, count: int) -> _Found | str:
         made.append((key, chains[0][1:]))
     if len(made) != 1:
         return f"it makes {len(made) or 'no'} columns of images, not one"
-    if twice := next((name for name in keys.values() if [*keys.values()].count(name) > 1), None):
-        return f"it returns the column {twice!r} under two keys"
     return _Found(keys, *made[0])
 
 
