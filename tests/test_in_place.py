@@ -202,6 +202,12 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / PATTERN)
     with pytest.raises(SourceError, match=r"part-3\.tar"):
         ImageDataset(root / "part-{0..3}.tar")
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(root / "part-1.tar"))
+    with pytest.raises(DatasetError, match=r"cannot be made: Not a directory\n.*--out FOLDER"):
+        ImageDataset(root / PATTERN)
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    with tarfile.open(root / "part.tar.gz", "w:gz"), pytest.raises(DatasetError, match="gunzip"):
+        ImageDataset(root / "part.tar.gz")
     (root / "part-0.tar").write_bytes(b"no tar")
     with pytest.warns(UserWarning, match="1 file is"), pytest.raises(SourceError, match="part-0"):
         ImageDataset(root / "part-0.tar")
@@ -258,6 +264,11 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
     require_said(run("convert", "webdataset", *prefixed), 0)
     assert ImageDataset(out).row(EACH).key == "b/00000"
+    with tarfile.open(tmp_path / "words.tar", "w") as tar:
+        for name in ("a.jpg", "a.cls"):
+            tar.addfile(tarfile.TarInfo(name))
+    words = run("index", tmp_path / "words.tar", "--out", out, "--force")
+    require_said(words, 1, "--no-labels", "fastdata convert webdataset has", "--to archives")
     index(root, out, force=True)
     with pytest.raises(UsageError, match="storage_options"):
         ImageDataset(out, storage_options={"token": "anon"})
