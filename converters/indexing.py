@@ -85,8 +85,8 @@ def source_of(
     except (SourceError, UsageError) as error:
         if not set(re.findall(r"--[a-z-]+", error.hint)) & _OF_CONVERT:
             raise
-        where = f"fastdata convert {kind} has these options, and --to archives, which copies nothing."
-        raise type(error)(error.what, f"{error.hint} {where}") from None
+        there = f"fastdata convert {kind} has these options; --to archives copies nothing."
+        raise type(error)(error.what, f"{error.hint} {there}") from None
 
 
 def kinds() -> Sequence[str]:

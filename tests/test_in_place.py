@@ -213,6 +213,28 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+def test_more_tars_than_a_part_has_on_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    image = jpeg()
+    for number in range(1001):
+        with tarfile.open(tmp_path / f"{number:04}.tar", "w") as tar:
+            info = tarfile.TarInfo(f"{number:04}.jpg")
+            info.size = len(image) if number % 500 != 1 else 0
+            tar.addfile(info, io.BytesIO(image))
+    with (
+        pytest.warns(UserWarning, match="1,001 files are indexed now"),
+        pytest.warns(UserWarning, match=r"2 samples .*part-\*/_bad-samples"),
+    ):
+        dataset = ImageDataset(tmp_path / "{0000..1000}.tar", transform=RandomResizedCrop(8))
+    keys = [dataset.row(number).key for number in (0, 1, 500, 998)]
+    assert keys == ["0000", "0002", "0502", "1000"]
+    assert sum(len(images) for (images,) in DataLoader(dataset, 100, num_workers=1)) == 999
+    (listed,) = tmp_path.glob("cache/indexed/*/part-*/_bad-samples.jsonl")
+    assert len(listed.read_text().splitlines()) == 2
+
+
 def _assert_all_of(dataset: ImageDataset, expected: dict[str, Any]) -> None:
     assert dataset.read(range(len(dataset))) == [image for image, *_ in expected.values()]
 
@@ -267,6 +289,10 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "words.tar", "w") as tar:
         for name in ("a.jpg", "a.cls"):
             tar.addfile(tarfile.TarInfo(name))
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "._a.tar")  # hidden
+    (tmp_path / "gz" / "b.tar").unlink()
+    require_said(run("index", tmp_path / "gz", "--out", out, "--force"), 0)
+    assert len(ImageDataset(out)) == EACH
     words = run("index", tmp_path / "words.tar", "--out", out, "--force")
     require_said(words, 1, "--no-labels", "fastdata convert webdataset has", "--to archives")
     index(root, out, force=True)

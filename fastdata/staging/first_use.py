@@ -21,7 +21,8 @@ from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, has_manifest
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, PartsError, has_manifest
+from fastdata.storage.parted import Parts
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
@@ -103,11 +104,15 @@ def indexed(
 
 def _tell_skipped(shown: str, made: Path) -> None:
     """Warn of samples that were left out."""
-    skipped = Manifest.load(made).skipped
+    listed = made / BAD_SAMPLES_NAME
+    try:
+        skipped = Manifest.load(made).skipped
+    except PartsError as error:
+        skipped, listed = Parts.parse_found(error).skipped, made / "part-*" / BAD_SAMPLES_NAME
     if skipped:
         warn(
             f"{shown}: {human_count(skipped, 'sample')} without a sound image or label "
-            f"{'is' if skipped == 1 else 'are'} left out, listed in {made / BAD_SAMPLES_NAME}"
+            f"{'is' if skipped == 1 else 'are'} left out, listed in {listed}"
         )
 
 
