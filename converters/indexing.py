@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -48,6 +49,8 @@ _SUFFIXES = {
     ".mds": "mds",
     ".arrow": "arrow",
 }
+#: Options of ``fastdata convert`` that errors name and ``fastdata index`` lacks.
+_OF_CONVERT = {"--database", "--keys", "--label-column", "--labels", "--no-labels", "--split"}
 
 
 def source_of(
@@ -77,7 +80,13 @@ def source_of(
         raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")
     if storage_options is not None:
         options["storage_options"] = storage_options
-    return _SOURCES[kind](place, **options)
+    try:
+        return _SOURCES[kind](place, **options)
+    except (SourceError, UsageError) as error:
+        if not set(re.findall(r"--[a-z-]+", error.hint)) & _OF_CONVERT:
+            raise
+        there = f"fastdata convert {kind} has these options; --to archives copies nothing."
+        raise type(error)(error.what, f"{error.hint} {there}") from None
 
 
 def kinds() -> Sequence[str]:

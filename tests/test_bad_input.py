@@ -318,6 +318,22 @@ def small_disk(where: Path, size: int) -> Iterator[Callable[[int], None]]:
 
 
 class TestDiskFull:
+    def test_where_an_index_of_first_use_is_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for number in range(300):
+                info = tarfile.TarInfo(f"{number:0200}.jpg")
+                info.size = len(jpeg())
+                tar.addfile(info, io.BytesIO(jpeg()))
+        with small_disk(tmp_path / "disk", 60_000):
+            monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "disk"))
+            with (
+                pytest.warns(UserWarning, match="indexed now"),
+                pytest.raises(SpaceError, match=r"\nMake room. Set FASTDATA_CACHE_DIR"),
+            ):
+                ImageDataset(tmp_path / "a.tar")
+
     @pytest.mark.parametrize("container", ALL_CONTAINERS)
     def test_checked_first(self, tmp_path: Path, container: str) -> None:
         names = [f"a/{n}.jpg" for n in range(300)]

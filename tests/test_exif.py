@@ -426,6 +426,8 @@ def headers() -> Iterable[tuple[str, list[bytes]]]:
     yield "another tag", [exif + tag(6).replace(b"\x01\x12", b"\x01\x13")]
     far = b"MM\0*" + struct.pack(">IHHHII", 8, 2, 0x010F, 2, 90, 9999) + tag(6)[10:22] + bytes(4)
     yield "a value beyond the end", [exif + far]
+    both = b"MM\0*" + struct.pack(">IH", 8, 2) + tag(6)[10:22] + tag(3)[10:22] + bytes(4)
+    yield "the tag twice", [exif + both]
     for form in ('tiff:Orientation="{}"', "tiff:Orientation>{}<", "tiff:Orientation='{}'"):
         for o in (0, 6, 9, "x"):
             yield f"{form} {o}", [xmp(o, form)]

@@ -349,7 +349,11 @@ def unproven(t: Any) -> dict[str, Any]:
             "n": [ord(s) for s in b["text"]],
         }
 
+    def twice(b: Any) -> Any:
+        return {"x": [t(one.convert("RGB")) for one in b["image"]], "a": b["text"], "b": b["text"]}
+
     return {
+        "'text' under two keys": twice,
         "calls Compose before": not_converted,
         "mode 'L', not to RGB": greyed,
         "calls enumerate": by_place,

@@ -202,9 +202,37 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / PATTERN)
     with pytest.raises(SourceError, match=r"part-3\.tar"):
         ImageDataset(root / "part-{0..3}.tar")
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(root / "part-1.tar"))
+    with pytest.raises(DatasetError, match=r"cannot be made: Not a directory\n.*--out FOLDER"):
+        ImageDataset(root / PATTERN)
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    with tarfile.open(root / "part.tar.gz", "w:gz"), pytest.raises(DatasetError, match="gunzip"):
+        ImageDataset(root / "part.tar.gz")
     (root / "part-0.tar").write_bytes(b"no tar")
     with pytest.warns(UserWarning, match="1 file is"), pytest.raises(SourceError, match="part-0"):
         ImageDataset(root / "part-0.tar")
+
+
+def test_more_tars_than_a_part_has_on_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    image = jpeg()
+    for number in range(1001):
+        with tarfile.open(tmp_path / f"{number:04}.tar", "w") as tar:
+            info = tarfile.TarInfo(f"{number:04}.jpg")
+            info.size = len(image) if number % 500 != 1 else 0
+            tar.addfile(info, io.BytesIO(image))
+    with (
+        pytest.warns(UserWarning, match="1,001 files are indexed now"),
+        pytest.warns(UserWarning, match=r"2 samples .*part-\*/_bad-samples"),
+    ):
+        dataset = ImageDataset(tmp_path / "{0000..1000}.tar", transform=RandomResizedCrop(8))
+    keys = [dataset.row(number).key for number in (0, 1, 500, 998)]
+    assert keys == ["0000", "0002", "0502", "1000"]
+    assert sum(len(images) for (images,) in DataLoader(dataset, 100, num_workers=1)) == 999
+    (listed,) = tmp_path.glob("cache/indexed/*/part-*/_bad-samples.jsonl")
+    assert len(listed.read_text().splitlines()) == 2
 
 
 def _assert_all_of(dataset: ImageDataset, expected: dict[str, Any]) -> None:
@@ -258,6 +286,15 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
     require_said(run("convert", "webdataset", *prefixed), 0)
     assert ImageDataset(out).row(EACH).key == "b/00000"
+    with tarfile.open(tmp_path / "words.tar", "w") as tar:
+        for name in ("a.jpg", "a.cls"):
+            tar.addfile(tarfile.TarInfo(name))
+    shutil.copy(root / "part-0.tar", tmp_path / "gz" / "._a.tar")  # hidden
+    (tmp_path / "gz" / "b.tar").unlink()
+    require_said(run("index", tmp_path / "gz", "--out", out, "--force"), 0)
+    assert len(ImageDataset(out)) == EACH
+    words = run("index", tmp_path / "words.tar", "--out", out, "--force")
+    require_said(words, 1, "--no-labels", "fastdata convert webdataset has", "--to archives")
     index(root, out, force=True)
     with pytest.raises(UsageError, match="storage_options"):
         ImageDataset(out, storage_options={"token": "anon"})

@@ -82,6 +82,18 @@ def require_epoch(loader: DataLoader[Any], images: list[bytes], had: int, built:
     assert stats.bad_seek_points == 0
 
 
+def test_tiny_images_are_not_worth_it(tmp_path: Path) -> None:
+    images = [encode(picture(32, 32, n)) for n in range(COUNT)]
+    assert max(map(len, images)) < 2048
+    for number, data in enumerate(images):
+        (tmp_path / "tree" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / "a" / f"{number}.jpg").write_bytes(data)
+    loader = loader_of(index(tmp_path / "tree", tmp_path / "index").path)
+    require_epoch(loader, images, 0, 0)
+    require_epoch(loader, images, 0, 0)
+    assert not (tmp_path / "index" / NAME).exists()
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_learnt_in_the_first_epoch_and_kept(place: Path, images: list[bytes], threads: int) -> None:
     loader = loader_of(place, num_workers=threads)

@@ -54,6 +54,9 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     if raw := [key for key, name in found.keys.items() if name in images and key != found.key]:
         why = f"{name_of(function)} hands on images as they are stored, as {raw[0]!r}"
         return NotKnown(why, f"Leave them out: del batch[{raw[0]!r}].")
+    columns = [*found.keys.values()]
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        return NotKnown(f"{name_of(function)} returns {twice[0]!r} under two keys", IN_PLACE)
     return _described(dataset, plain, found, opened)
 
 

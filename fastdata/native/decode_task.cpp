@@ -14,6 +14,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Smaller JPEGs, of some 32 x 32 pixels, decode no faster with seek points. Building them doubles
+// the CPU time of the first epoch.
+constexpr size_t kWorthBuilding = 2 << 10;
+
 int64_t nanoseconds(Clock::duration d) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
 }
@@ -238,7 +242,8 @@ Status DecodeTask::decode(size_t i, Work& work) {
   if (extents && !extents->extents[i].has_crc && !sample.raw.pixels &&
       sample.seek_points.size == 0 && lacks_end(sample.jpeg))
     return {Code::truncated, "the file has no end-of-image marker", sample.jpeg.size};
-  if (builds(i) && !sample.raw.pixels && sample.seek_points.size == 0 && is_checked(i, sample)) {
+  if (builds(i) && !sample.raw.pixels && sample.seek_points.size == 0 &&
+      sample.jpeg.size >= kWorthBuilding && is_checked(i, sample)) {
     // A damaged JPEG may still have the region whole. The decoder finds out.
     SeekPoints made = std::move(build_seek_points({sample.jpeg}, stride)[0]);
     if (made.status.ok()) {

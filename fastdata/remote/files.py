@@ -196,6 +196,7 @@ def archive_files(
 
     Args:
         place: A pattern; a file; or a folder, whose files with ``extension`` are sorted by name.
+            Hidden files of a folder of this machine are left out.
         extension: Such as ``.tar``.
         storage_options: Options of the driver of URLs.
 
@@ -212,7 +213,8 @@ def archive_files(
     if is_pattern(place) or not os.path.isdir(names[0]):
         return [LocalFile(_file(name)) for name in names]
     with os.scandir(os.path.abspath(names[0])) as entries:
-        found = sorted(entry.name for entry in entries if entry.name.endswith(extension))
+        shown = [entry.name for entry in entries if not entry.name.startswith(".")]
+    found = sorted(name for name in shown if name.endswith(extension))
     return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in found]
 
 

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import DatasetError, FastdataError, SourceError, warn
+from fastdata.errors import DatasetError, FastdataError, SourceError, SpaceError, warn
 from fastdata.remote.files import archive_files
 from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, has_manifest
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, PartsError, has_manifest
+from fastdata.storage.parted import Parts
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
@@ -29,6 +30,7 @@ from fastdata.text import human_count
 _ENDINGS = (".tar", ".parquet")
 #: Seconds between signs of life to processes that wait for the index.
 _TICK = 1.0
+_ELSEWHERE = "Set FASTDATA_CACHE_DIR to a folder with room, or run fastdata index --out FOLDER."
 # Worker processes import the main module again: this one has none to import.
 _PROGRAM = "from fastdata.converters.indexing import main; main()"
 
@@ -62,7 +64,8 @@ def indexed(
         storage_options: Options of the driver of a URL.
 
     Raises:
-        DatasetError: They cannot be indexed.
+        DatasetError: They cannot be indexed, or the cache folder cannot be written.
+        SpaceError: The index does not fit into the cache folder.
         RemoteError: The URL cannot be reached.
         SourceError: A file is missing, or has no samples.
         UsageError: The dataset on the Hub has several configs or splits.
@@ -76,7 +79,14 @@ def indexed(
         what = f"{human_count(len(found), 'file')} {'is' if len(found) == 1 else 'are'}"
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     folder = Path(os.path.realpath(cache_folder())) / "indexed"
-    make_cache_folder(folder)
+    try:
+        make_cache_folder(folder)
+    except OSError as error:
+        raise DatasetError(
+            f"{shown}: has to be indexed, but {folder}, where the index is kept, cannot be made: "
+            f"{error.strerror}",
+            _ELSEWHERE,
+        ) from None
     first = expand(place)[0]
     name = name_of(first) if is_url(first) else os.path.basename(first)
     made = folder / digest_name(name, digest)
@@ -94,11 +104,15 @@ def indexed(
 
 def _tell_skipped(shown: str, made: Path) -> None:
     """Warn of samples that were left out."""
-    skipped = Manifest.load(made).skipped
+    listed = made / BAD_SAMPLES_NAME
+    try:
+        skipped = Manifest.load(made).skipped
+    except PartsError as error:
+        skipped, listed = Parts.parse_found(error).skipped, made / "part-*" / BAD_SAMPLES_NAME
     if skipped:
         warn(
             f"{shown}: {human_count(skipped, 'sample')} without a sound image or label "
-            f"{'is' if skipped == 1 else 'are'} left out, listed in {made / BAD_SAMPLES_NAME}"
+            f"{'is' if skipped == 1 else 'are'} left out, listed in {listed}"
         )
 
 
@@ -140,5 +154,7 @@ def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, adv
             "Run fastdata index, which says more.",
         )
     error = pickle.loads(answer)
+    if isinstance(error, SpaceError):
+        raise SpaceError(error.what, f"Make room. {_ELSEWHERE}")
     if isinstance(error, FastdataError):
         raise error

@@ -88,6 +88,8 @@ def look(place: str | os.PathLike[str]) -> Look:
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return Look(what, f"fastdata convert {kind} --root {named}", kind=kind)
+    if is_file and re.fullmatch(r".*\.(tar\.\w+|tgz)", path.name):
+        return Look("a compressed tar, of which no single sample can be read", f"gunzip {named}")
     if lower and lower <= _SPLITS:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))

@@ -52,7 +52,8 @@ int in_exif(ByteSpan exif) {
     const uint64_t size = uint64_t{values} * kSizes[type - 1];
     if (size > 4 && !tiff.holds(tiff.number(at + 8, 4), size)) return 0;
     if (tiff.number(at, 2) != kOrientation) continue;
-    if (type != kShort || values != 1) return 0;
+    // Of a tag that comes twice, the first counts for Pillow 13, the last for older ones.
+    if (type != kShort || values != 1 || found != -1) return 0;
     found = static_cast<int>(tiff.number(at + 8, 2));
     if (found > 8) found = 1;
     found = std::max(found, 1);
