@@ -230,3 +230,13 @@ def test_a_table_prints_its_batches() -> None:
         "pixels of a batch: 3,277 on average, 2,048 to 4,096; 80.00% of the room",
         "imbalance of ranks: 0.00% on average, 0.00% at most",
     ]
+    none = Buckets(bucket, [20, 20], [(64, 32), (32, 64)], drop_last=True)
+    assert str(none.rest(KEY).table()) == "0 steps on 1 rank, 15 rows dropped"
+
+
+@pytest.mark.parametrize("budget", [(1 << 20) + 1, 3_000_001, (1 << 31) - 1])
+def test_a_row_may_have_the_whole_of_a_large_budget(budget: int) -> None:
+    lengths = np.array([budget, budget - 1, budget // 2, 1, 1], np.int32)
+    batches = [rows for rows, _, _ in Packed(lengths, budget, 16).rest(KEY).batches(0)]
+    assert sorted(np.concatenate(batches).tolist()) == [0, 1, 2, 3, 4]
+    assert max(lengths[rows].sum(dtype=np.int64) for rows in batches) <= budget

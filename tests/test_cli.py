@@ -17,6 +17,7 @@ from typing import Any
 import click
 import datasets
 import lmdb
+import loader_data
 import pytest
 from annotated import (
     write_coco,
@@ -68,6 +69,22 @@ def _prefork() -> Iterator[None]:
         _processes.append(running)
         yield
         _processes.clear()
+
+
+def test_a_plan_has_a_line_for_each_size_and_refuses_what_it_does_not_use(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(loader_data.dataset())
+    shown = run("plan", "data", "--batch-size", "8", cwd=tmp_path)
+    assert shown.stdout.splitlines()[0] == "7 steps on 1 rank, 53 rows", shown
+    assert len(shown.stdout.splitlines()) == 5
+    budget = ("--length", "label", "--budget", "9")
+    for options, message in [
+        (("--batch-size", "8", "--pixels", "99"), "--pixels has no meaning without --sizes"),
+        ((*budget, "--batch-size", "8"), "--batch-size has no meaning beside --length"),
+        ((*budget, "--sizes", "512"), "--sizes has no meaning beside --length"),
+        (("--budget", "9"), "--length goes with --budget"),
+    ]:
+        refused = run("plan", "data", *options, cwd=tmp_path)
+        assert refused.returncode and message in refused.stderr, refused
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

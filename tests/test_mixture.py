@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from field_data import image_file
 from loader_data import SAMPLES, dataset, images, same
 from test_concat import SMALL, broken, image_folder, shifted
 from torch.utils.data import ConcatDataset, Subset
@@ -238,6 +239,43 @@ def test_longest_and_shortest_end_with_a_source() -> None:
         assert size - 1 <= len(set(rows)) <= len(rows) <= size + 1
 
 
+@pytest.mark.parametrize("group", [1, 4, 7])
+def test_in_the_longest_epoch_each_source_ends(group: int) -> None:
+    generator = np.random.default_rng(group)
+    for _ in range(60):
+        sizes = generator.integers(1, 60, generator.integers(1, 12)).tolist()
+        weights = generator.random(len(sizes)) ** 3 + 1e-4
+        pairs = {
+            str(at): (range(size), weight)
+            for at, (size, weight) in enumerate(zip(sizes, weights, strict=True))
+        }
+        data = Mixture(pairs, samples="longest", group=group)
+        sources, rows = data.plan(0, np.arange(len(data)))
+        for source, size in enumerate(sizes):
+            assert set(rows[sources == source].tolist()) == set(range(size))
+
+
+def test_a_field_of_its_own_is_not_taken_for_the_source() -> None:
+    hugging_face = pytest.importorskip("datasets")
+    rows = {"image": [{"bytes": image_file(1)}] * 4, "source": [10, 11, 12, 13]}
+    stored = hugging_face.Dataset.from_dict(rows).cast_column("image", hugging_face.Image())
+    chosen, other = (
+        ImageDataset(stored, SMALL, fields=fields) for fields in (("image", "source"), ("image",))
+    )
+    fields = ("image", "source")
+    own = loader_of(Mixture({"a": chosen, "b": chosen}), 8)
+    assert sorted(next(iter(own))[1].tolist()) == [10, 10, 11, 11, 12, 12, 13, 13]
+    with pytest.raises(UsageError, match="source 'b' have no 'source'"):
+        Mixture({"a": chosen, "b": other}, fields=fields).fields  # noqa: B018
+    with pytest.raises(UsageError, match="stores a field 'source' of its own"):
+        loader_of(Mixture({"a": other, "b": other}, fields=fields))
+
+
+def test_an_endless_epoch_has_no_table() -> None:
+    with pytest.raises(UsageError, match="endless epoch has no table"):
+        loader_of(mixed(samples="endless")).plan()
+
+
 def test_fields_are_those_in_common_or_asked_for() -> None:
     parts = {
         "a": ImageDataset(dataset(), SMALL, fields=("key", "image", "label")),
@@ -395,6 +433,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no dataset": (lambda: Mixture({"a": "data"}, samples=3) and Mixture({"a": 3}), "no numbered"),
     "cold": (lambda: mixed(temperature=0), "above 0"),
     "a rule": (lambda: mixed(samples="all"), "sum, longest, shortest, endless"),
+    "too many": (lambda: mixed(samples=1 << 70), "is too long"),
+    "too rare": (lambda: mixed(weights={**WEIGHTS, "a": 1e-300}, samples="longest"), "too long"),
     "no samples": (lambda: mixed(samples=0), "samples=0"),
     "half": (lambda: mixed(group=1.5), "group=1.5"),
     "groups": (lambda: mixed(group=7), "multiple of 7"),

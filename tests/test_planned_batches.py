@@ -409,7 +409,12 @@ def test_what_cannot_be_done_is_an_error() -> None:
         ({"sizes": [(3, 4, 5)], "batch_size": 1}, "sizes has"),
         ({"sizes": [(0, 4)], "batch_size": 1}, "sizes has"),
         ({"sizes": 40, "batch_size": 1}, "no sides of 64 pixels"),
+        ({"sizes": 512, "multiple": 0, "batch_size": 1}, "multiple=0"),
         ({"sizes": SIZES, "batch_size": 1, "image_sizes": [(3, 4)]}, "image_sizes has the shape"),
+        (
+            {"sizes": SIZES, "batch_size": 1, "image_sizes": np.full((SAMPLES, 2), 1 << 32)},
+            r"image_sizes has the shape(.|\n)*2\*\*31",
+        ),
     ]:
         with pytest.raises(UsageError, match=message):
             AspectRatioBatches(dataset, **wrong)

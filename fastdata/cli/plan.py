@@ -75,7 +75,7 @@ def command(
     if as_json:
         print_json(table.to_dict())
         return
-    click.echo(printable(str(table)))
+    click.echo("\n".join(map(printable, str(table).splitlines())))
 
 
 def _table(
@@ -101,8 +101,13 @@ def _table(
     from fastdata.plan.sharding import Epoch
     from fastdata.plan.table import table_of
 
-    if (length is None) != (budget is None) or (length is not None and sizes is not None):
-        raise UsageError("--length goes with --budget, and not with --sizes", "Give both of them.")
+    if (length is None) != (budget is None):
+        raise UsageError("--length goes with --budget", "Give both of them.")
+    others = {"--sizes": sizes, "--pixels": pixels, "--batch-size": batch_size}
+    for name in ("--pixels",) if length is None else others:
+        if others[name] is not None and (length is not None or sizes is None):
+            beside = "without --sizes" if length is None else "beside --length"
+            raise UsageError(f"{name} has no meaning {beside}", "Leave it out.")
     opened = ImageDataset(dataset, storage_options=storage_options)
     about: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
     if length is not None and budget is not None:

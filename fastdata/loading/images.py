@@ -146,6 +146,11 @@ def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
     joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
     if isinstance(joined, NotKnown):
         return joined
+    if dataset.places and any(field.name == SOURCE for field in joined.schema):
+        raise UsageError(
+            f"fields={fields!r}: every source stores a field {SOURCE!r} of its own",
+            "Name it in fields= of each, to have that; or leave it out.",
+        )
     rows = MixedRows(dataset.plan, dataset.epoch, joined.subset)  # type: ignore[arg-type]
     return replace(joined, subset=rows, fields=fields or joined.fields, sources=dataset.names)
 

@@ -109,8 +109,25 @@ class Mixture(ConcatDataset[Any]):
                 raise UsageError("weights=[]", "Give the weights of one epoch, at least.")
         sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
         self._length = _length(samples, sizes, self.shares(0), self.group)
+        self.plan = self._planned(sizes, settled)
+        while samples == "longest" and (lacking := self._lacking(sizes)) > 0:
+            self._length += -(-lacking // self.group) * self.group
+            self.plan = self._planned(sizes, settled)
+
+    def _planned(self, sizes: Sequence[int], settled: int | None) -> MixturePlan:
+        if self._length > ENDLESS:
+            raise UsageError(
+                f"samples: an epoch of {self._length:.3g} positions is too long",
+                'Give at most 2**40; "longest" needs larger weights.',
+            )
         about = sizes, self.shares, settled, self._length, self.group, self._seed
-        self.plan = MixturePlan(*about)
+        return MixturePlan(*about)
+
+    def _lacking(self, sizes: Sequence[int]) -> int:
+        """Return how many positions more the first epoch needs, so that all its sources end."""
+        drawn, shares = self.plan.drawn(1) * self.group, self.shares(0)
+        about = zip(sizes, drawn.tolist(), shares, strict=True)
+        return max(math.ceil((size - had) / share) for size, had, share in about if share)
 
     def shares(self, epoch: int) -> list[float]:
         """Return each source's share of an epoch; they sum to 1.
@@ -163,7 +180,8 @@ class Mixture(ConcatDataset[Any]):
         has = [one or () for one in parts]
         common = [name for name in has[0] if all(name in one for one in has)]
         for name in asked or ():
-            if name not in common and name != SOURCE:
+            stored = any(name in one for one in has)
+            if name not in common and (name != SOURCE or stored):
                 lacking = next(at for at, one in enumerate(has) if name not in one)
                 raise UsageError(
                     f"fields={asked!r}: samples of source {self.names[lacking]!r} have no {name!r}",
@@ -172,6 +190,11 @@ class Mixture(ConcatDataset[Any]):
         if not common and asked is None:
             raise UsageError("the sources have no field in common", "Name them in their fields=.")
         return tuple(common if asked is None else asked)
+
+    @property
+    def places(self) -> bool:
+        """Whether "source" of a sample is the source's place, and no field of the source's."""
+        return SOURCE in (self.fields or ()) and SOURCE not in (_fields_of(self.datasets[0]) or ())
 
     def __len__(self) -> int:
         return self._length

@@ -198,8 +198,8 @@ class AspectRatioBatches(PlannedBatches):
         seed: int = 0,
         shard: str | tuple[int, int] | None = None,
     ) -> None:
-        if isinstance(sizes, int):
-            sizes = sizes_around(sizes, multiple)
+        if isinstance(sizes, (int, np.integer)):
+            sizes = sizes_around(int(sizes), multiple)
         _require(
             (batch_size is None) != (pixels is None),
             "AspectRatioBatches takes either batch_size= or pixels=",
@@ -312,6 +312,7 @@ def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple
     Raises:
         UsageError: There is none.
     """
+    _require(type(multiple) is int and multiple > 0, f"{multiple=}", "Give a whole number from 1.")
     found = []
     for width in range(multiple, side * 2, multiple):
         height = side * side // width // multiple * multiple
@@ -393,9 +394,12 @@ def _image_sizes(
     if given is not None:
         array = np.asarray(given)
         _require(
-            array.shape == (n, 2) and array.dtype.kind in "iu" and bool((array > 0).all()),
+            array.shape == (n, 2)
+            and array.dtype.kind in "iu"
+            and bool(((array > 0) & (array < 1 << 31)).all()),
             f"image_sizes has the shape {array.shape} and the type {array.dtype}",
-            f"Give (width, height) of each of the {n} samples: whole numbers from 1, ({n}, 2).",
+            f"Give (width, height) of each of the {n} samples: whole numbers from 1 to 2**31 - 1, "
+            f"({n}, 2).",
         )
         for first in range(0, n, _AT_ONCE):
             part = array[first : first + _AT_ONCE]

@@ -198,7 +198,10 @@ class Resumable(LeftAlone[T], Generic[T]):
         if not self._own_order or self.batch_size is None:
             hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
             raise UsageError("plan() knows batches that fastdata makes alone", hint)
-        return table_of(self._plan(0))
+        plan = self._plan(0)
+        if len(plan) >> 32:
+            raise UsageError("an endless epoch has no table", "Give a number as samples=.")
+        return table_of(plan)
 
     @property
     def can_resume(self) -> bool:

@@ -89,7 +89,9 @@ class Packed(Plan):
         rows = order(np.arange(first, stop))
         lengths, budget = self.lengths[rows], self.budget
         if self._unit > 1:
-            lengths, budget = -(-lengths // self._unit), budget // self._unit
+            # Rounded up, a row may be longer than the budget rounded down: it then fills a batch.
+            budget //= self._unit
+            lengths = np.minimum(-(-lengths // self._unit), budget)
         return rows, *_native.pack(lengths.astype(np.int32, copy=False), budget)
 
     def counts(self, key: int) -> list[int]:

@@ -80,7 +80,7 @@ class PlanTable:
         steps, ranks = self.rows.shape
         each = f"{human_count(steps, 'step')} on {human_count(ranks, 'rank')}"
         if not steps:
-            return each
+            return each + f", {human_count(self.dropped, 'row')} dropped" * bool(self.dropped)
         lines: list[Any] = [("size", "steps", "rows of a batch", "rows", "")]
         totals = [int(self.rows[self.size == at].sum()) for at in range(len(self.classes))]
         for at, name in enumerate(self.classes):
