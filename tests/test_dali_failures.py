@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from containers import edit_index, index_rows, pack_tree, set_column
 from hangs import HANG
@@ -31,6 +32,7 @@ from loader_data import (
     same,
 )
 from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
+from test_probe import arithmetic
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
@@ -39,7 +41,13 @@ from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.storage.checksum import crc32c  # noqa: E402
-from fastdata.transforms import Compose, RandomCrop, RandomGrayscale, Resize  # noqa: E402
+from fastdata.transforms import (  # noqa: E402
+    Compose,
+    RandomCrop,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+)
 
 # Python from 3.12 on warns of every fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -167,6 +175,34 @@ def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
         assert loader.stats().kinds["png"] == {"native": len(bad)}
 
 
+def test_files_replaced_since_they_were_indexed_cost_dali_no_batch() -> None:
+    """Their headers say so: DALI, which would end its pipeline, does not get them."""
+    root = photographs(pngs={0, 1, 2, 3})
+    pack_tree(root, root.parent / "out", "folder", seek_points=False)
+    wide, deep = picture(90, 40, 1, 20), np.full((50, 71), 1000, np.uint16)
+    sound = (root / "class" / "07.jpg").read_bytes()
+    replaced = {
+        "00.png": b"no png, but long enough to have the header of one",
+        "01.png": (root / "class" / "01.png").read_bytes()[:20],
+        "02.png": as_file(wide, "PNG"),
+        "03.png": as_file(deep, "PNG", "I;16"),
+        "04.jpg": encode(wide),
+        "05.jpg": as_file(picture(75, 50, 5, 20), "JPEG", "CMYK"),
+        "06.jpg": arithmetic(0xC9),
+        "07.jpg": sound[: len(sound) // 2],
+    }
+    for name, data in replaced.items():
+        (root / "class" / name).write_bytes(data)
+    data = ImageDataset(root.parent / "out", CROPS, check=False)
+    check_same(*both(data, on_error="zero"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DALILoader(data, **{**OPTIONS, "on_error": "zero"})
+        list(loader)
+    assert not [one for one in caught if "DALI" in str(one.message)]
+    assert loader.stats().kinds["jpeg"]["DALI"] == 16
+
+
 def test_a_damaged_scan_that_pillow_decodes_is_decoded() -> None:
     sound = encode(picture(80, 60, 1, 30))
     root = files_of(("jpg", sound), ("jpg", scan_damaged(sound)))
@@ -218,6 +254,18 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
         (lambda: DALILoader(images(Compose([CROPS, RandomGrayscale()]))), "augmentations"),
+        (lambda: DALILoader(images(Resize(40)), collate_fn=list), "images of different sizes"),
+        (lambda: DALILoader(images(CROPS) + images(Resize((24, 24)))), "different transforms"),
+        (
+            lambda: DALILoader(
+                images(RandomResizedCrop(24, interpolation=("bilinear", "lanczos")))
+            ),
+            "resizes with bilinear or lanczos",
+        ),
+        (
+            lambda: DALILoader(ImageDataset(dataset(), CROPS, exif_transpose=True)),
+            "exif_transpose=True",
+        ),
         (
             lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
             "dct_scaling=True",
@@ -227,6 +275,12 @@ def test_skip_resumes() -> None:
 def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("(", r"\(")):
         make()
+
+
+def test_an_old_dali_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvidia.dali.__version__", "1.53.0")
+    with pytest.raises(ModuleNotFoundError, match=r"DALI 2 or later, and 1\.53\.0 is installed"):
+        DALILoader(images())
 
 
 def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
