@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from arithmetic_coding import USUAL
 from containers import edit_index, index_rows, pack_tree, set_column
 from hangs import HANG
 from jpegs import encode, picture
@@ -31,8 +33,8 @@ from loader_data import (
     images,
     same,
 )
+from scans import Scan, drawn, write
 from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
-from test_probe import arithmetic
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
@@ -179,20 +181,27 @@ def test_files_replaced_since_they_were_indexed_cost_dali_no_batch() -> None:
     """Their headers say so: DALI, which would end its pipeline, does not get them."""
     root = photographs(pngs={0, 1, 2, 3})
     pack_tree(root, root.parent / "out", "folder", seek_points=False)
-    wide, deep = picture(90, 40, 1, 20), np.full((50, 71), 1000, np.uint16)
-    sound = (root / "class" / "07.jpg").read_bytes()
+    flat = {width: np.full((50, width, 3), 90, np.uint8) for width in (60, 70, 72, 73, 75)}
+    coded = write(
+        drawn(76, 50, "grey", Random(1)), [Scan((0,))], progressive=False, conditioning=USUAL
+    )
+    cut = (root / "class" / "07.jpg").read_bytes()
     replaced = {
-        "00.png": b"no png, but long enough to have the header of one",
-        "01.png": (root / "class" / "01.png").read_bytes()[:20],
-        "02.png": as_file(wide, "PNG"),
-        "03.png": as_file(deep, "PNG", "I;16"),
-        "04.jpg": encode(wide),
-        "05.jpg": as_file(picture(75, 50, 5, 20), "JPEG", "CMYK"),
-        "06.jpg": arithmetic(0xC9),
-        "07.jpg": sound[: len(sound) // 2],
+        "00.png": b"no" + as_file(flat[70], "PNG")[2:],
+        "01.png": as_file(flat[60], "PNG"),
+        "02.png": as_file(flat[72][..., 0].astype(np.uint16) * 200, "PNG", "I;16"),
+        "03.png": as_file(flat[73], "PNG", "LA"),
+        "04.jpg": encode(flat[60]),
+        "05.jpg": as_file(flat[75], "JPEG", "CMYK"),
+        "06.jpg": coded,
+        "07.jpg": cut[: len(cut) // 2],
     }
     for name, data in replaced.items():
-        (root / "class" / name).write_bytes(data)
+        path = root / "class" / name
+        length = path.stat().st_size  # it is read by the length that it had
+        assert len(data) <= length - 2
+        end = b"\xff\xd9" if data[:2] == b"\xff\xd8" and name != "07.jpg" else b"\0\0"
+        path.write_bytes(data.ljust(length - 2, b"\0") + end)
     data = ImageDataset(root.parent / "out", CROPS, check=False)
     check_same(*both(data, on_error="zero"))
     with warnings.catch_warnings(record=True) as caught:

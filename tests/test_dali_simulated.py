@@ -208,8 +208,11 @@ def test_dali_that_takes_longer_than_the_timeout(photographs: Path) -> None:
         passed += HANG
         return outputs(*args, **named)
 
+    def later() -> float:
+        return clock() + passed
+
     with (
-        mock.patch.object(time, "monotonic", lambda: clock() + passed),
+        mock.patch.object(time, "monotonic", later),
         mock.patch.object(dali.Pipeline, "outputs", late),
         pytest.raises(RuntimeError, match=f"timed out after {HANG} seconds"),
     ):

@@ -282,11 +282,9 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         size: (width, height) in pixels that its crop was drawn for.
         seekable: Whether it has seek points, which proves that it was decoded once.
     """
-    found, width, height, components, *_, code, _, _ = _native.probe(data)
+    found, width, height, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):
-        if (width, height) != size or components not in (1, 3):
-            return False
-        if found == "jpeg-arithmetic" or code != "ok":
+        if (width, height) != size or found == "jpeg-arithmetic" or code != "ok":
             return False
         # A file that was cut decodes in part or not at all, depending on the crop.
         return seekable or data[-2:].tobytes() == _EOI
