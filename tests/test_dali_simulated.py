@@ -266,6 +266,21 @@ def test_a_gpu_that_is_not_there_is_refused(photographs: Path, device: str) -> N
 
 
 @needs_simulation
+def test_another_accelerator_than_nvidias_is_refused(photographs: Path) -> None:
+    data = ImageDataset(photographs, CROPS)
+    xpu = {
+        "current_accelerator": lambda: torch.device("xpu"),
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+    }
+    with mock.patch.multiple(torch.accelerator, **xpu):
+        with pytest.raises(UsageError, match="DALI decodes on NVIDIA's GPUs"):
+            DALILoader(data, device="xpu")
+        with pytest.raises(UsageError, match="torch finds xpu devices here"):
+            DALILoader(data, device="cuda")
+
+
+@needs_simulation
 def test_an_unknown_option_of_the_decoder_is_refused(photographs: Path) -> None:
     data = ImageDataset(photographs, CROPS)
     with simgpu.simulated(), pytest.raises(UsageError, match="has no output_type, widht") as found:
