@@ -396,7 +396,7 @@ def test_a_fork_has_pipelines_of_its_own() -> None:
 
 
 _SCRIPT = """
-import sys, threading, time
+import sys, threading
 sys.path.insert(0, {tests!r})
 from fastdata import ImageDataset
 from fastdata.dali import DALILoader
@@ -416,8 +416,10 @@ def endless():
         "mid-pass": ("it = endless(); next(it)", 0),
         "an exception": ("for batch in endless(): raise SystemExit(3)", 3),
         "a daemon thread": (
-            "threading.Thread(target=lambda: [b for b in endless()], daemon=True).start()\n"
-            "time.sleep(1)",
+            "taken = threading.Event()\n"
+            "take = lambda: [taken.set() for batch in endless()]\n"
+            "threading.Thread(target=take, daemon=True).start()\n"
+            "taken.wait()",
             0,
         ),
     }.values(),
