@@ -169,7 +169,7 @@ def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
     data = ImageDataset(root.parent / "out", CROPS)
     loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
     for epoch in range(2):
-        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata has decoded"):
+        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata decoded"):
             batches = list(loader)
         expected = list(native)
         assert same([batches[0], batches[2]], [expected[0], expected[2]])

@@ -132,6 +132,32 @@ def test_a_batch_that_cannot_be_fed_is_decoded_natively(
         assert len(told) == 1 and f"call {refused} refused" in told[0]
 
 
+def test_a_pass_that_goes_on_without_dali_is_told_after_a_batch_that_failed(
+    photographs: Path, feeding: type[Feeding]
+) -> None:
+    """The first warning is of one batch; that all others are slower, too, must not go unsaid."""
+    data = ImageDataset(photographs, CROPS)
+    loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
+    taken(loader)
+    first = 2 * feeding.calls // 5 + 1  # the first call after those that fill the pipeline
+    feeding.calls, feeding.built, feeding.refused = 0, 0, frozenset({first})
+    build = feeding.build
+
+    def once(pipeline: Any) -> None:
+        if feeding.built > 1:
+            raise OSError("no memory")
+        build(pipeline)
+
+    with mock.patch.object(feeding, "build", once):
+        loader.set_epoch(0)
+        found, told = taken(loader)
+    assert same(found, list(native))
+    assert [one.partition(",")[0] for one in told] == [
+        "DALI failed for a batch",
+        "DALI cannot build its pipeline",
+    ]
+
+
 @needs_simulation
 def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
     photographs: Path,
