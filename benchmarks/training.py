@@ -112,6 +112,10 @@ WORKLOADS = {
 }
 
 
+#: Those that feed the step beside fastdata.
+LIBRARIES = ("DALI", *DECODERS, "torch")
+
+
 class Training:
     """Training step, and the loaders that feed it.
 

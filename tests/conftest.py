@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -40,6 +41,11 @@ _LONG = ["kill", "loader_frameworks", "loader_lifecycle", "pixel_programs", "tra
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = [f"test_{name}" for name in _LONG]
     items.sort(key=lambda item: item.path.stem not in names)
+
+
+def pytest_collection_finish() -> None:
+    """Spare each gc.collect() of a test the modules that are imported: a tenth of a second."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+from arithmetic_coding import USUAL
 from containers import edit_index, index_rows, pack_tree, set_column
 from hangs import HANG
 from jpegs import encode, picture
@@ -30,6 +33,7 @@ from loader_data import (
     images,
     same,
 )
+from scans import Scan, drawn, write
 from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
 
 torch = pytest.importorskip("torch")
@@ -39,7 +43,13 @@ from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.storage.checksum import crc32c  # noqa: E402
-from fastdata.transforms import Compose, RandomCrop, RandomGrayscale, Resize  # noqa: E402
+from fastdata.transforms import (  # noqa: E402
+    Compose,
+    RandomCrop,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+)
 
 # Python from 3.12 on warns of every fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -159,12 +169,47 @@ def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
     data = ImageDataset(root.parent / "out", CROPS)
     loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
     for epoch in range(2):
-        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata has decoded"):
+        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata decoded"):
             batches = list(loader)
         expected = list(native)
         assert same([batches[0], batches[2]], [expected[0], expected[2]])
         assert epoch or same(batches[1], good[1])
         assert loader.stats().kinds["png"] == {"native": len(bad)}
+
+
+def test_files_replaced_since_they_were_indexed_cost_dali_no_batch() -> None:
+    """Their headers say so: DALI, which would end its pipeline, does not get them."""
+    root = photographs(pngs={0, 1, 2, 3})
+    pack_tree(root, root.parent / "out", "folder", seek_points=False)
+    flat = {width: np.full((50, width, 3), 90, np.uint8) for width in (60, 70, 72, 73, 75)}
+    coded = write(
+        drawn(76, 50, "grey", Random(1)), [Scan((0,))], progressive=False, conditioning=USUAL
+    )
+    cut = (root / "class" / "07.jpg").read_bytes()
+    replaced = {
+        "00.png": b"no" + as_file(flat[70], "PNG")[2:],
+        "01.png": as_file(flat[60], "PNG"),
+        "02.png": as_file(flat[72][..., 0].astype(np.uint16) * 200, "PNG", "I;16"),
+        "03.png": as_file(flat[73], "PNG", "LA"),
+        "04.jpg": encode(flat[60]),
+        "05.jpg": as_file(flat[75], "JPEG", "CMYK"),
+        "06.jpg": coded,
+        "07.jpg": cut[: len(cut) // 2],
+    }
+    for name, data in replaced.items():
+        path = root / "class" / name
+        length = path.stat().st_size  # it is read by the length that it had
+        assert len(data) <= length - 2
+        end = b"\xff\xd9" if data[:2] == b"\xff\xd8" and name != "07.jpg" else b"\0\0"
+        path.write_bytes(data.ljust(length - 2, b"\0") + end)
+    data = ImageDataset(root.parent / "out", CROPS, check=False)
+    check_same(*both(data, on_error="zero"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DALILoader(data, **{**OPTIONS, "on_error": "zero"})
+        list(loader)
+    assert not [one for one in caught if "DALI" in str(one.message)]
+    assert loader.stats().kinds["jpeg"]["DALI"] == 16
 
 
 def test_a_damaged_scan_that_pillow_decodes_is_decoded() -> None:
@@ -218,6 +263,18 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), on_error="ignore"), "on_error='ignore'"),
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
         (lambda: DALILoader(images(Compose([CROPS, RandomGrayscale()]))), "augmentations"),
+        (lambda: DALILoader(images(Resize(40)), collate_fn=list), "images of different sizes"),
+        (lambda: DALILoader(images(CROPS) + images(Resize((24, 24)))), "different transforms"),
+        (
+            lambda: DALILoader(
+                images(RandomResizedCrop(24, interpolation=("bilinear", "lanczos")))
+            ),
+            "resizes with bilinear or lanczos",
+        ),
+        (
+            lambda: DALILoader(ImageDataset(dataset(), CROPS, exif_transpose=True)),
+            "exif_transpose=True",
+        ),
         (
             lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
             "dct_scaling=True",
@@ -227,6 +284,12 @@ def test_skip_resumes() -> None:
 def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("(", r"\(")):
         make()
+
+
+def test_an_old_dali_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvidia.dali.__version__", "1.53.0")
+    with pytest.raises(ModuleNotFoundError, match=r"DALI 2 or later, and 1\.53\.0 is installed"):
+        DALILoader(images())
 
 
 def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +306,10 @@ def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def dali_threads() -> int:
     """How many threads DALI has in this process."""
-    names = [path.read_text("utf-8") for path in Path("/proc/self/task").glob("*/comm")]
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # it has ended meanwhile
+            names.append(path.read_text("utf-8"))
     return sum("DALI" in name for name in names)
 
 
@@ -330,7 +396,7 @@ def test_a_fork_has_pipelines_of_its_own() -> None:
 
 
 _SCRIPT = """
-import sys, threading, time
+import sys, threading
 sys.path.insert(0, {tests!r})
 from fastdata import ImageDataset
 from fastdata.dali import DALILoader
@@ -350,8 +416,10 @@ def endless():
         "mid-pass": ("it = endless(); next(it)", 0),
         "an exception": ("for batch in endless(): raise SystemExit(3)", 3),
         "a daemon thread": (
-            "threading.Thread(target=lambda: [b for b in endless()], daemon=True).start()\n"
-            "time.sleep(1)",
+            "taken = threading.Event()\n"
+            "take = lambda: [taken.set() for batch in endless()]\n"
+            "threading.Thread(target=take, daemon=True).start()\n"
+            "taken.wait()",
             0,
         ),
     }.values(),
@@ -370,7 +438,7 @@ def test_the_interpreter_ends(body: str, code: int) -> None:
 def test_a_timeout() -> None:
     data = packed_images([encode(picture(2000, 1500, 1, 0))])
     data.transform = Resize((900, 900))
-    loader = DALILoader(data, 64, sampler=[0] * 64, num_workers=2, timeout=0.01)
+    loader = DALILoader(data, 16, sampler=[0] * 16, num_workers=2, timeout=0.01)
     with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
         next(iter(loader))
 

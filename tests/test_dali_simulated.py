@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from containers import pack_tree
+from hangs import HANG
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, as_file, folder, same
 
@@ -129,6 +132,32 @@ def test_a_batch_that_cannot_be_fed_is_decoded_natively(
         assert len(told) == 1 and f"call {refused} refused" in told[0]
 
 
+def test_a_pass_that_goes_on_without_dali_is_told_after_a_batch_that_failed(
+    photographs: Path, feeding: type[Feeding]
+) -> None:
+    """The first warning is of one batch; that all others are slower, too, must not go unsaid."""
+    data = ImageDataset(photographs, CROPS)
+    loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
+    taken(loader)
+    first = 2 * feeding.calls // 5 + 1  # the first call after those that fill the pipeline
+    feeding.calls, feeding.built, feeding.refused = 0, 0, frozenset({first})
+    build = feeding.build
+
+    def once(pipeline: Any) -> None:
+        if feeding.built > 1:
+            raise OSError("no memory")
+        build(pipeline)
+
+    with mock.patch.object(feeding, "build", once):
+        loader.set_epoch(0)
+        found, told = taken(loader)
+    assert same(found, list(native))
+    assert [one.partition(",")[0] for one in told] == [
+        "DALI failed for a batch",
+        "DALI cannot build its pipeline",
+    ]
+
+
 @needs_simulation
 def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
     photographs: Path,
@@ -169,17 +198,112 @@ def test_only_what_fastdata_decodes_crosses_the_bus(
 
 @needs_simulation
 @pytest.mark.filterwarnings("ignore:.*samples? could not be decoded")
-def test_substitutes_of_bad_samples_copy_nothing_pageable() -> None:
+@pytest.mark.parametrize("schedule", simgpu.schedules(4), ids=lambda one: str(one.pace))
+@pytest.mark.parametrize("on_error", ["skip", "zero"])
+def test_bad_samples_copy_nothing_pageable(on_error: str, schedule: simgpu.Schedule) -> None:
+    """Neither their substitutes nor their zeros."""
+    bad = {3, 4, 17}
     root = packed({9})
-    for number in (3, 4, 17):
+    for number in bad:
         (root.parent / "tree" / "class" / f"{number:02}.jpg").write_bytes(b"none")
     data = ImageDataset(root, CROPS, check=False)
-    options = {**OPTIONS, "on_error": "skip"}
+    options = {**OPTIONS, "on_error": on_error}
     wanted = list(DALILoader(data, **options))
-    with simgpu.simulated() as gpus, simdali.simulated():
+    with simgpu.simulated(schedule) as gpus, simdali.simulated():
         found, _ = taken(DALILoader(data, device="cuda", **options))
         assert not gpus.pageable, "pageable memory is copied while the host waits"
     assert same(found, wanted)
+    if on_error == "skip":
+        return
+    for pixels, _, numbers, valid in found:
+        assert valid.tolist() == [number not in bad for number in numbers.tolist()]
+        assert pixels.flatten(1).any(1).tolist() == valid.tolist()
+
+
+def test_dali_that_takes_longer_than_the_timeout(photographs: Path) -> None:
+    """It cannot be interrupted: the error comes once it is done. The next pass is right."""
+    data = ImageDataset(photographs, CROPS)
+    options = {**OPTIONS, "persistent_workers": True}
+    loader, slow = DALILoader(data, **options), DALILoader(data, **options, timeout=HANG)
+    wanted = list(loader)
+    assert same(list(slow), wanted)
+    outputs, clock, passed = dali.Pipeline.outputs, time.monotonic, 0.0
+
+    def late(*args: Any, **named: Any) -> Any:
+        nonlocal passed
+        passed += HANG
+        return outputs(*args, **named)
+
+    def later() -> float:
+        return clock() + passed
+
+    with (
+        mock.patch.object(time, "monotonic", later),
+        mock.patch.object(dali.Pipeline, "outputs", late),
+        pytest.raises(RuntimeError, match=f"timed out after {HANG} seconds"),
+    ):
+        next(iter(slow))
+    slow.set_epoch(0)
+    assert same(list(slow), wanted)
+
+
+@needs_simulation
+@pytest.mark.parametrize(
+    ("version", "region_decode", "regions"),
+    [
+        ("0.8.0", None, True),
+        ("0.9.0.20", None, False),
+        ("0.10.1", None, True),
+        ("", None, True),
+        ("0.9.0.20", True, True),
+        ("0.8.0", False, False),
+    ],
+)
+def test_a_gpu_decodes_regions_where_nvimagecodec_can(
+    photographs: Path, version: str, region_decode: bool | None, regions: bool
+) -> None:
+    def installed(name: str) -> str:
+        if version and name == "nvidia-nvimgcodec-cu13":
+            return version
+        raise metadata.PackageNotFoundError(name)
+
+    data = ImageDataset(photographs, CROPS)
+    with simgpu.simulated(), simdali.simulated():
+        decoders: Any = dali.fn.decoders
+        with (
+            mock.patch.object(metadata, "version", installed),
+            mock.patch.object(decoders, "image", wraps=decoders.image) as whole,
+            mock.patch.object(decoders, "image_slice", wraps=decoders.image_slice) as slices,
+        ):
+            loader = DALILoader(data, device="cuda", region_decode=region_decode, **OPTIONS)
+            iterator: Any = iter(loader)
+            assert len(iterator) == len(loader) == len(list(iterator)) == 3
+    assert (slices.called, whole.called) == (regions, not regions)
+
+
+@needs_simulation
+@pytest.mark.parametrize("device", ["cuda:2", "cuda:5"])
+def test_a_gpu_that_is_not_there_is_refused(photographs: Path, device: str) -> None:
+    data = ImageDataset(photographs, CROPS)
+    with simgpu.simulated(devices=2):
+        for make in (DataLoader, DALILoader):
+            with pytest.raises(UsageError, match=f"'{device}': torch finds 2 cuda devices here"):
+                make(data, device=device)
+
+
+@needs_simulation
+def test_another_accelerator_than_nvidias_is_refused(photographs: Path) -> None:
+    data = ImageDataset(photographs, CROPS)
+    xpu = {
+        "current_accelerator": lambda: torch.device("xpu"),
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+    }
+    with mock.patch.multiple(torch.accelerator, **xpu):
+        with pytest.raises(UsageError, match="DALI decodes on NVIDIA's GPUs"):
+            DALILoader(data, device="xpu")
+        with pytest.raises(UsageError, match="torch finds xpu devices here"):
+            DALILoader(data, device="cuda")
 
 
 @needs_simulation

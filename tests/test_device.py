@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,6 +166,22 @@ class Pair(NamedTuple):
     more: Any
 
 
+class Named(Mapping[str, Any]):
+    """A mapping that is made of keywords, not of a dict."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values_by_name = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+
 def test_batches_keep_their_structure() -> None:
     pixels, labels = bytes_of(2, 3, 4, 4), torch.arange(2)
     batch = [
@@ -184,6 +200,9 @@ def test_batches_keep_their_structure() -> None:
     assert found[3].shape == () and found[4].shape == (0, 5)
     (found,) = DeviceLoader([pixels], "cpu", dtype="float32")
     assert found.dtype == torch.float32
+    (found,) = DeviceLoader([Named(image=pixels, name="x")], "cpu", dtype="float32")
+    assert type(found) is dict and found["name"] == "x"
+    assert found["image"].dtype == torch.float32
 
 
 @settings(max_examples=100)
@@ -502,6 +521,9 @@ def test_it_can_be_copied_and_pickled() -> None:
         assert same(list(other), expected)
     direct = DataLoader(images(HALF), 8, seed=1, device=torch.device("cpu"))
     assert same(list(pickle.loads(pickle.dumps(direct))), list(direct))
+    for change in (copy.copy, copy.deepcopy, pickle.dumps):  # a pass has threads
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            change(iter(loader))
 
 
 @pytest.mark.parametrize("path", ["native", "workers", "torch"])
@@ -533,6 +555,8 @@ def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> N
         ({"dtype": torch.int32}, r"dtype=torch\.int32"),
         ({"dtype": "uint8", "mean": MEAN}, "dtype is uint8"),
         ({"mean": (0.5,)}, "three finite numbers"),
+        ({"mean": 0.5}, "three finite numbers"),
+        ({"std": ("a", "b", "c")}, "three finite numbers"),
         ({"mean": (0.5, 0.5, float("nan"))}, "finite"),
         ({"std": (0.5, 0.5, 0)}, "not above 0"),
     ],

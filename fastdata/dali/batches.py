@@ -72,7 +72,7 @@ class DALIPipeline(Pipeline):
         super().__init__(*args, **named)
         self._runner, self._device = runner, device
         self._on_gpu = device.type == "cuda"
-        self._warned = False
+        self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
 
     def _new_batch(self, planned: Planned, key: int) -> Batch:
         return DALIBatch(planned, key)
@@ -198,14 +198,17 @@ class DALIPipeline(Pipeline):
         super()._count(batch, decoded, decoder)
 
     def _warn(self, error: Exception) -> None:
-        if self._warned:
+        broken = self._runner.broken is not None
+        if broken in self._warned:
             return
-        self._warned = True
-        if self._runner.broken is None:
-            what = "DALI failed for a batch, which fastdata has decoded in its place, as it will "
-            what += "others of this epoch"
-        else:
+        self._warned.add(broken)
+        if broken:
             what = "DALI cannot build its pipeline, so fastdata decodes this epoch natively"
+        else:
+            what = (
+                "DALI failed for a batch, which fastdata decoded natively; other batches of this "
+            )
+            what += "epoch that fail are not named"
         reason = str(error).strip().splitlines() or [type(error).__name__]
         warn(f"{what}: {reason[0]}")
 
@@ -282,11 +285,9 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
         size: (width, height) in pixels that its crop was drawn for.
         seekable: Whether it has seek points, which proves that it was decoded once.
     """
-    found, width, height, components, *_, code, _, _ = _native.probe(data)
+    found, width, height, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):
-        if (width, height) != size or components not in (1, 3):
-            return False
-        if found == "jpeg-arithmetic" or code != "ok":
+        if (width, height) != size or found == "jpeg-arithmetic" or code != "ok":
             return False
         # A file that was cut decodes in part or not at all, depending on the crop.
         return seekable or data[-2:].tobytes() == _EOI

@@ -172,22 +172,22 @@ class _DALIPath(NativePath):
             )
         if dataset.exif_transpose:
             raise UsageError(
-                "exif_transpose=True turns images, which this does not do with DALI",
+                "exif_transpose=True turns images, and DALILoader does not",
                 "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",
             )
         if recipe.parts:
             raise UsageError(
-                "parts of the dataset have different transforms, which this does not do",
+                "parts of the dataset have different transforms, and DALILoader takes one",
                 "Use a fastdata.DataLoader, or give all the same.",
             )
         if step := next((step for one in recipe.programs for step in one.pixels), None):
             raise UsageError(
-                f"the transform has augmentations, which this does not do: {step.words}",
+                f"the transform has augmentations, which DALILoader lacks: {step.words}",
                 "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
             )
         if not all(program.one_size for program in recipe.programs):
             raise UsageError(
-                "the transform leaves images of different sizes, which this does not do",
+                "the transform leaves images of different sizes, and DALILoader needs one size",
                 "Use a fastdata.DataLoader, or bring them to one size.",
             )
         filters = (getattr(step, "filters", ()) for one in recipe.programs for step in one.steps)

@@ -14,6 +14,8 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +84,7 @@ class Runner:
 
     def begin(self, run: Run) -> None:
         """Queue a run; it begins when the pipeline has room."""
-        with self.lock:
+        with self._in_step():
             self._queue.append(run)
             self._fill()
 
@@ -94,7 +96,7 @@ class Runner:
             stream: The CUDA stream that uses the pixels; None on the CPU. DALI reuses their memory
                 after the work that was queued on that stream before they were dropped.
         """
-        with self.lock:
+        with self._in_step():
             while run.pixels is None and run.error is None and not run.cancelled:
                 self._take(stream)
 
@@ -106,6 +108,20 @@ class Runner:
                     run.cancelled = True
                 self._queue.clear()
                 self._drop_pipeline()
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Hold the lock; end a pipeline that Ctrl-C may have put out of step with the queue.
+
+        It may have half of a batch, or have given one that nobody has. The next batches would get
+        the pixels of others.
+        """
+        with self.lock:
+            try:
+                yield
+            except BaseException:
+                self._drop_pipeline()
+                raise
 
     def _drop_pipeline(self) -> None:
         """End the pipeline; the next one is fed the runs that are under way."""
@@ -126,9 +142,9 @@ class Runner:
             if error is None:
                 self._fed += 1
             else:
-                run.error, run.samples = error, []
                 del self._queue[self._fed]
                 self._drop_pipeline()
+                run.error, run.samples = error, []
 
     def _feed(self, run: Run) -> Exception | None:
         """Feed a run to the pipeline, which is built if there is none; return any error."""
@@ -140,7 +156,7 @@ class Runner:
             self._graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
             self._pipeline.schedule_run()
         except Exception as error:
-            kept = error.with_traceback(None)  # its frames would keep the samples
+            kept = error.with_traceback(None)  # its frames would keep samples and pipeline
             if self._pipeline is None:
                 self.broken = kept  # building takes long: do not try it for every batch
             return kept
@@ -151,15 +167,17 @@ class Runner:
         self._fill()
         if not self._fed:
             return
-        run = self._queue.popleft()
-        self._fed -= 1
+        run = self._queue[0]
         try:
             # Only a GPU's outputs are ordered on a stream.
             where = {} if stream is None else {"cuda_stream": stream}
             run.pixels = [found.as_tensor() for found in self._pipeline.outputs(**where)]
         except Exception as error:
-            run.error = error
             self._drop_pipeline()
+            run.error = error.with_traceback(None)
+        else:
+            self._fed -= 1
+        self._queue.popleft()
         run.samples = []
         self._fill()
 
