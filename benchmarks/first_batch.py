@@ -23,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ import click
 from fastdata.benchmarks.measure import Figures, Spread, interleave, machine, out_option, report
 from fastdata.converters import ImageFolder, index, pack
 
-from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.filesystem import upload
 
 _BATCH = 64
@@ -207,7 +207,7 @@ def measure(tree: Path, rounds: int, delay: float, stores: tuple[str, ...]) -> d
                     _run(url, _options(store, far), cache)
                 found[store] = interleave(
                     {
-                        kind: lambda url=url: _run(url, _options(store, far), cache)  # type: ignore[misc]
+                        kind: partial(_run, url, _options(store, far), cache)
                         for kind, url in urls.items()
                     },
                     rounds,
@@ -245,7 +245,9 @@ def figures(result: dict[str, Any]) -> Figures:
 @click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--delay", default=0.05, show_default=True, help="Seconds of a round trip.")
-@click.option("--store", "stores", multiple=True, default=("gs", "s3"), type=click.Choice(["gs", "s3"]))
+@click.option(
+    "--store", "stores", multiple=True, default=("gs", "s3"), type=click.Choice(["gs", "s3"])
+)
 @out_option
 def main(
     tree: Path, rounds: int, delay: float, stores: tuple[str, ...], out_path: Path | None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdata import _native
-from fastdata.remote.opening import Fetched, RemoteSource
 from fastdata.remote.manifests import read_manifest
+from fastdata.remote.opening import Fetched, RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef
 from fastdata.remote.urls import is_url, join_url, redact
