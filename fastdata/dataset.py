@@ -41,7 +41,7 @@ from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
-from fastdata.staging.staged import find_staged, telling_of_copy
+from fastdata.staging.staged import Original, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
@@ -266,9 +266,12 @@ class ImageDataset(NativeSamples):
             self._index = indexed(self._place, self._storage_options)
         if self._index is not None:  # in workers, that of the same files
             return self._open_folder(self._index)
-        copy = find_staged(self._url or self.path, self._storage_options) if self._staged else None
+        place = self._url or self.path
+        original = Original.read(place, self._storage_options) if self._staged else None
+        copy = None if original is None else original.find_copy()
         if self._url is not None and copy is None:
-            return self._open_remote(self._url)
+            # Reading the manifest again would cost a round trip.
+            return self._open_remote(self._url, None if original is None else original.text)
         return self._open_folder(copy or Path(self.path))
 
     def _open_folder(self, folder: Path) -> Source:
@@ -280,10 +283,10 @@ class ImageDataset(NativeSamples):
             return source
         return self._open_remote(str(folder))
 
-    def _open_remote(self, url: str) -> Source:
+    def _open_remote(self, url: str, text: bytes | None = None) -> Source:
         from fastdata.remote.parted import open_remote  # not needed for local datasets
 
-        return open_remote(url, self.cache, self._storage_options, self._remote)
+        return open_remote(url, self.cache, self._storage_options, self._remote, text)
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())

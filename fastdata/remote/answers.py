@@ -31,6 +31,8 @@ _MOST_ERROR = 64 << 10
 SLOWEST = 256 << 10
 #: Seconds that a body may take, beyond those for its bytes at that rate.
 _SECONDS = 60.0
+#: Connections of s3fs: as many as `RemoteOptions.concurrency` by default. Its own limit is 10.
+_CONNECTIONS = 32
 #: Values of Content-Encoding that leave bytes unchanged. Amazon stores the last with some files.
 _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
@@ -128,9 +130,10 @@ def bounded_options(
     """
     module = driver.__module__
     if module.startswith("s3fs."):
-        times = {"connect_timeout": connect, "read_timeout": idle}
+        bounds = {"connect_timeout": connect, "read_timeout": idle}
         config = given.get("config_kwargs") or {}
-        return {"config_kwargs": {**times, "http_session_cls": _amazon_session(), **config}}
+        more = {"http_session_cls": _amazon_session(), "max_pool_connections": _CONNECTIONS}
+        return {"config_kwargs": {**bounds, **more, **config}}
     google = module.startswith("gcsfs.")
     if not google and module != "fsspec.implementations.http":
         return {}

@@ -49,6 +49,7 @@ class Fetched(Source):
         cache: The folder that keeps pieces of the files; None to keep nothing.
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
         options: How to read the dataset.
+        text: Its manifest; None to fetch it.
 
     Attributes:
         text: Its manifest, as it stands in the file.
@@ -63,6 +64,7 @@ class Fetched(Source):
         cache: Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         options: RemoteOptions | None = None,
+        text: bytes | None = None,
     ) -> None:
         self.url = url
         self.options = options or RemoteOptions()
@@ -70,7 +72,7 @@ class Fetched(Source):
         self.given_cache = cache = cache or Cache()
         self.cache = None if cache.path is None else Path(os.path.realpath(cache.path))
         _check_cache(cache, self.options.piece_bytes)
-        self.text = read_manifest(url, self.storage_options)
+        self.text = read_manifest(url, self.storage_options) if text is None else text
         self.id = hashlib.sha256(self.text).hexdigest()
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
@@ -186,6 +188,7 @@ class RemoteSource(Fetched, IndexedSource):
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
         options: How to read the dataset.
         whole: The index of parts that it is a part of, which has the reader; None if it is none.
+        text: See `Fetched`.
 
     Raises:
         DatasetError: There is no finished dataset, or it cannot be read.
@@ -203,8 +206,9 @@ class RemoteSource(Fetched, IndexedSource):
         storage_options: Mapping[str, Any] | None = None,
         options: RemoteOptions | None = None,
         whole: Fetched | None = None,
+        text: bytes | None = None,
     ) -> None:
-        Fetched.__init__(self, url, cache, storage_options, options)
+        Fetched.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         index = self._open_index(manifest.index, manifest.samples)

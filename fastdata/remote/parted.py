@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdata import _native
+from fastdata.remote.manifests import read_manifest
 from fastdata.remote.opening import Fetched, RemoteSource
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef
@@ -28,6 +29,7 @@ class RemoteParts(Fetched, PartedSource):
         cache: See `Fetched`.
         storage_options: See `Fetched`.
         options: See `Fetched`.
+        text: See `Fetched`.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class RemoteParts(Fetched, PartedSource):
         cache: Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         options: RemoteOptions | None = None,
+        text: bytes | None = None,
     ) -> None:
-        Fetched.__init__(self, url, cache, storage_options, options)
+        Fetched.__init__(self, url, cache, storage_options, options, text)
         PartedSource.__init__(self, redact(url), manifest, most_open(manifest, 2))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -73,16 +76,20 @@ def open_remote(
     cache: Cache | None = None,
     storage_options: Mapping[str, Any] | None = None,
     options: RemoteOptions | None = None,
+    text: bytes | None = None,
 ) -> RemoteSource | RemoteParts:
     """Open a dataset, or an index of parts, behind a URL; see `RemoteSource`.
+
+    ``text`` is its manifest, if the caller has read it.
 
     Raises:
         DatasetError: There is no finished dataset, or it cannot be read.
         RemoteError: The server cannot be reached.
         UsageError: The arguments contradict each other.
     """
+    text = read_manifest(url, storage_options) if text is None else text
     try:
-        return RemoteSource(url, cache, storage_options, options)
+        return RemoteSource(url, cache, storage_options, options, text=text)
     except PartsError as error:
         manifest = Parts.parse_found(error)
-    return RemoteParts(url, manifest, cache, storage_options, options)
+    return RemoteParts(url, manifest, cache, storage_options, options, text)

@@ -156,6 +156,7 @@ class RemotePass:
         self._closed = False
         self._error: Exception | None = None
         self._ended = False
+        self._is_first = True
         self._coming: deque[Drawn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
@@ -231,6 +232,13 @@ class RemotePass:
             for slot in range(len(draws)):
                 for one in chain.from_iterable(of_field.get(slot, ()) for of_field in wanted):
                     self._announce(one)
+            if not self._is_first:
+                return
+            # Somebody waits for the first batch: its requests carry no neighbours for later ones,
+            # and start before those are announced.
+            self._is_first = False
+            self._plan()
+        self._wake()
 
     def _wanted(
         self, extents: _native.Extents, draws: Indices, field: str

@@ -88,21 +88,7 @@ def find_staged(
         RemoteError: The URL cannot be reached.
     """
     original = Original.read(dataset, storage_options)
-    if original is None:
-        return None
-    if isinstance(original.path, Path) and (original.path / MARKER_NAME).exists():
-        return None
-    for place in known_places():
-        for copy in original.copies_in(place):
-            damage = original.find_damage(copy, original.some_files())
-            if damage is None:
-                return copy
-            if original.is_copied_to(copy):  # else it was removed on purpose just now
-                warn(
-                    f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
-                    f"{original.name} again"
-                )
-    return None
+    return None if original is None else original.find_copy()
 
 
 def own_folder(place: Path) -> Path:
@@ -233,6 +219,22 @@ class Original(NamedTuple):
         """Folder name of a copy of this state."""
         last = name_of(self.path) if isinstance(self.path, str) else self.path.name
         return digest_name(last, self.id)
+
+    def find_copy(self) -> Path | None:
+        """Return a copy as `find_staged` does."""
+        if isinstance(self.path, Path) and (self.path / MARKER_NAME).exists():
+            return None
+        for place in known_places():
+            for copy in self.copies_in(place):
+                damage = self.find_damage(copy, self.some_files())
+                if damage is None:
+                    return copy
+                if self.is_copied_to(copy):  # else it was removed on purpose just now
+                    warn(
+                        f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
+                        f"{self.name} again"
+                    )
+        return None
 
     def copies_in(self, place: Path) -> Iterator[Path]:
         """Yield the copies of this state in a place that trusted users made."""
