@@ -233,10 +233,13 @@ def container_of(source: Source) -> str:
 
 
 def main() -> None:
-    """Index as `fastdata.staging.first_use` asks: pickled arguments in, None or an error out."""
-    found: FastdataError | None = None
+    """Index as `fastdata.staging.first_use` asks.
+
+    Pickled arguments come in; the number of samples left out, or an error, goes out.
+    """
+    found: int | FastdataError
     try:
-        index(**pickle.load(sys.stdin.buffer), skip_bad=True)
+        found = index(**pickle.load(sys.stdin.buffer), skip_bad=True).manifest.skipped
     except FastdataError as error:
         found = error
     sys.stdout.buffer.write(pickle.dumps(found))

@@ -121,7 +121,8 @@ def test_ranges_ask_for_what_is_needed_and_little_more(gcs: Bucket, container: s
         assert found.requests == len(asked)
         assert found.bytes_requested == proxy.received()
         if container == "parquet":  # where 4 bytes lie between neighbours
-            assert len(asked) < SAMPLES / 4
+            # The first batch, for which somebody waits, is asked for without those of later ones.
+            assert len(asked) < far.batch_size + (SAMPLES - far.batch_size) / 4
 
 
 def test_connections_are_used_again_and_few_requests_are_under_way(gcs: Bucket) -> None:

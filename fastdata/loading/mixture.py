@@ -125,8 +125,8 @@ class Mixture(ConcatDataset[Any]):
 
     def _lacking(self, sizes: Sequence[int]) -> int:
         """Return how many positions more the first epoch needs, so that all its sources end."""
-        drawn, shares = self.plan.drawn(1) * self.group, self.shares(0)
-        about = zip(sizes, drawn.tolist(), shares, strict=True)
+        drawn: list[int] = (self.plan.drawn(1) * self.group).tolist()
+        about = zip(sizes, drawn, self.shares(0), strict=True)
         return max(math.ceil((size - had) / share) for size, had, share in about if share)
 
     def shares(self, epoch: int) -> list[float]:

@@ -130,10 +130,10 @@ def bounded_options(
     """
     module = driver.__module__
     if module.startswith("s3fs."):
-        bounds = {"connect_timeout": connect, "read_timeout": idle}
+        times = {"connect_timeout": connect, "read_timeout": idle}
         config = given.get("config_kwargs") or {}
         more = {"http_session_cls": _amazon_session(), "max_pool_connections": _CONNECTIONS}
-        return {"config_kwargs": {**bounds, **more, **config}}
+        return {"config_kwargs": {**times, **more, **config}}
     google = module.startswith("gcsfs.")
     if not google and module != "fsspec.implementations.http":
         return {}

@@ -21,8 +21,7 @@ from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, Manifest, PartsError, has_manifest
-from fastdata.storage.parted import Parts
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, has_manifest
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
@@ -97,23 +96,15 @@ def indexed(
                     f"{shown}: {what} indexed now, which reads them once. The index is kept in "
                     f"{made}; fastdata index makes it beforehand"
                 )
-                _index(os.fspath(place), made, storage_options, advance)
-                _tell_skipped(shown, made)
+                skipped = _index(os.fspath(place), made, storage_options, advance)
+                if skipped:
+                    parts = "" if (made / BAD_SAMPLES_NAME).exists() else "part-*/"
+                    warn(
+                        f"{shown}: {human_count(skipped, 'sample')} without a sound image or "
+                        f"label {'is' if skipped == 1 else 'are'} left out, listed in "
+                        f"{made}/{parts}{BAD_SAMPLES_NAME}"
+                    )
     return made
-
-
-def _tell_skipped(shown: str, made: Path) -> None:
-    """Warn of samples that were left out."""
-    listed = made / BAD_SAMPLES_NAME
-    try:
-        skipped = Manifest.load(made).skipped
-    except PartsError as error:
-        skipped, listed = Parts.parse_found(error).skipped, made / "part-*" / BAD_SAMPLES_NAME
-    if skipped:
-        warn(
-            f"{shown}: {human_count(skipped, 'sample')} without a sound image or label "
-            f"{'is' if skipped == 1 else 'are'} left out, listed in {listed}"
-        )
 
 
 def _states(
@@ -129,8 +120,12 @@ def _states(
         raise SourceError(f"{shown}: {error.strerror}", "Check the path.") from None
 
 
-def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> None:
-    """Run `fastdata.converters.indexing.index` in a process of its own."""
+def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> int:
+    """Run `fastdata.converters.indexing.index` in a process of its own.
+
+    Returns:
+        How many samples it left out.
+    """
     given = {"place": place, "out": out, "storage_options": storage_options}
     # Options may hold secrets, which other users would see among a command's arguments.
     with subprocess.Popen(
@@ -153,8 +148,9 @@ def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, adv
             f"{redact(place)}: indexing ended with status {process.returncode}",
             "Run fastdata index, which says more.",
         )
-    error = pickle.loads(answer)
-    if isinstance(error, SpaceError):
-        raise SpaceError(error.what, f"Make room. {_ELSEWHERE}")
-    if isinstance(error, FastdataError):
-        raise error
+    found: int | FastdataError = pickle.loads(answer)
+    if isinstance(found, SpaceError):
+        raise SpaceError(found.what, f"Make room. {_ELSEWHERE}")
+    if isinstance(found, FastdataError):
+        raise found
+    return found
