@@ -49,7 +49,7 @@ class Executor(Protocol):
         """Yield ``function(item)`` for each item, in the items' order.
 
         Takes items and holds results only a few ahead of the consumer. A task's exception is
-        raised in place of its result.
+        raised instead of its result.
 
         Args:
             function: A picklable function.

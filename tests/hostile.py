@@ -288,7 +288,7 @@ def change_lmdb(data: bytes, rng: random.Random) -> bytes:
                 node = struct.unpack_from("<H", out, min(at + 16, len(out) - 2))[0]
                 kinds = ((0, "<H"), (2, "<H"), (4, "<H"), (6, "<H"), (8, "<Q"), (16, "<Q"))
                 where = tuple((node + n, kind) for n, kind in kinds)
-            case _:  # one page in the place of another
+            case _:  # one page instead of another
                 other = rng.randrange(pages) * page
                 out[at : at + page] = out[other : other + page]
                 continue

@@ -686,7 +686,7 @@ def _empty(like: torch.Tensor, device: Any) -> GPUTensor:
 
 
 def _nothing(value: Any) -> Any:
-    """A CPU tensor in the place of any, to see what an operation makes of it."""
+    """A CPU tensor instead of any, to see what an operation makes of it."""
     if not isinstance(value, GPUTensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()

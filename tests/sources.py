@@ -119,7 +119,7 @@ class SourceConformance:
 
 
 def plain(record: Record) -> Record:
-    """A record with lists in the place of arrays, which are compared as a whole."""
+    """A record with lists instead of arrays, which are compared as a whole."""
     values = (v.tolist() if isinstance(v, np.ndarray) else v for v in record.fields)
     return record._replace(fields=tuple(values))
 

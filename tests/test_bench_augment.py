@@ -53,7 +53,7 @@ def test_the_figures_have_a_row_for_each(tmp_path: Path, monkeypatch: pytest.Mon
     Image.fromarray(augment.picture(300)).save(photo)
     out = tmp_path / "augment.json"
     arguments = ["--image", str(photo), "--rounds", "2", "--out", str(out)]
-    # This Python in the place of pillow-simd's: the same pixels.
+    # This Python instead of pillow-simd's: the same pixels.
     python = tmp_path / "peers" / "pillow_simd" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

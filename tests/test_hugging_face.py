@@ -56,7 +56,7 @@ def as_rgb(image: Any) -> Any:
 
 
 def expected(row: dict[str, Any], field: Any, image: str, label: str) -> Any:
-    """The value that `datasets` gives in the place of a field."""
+    """The value that `datasets` gives instead of a field."""
     if field == IMAGE:
         found = value_at(row, image)
         return found if getattr(found, "mode", "") == "L" and image == "image" else as_rgb(found)

@@ -66,7 +66,7 @@ def check_pixels(transform: Any, count: int = 20) -> None:
 
 
 def shape_of(value: Any) -> Any:
-    """A batch's structure, with shapes and types in place of tensors."""
+    """A batch's structure, with shapes and types instead of tensors."""
     if isinstance(value, dict):
         return {key: shape_of(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

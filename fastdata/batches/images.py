@@ -195,6 +195,6 @@ def other_style(color: str) -> NotKnown:
 
 
 def overridden(reason: str) -> NotKnown:
-    """Return that a dataset has a method of its own in the place of a library's."""
+    """Return that a dataset has a method of its own instead of a library's."""
     hint = "Do in transform and target_transform what it does, and leave it out."
     return NotKnown(reason, hint)

@@ -601,7 +601,7 @@ class DataLoader(Resumable[T], Generic[T]):
 
 
 def _refuse_path(dataset: Any) -> None:
-    """Raise an error for a path in the place of a dataset: torch would load its letters."""
+    """Raise an error for a path given as a dataset: torch would load its letters."""
     if isinstance(dataset, str | os.PathLike):
         raise UsageError(
             f"dataset={os.fspath(dataset)!r} is a path, not a dataset",

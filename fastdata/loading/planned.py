@@ -168,7 +168,7 @@ class AspectRatioBatches(PlannedBatches):
         batch_size: Rows of a batch, on one rank; or give ``pixels``.
         sizes: (width, height) of the batches; or an int, the side of a square: all sizes of at most
             that area whose sides are multiples of ``multiple``, from 1:2 to 2:1.
-        pixels: Most pixels of a batch, in the place of ``batch_size``: a smaller size has more
+        pixels: Most pixels of a batch, instead of ``batch_size``: a smaller size has more
             rows.
         ratios: In the place of ``sizes``: width / height of groups whose images keep their sizes,
             as detection has them.

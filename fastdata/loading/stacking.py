@@ -141,7 +141,7 @@ class Stacking(TorchFunctionMode):
         self._canvases.clear()
 
     def _replaced(self, canvas: _Canvas) -> bool:
-        """Put the samples' memory in the place of a tensor that they fill; say whether they do."""
+        """Replace a tensor that samples fill by their memory; say whether they fill it."""
         if not canvas.is_full():
             return False
         whole = self._whole(torch.stack, [source for _, source in canvas.copies])

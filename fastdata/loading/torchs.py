@@ -29,7 +29,7 @@ from fastdata.loading.stream import RankStream
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
-#: Scripts may put `fastdata.DataLoader` in the place of torch's, under torch's name.
+#: Scripts may assign `fastdata.DataLoader` to torch's name.
 _Torchs = torch.utils.data.DataLoader
 _HAS_IN_ORDER = "in_order" in inspect.signature(_Torchs).parameters
 

@@ -479,7 +479,7 @@ def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
     return fields, Joint(("image", {name: name for name in targets}), targets)
 
 
-#: Image in the place of a sample's own: no key but masks depends on its pixels or size.
+#: Image instead of a sample's own: no key but masks depends on its pixels or size.
 _STUB = Image.new("RGB", (1, 1))
 
 

@@ -88,7 +88,7 @@ class Numbering:
         return Planned(indices, numbers, draws, occurrences, position, size, **values)
 
     def place(self, planned: Planned, slots: Sequence[int], draws: Indices) -> None:
-        """Put draws into slots of a batch, in place of its own."""
+        """Put draws into slots of a batch, instead of its own."""
         own = planned.draws.copy()  # it may be `asked`, too
         own[slots] = draws
         planned.draws = own
@@ -299,7 +299,7 @@ _AT_ONCE = 4096
 #: Draws of a sampler that are kept, to take substitutes from.
 _KEPT = 1024
 
-#: Tries at random in place of a bad sample. Then each sample is tried in turn.
+#: Tries at random instead of a bad sample. Then each sample is tried in turn.
 _GUESSES = 16
 
 #: A child of the key of an epoch, beside those of `fastdata.plan.draws`.

@@ -260,7 +260,7 @@ def moments_as_text(values: pa.Array) -> pa.Array:
 
 
 def _with_moments(kind: pa.DataType, other: pa.DataType | None) -> pa.DataType:
-    """Return a type with another one in place of dates, moments and durations.
+    """Return a type with another one instead of dates, moments and durations.
 
     Args:
         kind: The type.

@@ -93,7 +93,7 @@ def open_hub(dataset: Any, kinds: Mapping[str, str]) -> Hub:
 
     Args:
         dataset: A ``datasets.Dataset``.
-        kinds: "image" or "mask" for columns of images, in the place of what their names say.
+        kinds: "image" or "mask" for columns of images, instead of what their names say.
 
     Raises:
         UsageError: It has no images, or no such column.
@@ -286,7 +286,7 @@ def _has_decoder(feature: Any) -> bool:
 
 
 def _shaped(feature: Any, kind: pa.DataType) -> pa.DataType:
-    """Return the type of arrays of one shape, in the place of lists of lists."""
+    """Return the type of arrays of one shape, instead of lists of lists."""
     shape = getattr(feature, "shape", None)
     if not isinstance(shape, tuple):
         return kind

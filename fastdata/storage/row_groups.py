@@ -1,7 +1,7 @@
 """Rows of tables that a library decodes, a row group at a time: addresses, and groups.
 
 A *row group* is what the library decodes at once: one of Parquet, or a record batch of Arrow. Each
-value of a column has an address in place of its offset in a file: an address space of 1 GiB a row,
+value of a column has an address instead of its offset in a file: an address space of 1 GiB a row,
 as no image is larger. So it is an extent like any other to what lies above.
 """
 

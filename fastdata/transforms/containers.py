@@ -88,7 +88,7 @@ class Views(Arranged, Transform):
     Args:
         transforms: The views, each a transform or a pipeline of them, or (transform, count).
         count: Number of views of one transform, which differ by its draws.
-        groups: Views by name, in place of ``transforms``: a list of them, or one.
+        groups: Views by name, instead of ``transforms``: a list of them, or one.
 
     Attributes:
         transforms: One for each view.

@@ -166,7 +166,7 @@ class Moved(NamedTuple):
     matrices: npt.NDArray[np.float64]
 
     def patched(self, other: Moved, to: Sequence[int], good: Sequence[int]) -> Moved:
-        """Return the same with samples ``good`` of another batch in the place of ``to``."""
+        """Return the same with samples ``good`` of another batch instead of ``to``."""
         order = np.arange(len(self.sizes))
         order[list(to)] = len(order) + np.array(good, np.int64)
 

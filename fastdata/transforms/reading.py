@@ -327,7 +327,7 @@ class Reading:
 
     Args:
         items: The transforms, each with whether the innermost Compose is ours or a list, rather
-            than torchvision's; None: one of ours in place of torchvision's.
+            than torchvision's; None: one of ours instead of torchvision's.
         own: Whether the whole is a transform of fastdata.
         size: (width, height) of every image; None: they may differ.
         libraries: Transforms of other libraries.

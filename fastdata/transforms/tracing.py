@@ -271,7 +271,7 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 class Run:
     """One course: the choices that it is to take, and those that it has taken."""
 
-    #: Functions in the place of builtins, by name.
+    #: Functions that replace builtins, by name.
     replaced: ClassVar[dict[str, Any]] = {}
 
     script: list[int]

@@ -167,7 +167,7 @@ def trace_batch(function: Any, images: Collection[str], others: Collection[str])
 
 
 class _Found(NamedTuple):
-    """`Columns` of one course, with the images' nodes in the place of steps."""
+    """`Columns` of one course, with the images' nodes instead of steps."""
 
     keys: dict[str, str]
     key: str

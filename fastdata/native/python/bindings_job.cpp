@@ -270,7 +270,7 @@ class Job : public PendingWork {
     task_->stride = stride;
     if (stride > 0) task_->built.resize(count);
     if (drawn.has_value() != looking_up || (drawn && !cuts.is_none()))
-      throw py::value_error("rows, and rows alone, need drawn=, in the place of cuts");
+      throw py::value_error("rows, and rows alone, need drawn=, instead of cuts");
     if (looking_up) {
       const auto& rows = py::cast<const BoundRows&>(data);
       task_->lookup = rows.lookup;
