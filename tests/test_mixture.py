@@ -244,7 +244,7 @@ def test_in_the_longest_epoch_each_source_ends(group: int) -> None:
     generator = np.random.default_rng(group)
     for _ in range(60):
         sizes = generator.integers(1, 60, generator.integers(1, 12)).tolist()
-        weights = generator.random(len(sizes)) ** 3 + 1e-4
+        weights = generator.random(len(sizes)) ** 3 + 0.01
         pairs = {
             str(at): (range(size), weight)
             for at, (size, weight) in enumerate(zip(sizes, weights, strict=True))
