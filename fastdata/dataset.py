@@ -221,10 +221,10 @@ class ImageDataset(NativeSamples):
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
 
-    def _open(self) -> None:
+    def _open(self, source: Source | None = None) -> None:
         self._decoder = None
         self._targets: list[int] | None = None
-        self._source = self._open_source()
+        self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
@@ -298,11 +298,13 @@ class ImageDataset(NativeSamples):
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_source", "_decoder", "_targets", "opened_hub")
         state = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        if isinstance(self._source, PartedSource):  # without parts that are added later
+            state["_source"] = self._source
         return {**state, "_generation": self._source.generation}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open()
+        self._open(state.get("_source"))
         require_same(self._source, self._generation)
 
     def __len__(self) -> int:

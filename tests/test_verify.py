@@ -194,7 +194,7 @@ def test_an_index_cut_short_or_missing(dataset: Callable[[str], Path], fast: boo
     with pytest.raises(DatasetError, match="cut short"):
         verify(path, fast=fast)
     index.unlink()
-    with pytest.raises(DatasetError, match=r"_index\.rows: No such file"):
+    with pytest.raises(DatasetError, match=r"_index\.rows: .*No such file"):
         verify(path, fast=fast)
 
 

@@ -77,8 +77,10 @@ class Index(Sequence[Row]):
             raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
         if self._file.size != self._heap_at + self._heap_size:
+            said = self._heap_at + self._heap_size
             raise self.corrupt(
-                f"has {self._file.size} bytes, its header says {self._heap_at + self._heap_size}"
+                f"has {self._file.size} bytes, its header says {said}: it was cut short, or "
+                "changed after packing"
             )
 
     def _unreadable(self, error: OSError) -> DatasetError:

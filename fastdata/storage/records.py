@@ -202,8 +202,8 @@ def _pack(
     records["key_size"] = columns["key"][2]
     records["path_size"] = columns["path"][2]
     records["table_size"] = columns["seek_points"][2]
-    values = (column[:2] for column in columns.values())
-    heap = _native.seal_records(records.view(np.uint8), first, heap_at, *values, seed)
+    keys, paths, tables = (column[:2] for column in columns.values())
+    heap = _native.seal_records(records.view(np.uint8), first, heap_at, keys, paths, tables, seed)
     return records, heap
 
 
