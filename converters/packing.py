@@ -564,8 +564,12 @@ class _Packing:
         elif self.job.container in formats.ELSEWHERE:
             files = entries_elsewhere(self.source, self.job)
         self.progress.finishing("index")
-        self._kinds = join_parts(self.out, self.job, units, samples, files)
-        fields = write_fields(self.out, self.job, units, found, files)
+        # Every file is written with it, so it is a digest of the parts, not of the files.
+        digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
+        digest.update("".join(part.digest for part in found).encode())
+        generation = digest.hexdigest()
+        self._kinds = join_parts(self.out, self.job, units, samples, files, generation)
+        fields = write_fields(self.out, self.job, units, found, files, generation)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,
@@ -579,6 +583,7 @@ class _Packing:
             options=self.options,
             source={**self.source.about, "fingerprint": fingerprint},
             tool=__version__,
+            generation=generation,
             fields=fields,
             groups=group_runs(self.source, self.job),
         )

@@ -6,6 +6,7 @@ exists and has the right fingerprint. Resuming needs nothing else.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -69,6 +70,7 @@ class Part(NamedTuple):
         bad: The unit's images that were not packed.
         field_bytes: Bytes of each further column, by name.
         nulls: Names of further fields that a sample lacks, or that have nulls in their values.
+        digest: Of its rows and values, in hexadecimal.
     """
 
     fingerprint: str
@@ -78,6 +80,7 @@ class Part(NamedTuple):
     bad: list[Bad]
     field_bytes: dict[str, int]
     nulls: list[str]
+    digest: str
 
 
 class PartBuilder:
@@ -167,9 +170,11 @@ class PartBuilder:
             if not as_numpy(blobs.column("length")).all():
                 nulls.append(field.name)
             columns.append(pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA)))
-        about: Any = Part(
-            fingerprint, self.samples, self._blob_bytes, None, self._bad, sizes, nulls
-        )
+        digest = hashlib.blake2b(digest_size=16)
+        for batch in pa.Table.from_arrays(columns, schema=self._schema).to_batches(ROWS_PER_BATCH):
+            digest.update(batch.serialize())
+        found = sizes, nulls, digest.hexdigest()
+        about: Any = Part(fingerprint, self.samples, self._blob_bytes, None, self._bad, *found)
         about = about._asdict()
         about["file"] = asdict(file) if file else None
         schema = self._schema.with_metadata({"part": json.dumps(about)})
@@ -213,7 +218,7 @@ def read_part(path: Path) -> Part | None:
         file = FileEntry(**about["file"]) if about["file"] else None
         bad = [Bad(*entry) for entry in about["bad"]]
         known = (about["fingerprint"], about["samples"], about["blob_bytes"])
-        return Part(*known, file, bad, about["field_bytes"], about["nulls"])
+        return Part(*known, file, bad, about["field_bytes"], about["nulls"], about["digest"])
     except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
         return None
 

@@ -260,7 +260,8 @@ class RecordTable:
     """Records of an index; ``fastdata.storage.index`` opens it.
 
     ``descriptor``: of the index file; it is duplicated. ``file_sizes``: a file of another size is
-    not read. ``open_files``: most that are kept open. OSError: it is no descriptor.
+    not read. ``open_files``: most that are kept open. ``seed``: see `seal_records`. OSError: it is
+    no descriptor.
     """
 
     def __init__(
@@ -275,6 +276,7 @@ class RecordTable:
         classes: int = ...,
         upright: bool = ...,
         open_files: int = ...,
+        seed: int = ...,
     ) -> None: ...
     def learn(self, descriptor: int) -> None:
         """Take learnt seek points from a file from now on; ``fastdata.storage.learnt`` has it."""
@@ -305,23 +307,30 @@ class Rows:
     def extents(self) -> Extents:
         """The rows' extents, once their job is done."""
 
-def sound_records(records: Buffer, first: int) -> int:
+def sound_records(records: Buffer, first: int, seed: int = 0) -> int:
     """Return the number of sound records before the first damaged one, from row ``first`` on."""
 
 # (values one after the other; the offset of each, int64)
 _Values = tuple[Buffer, npt.NDArray[np.int64]]
 
 def seal_records(
-    records: Buffer, first: int, heap_at: int, keys: _Values, paths: _Values, tables: _Values
+    records: Buffer,
+    first: int,
+    heap_at: int,
+    keys: _Values,
+    paths: _Values,
+    tables: _Values,
+    seed: int = 0,
 ) -> bytes:
     """Add checksums and places in the heap to records, in place.
 
-    Returns their part of the heap, which begins at ``heap_at``.
+    Returns their part of the heap, which begins at ``heap_at``. ``seed``: CRC-32C of the packing's
+    generation, with which checksums begin.
     ValueError: a value lies outside its buffer.
     """
 
 def split_heap(
-    records: Buffer, heap: Buffer, first: int, with_tables: bool
+    records: Buffer, heap: Buffer, first: int, with_tables: bool, seed: int = 0
 ) -> tuple[int, bytes, bytes, bytes]:
     """Split the part of the heap that belongs to some sound records.
 

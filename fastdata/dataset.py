@@ -45,6 +45,7 @@ from fastdata.staging.staged import Original, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.generation import require_same
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
@@ -201,6 +202,7 @@ class ImageDataset(NativeSamples):
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
         self._index: Path | None = None
+        self._generation = ""
         self._open()
         self._check_options()
         self._source.tell_decoded()
@@ -219,10 +221,10 @@ class ImageDataset(NativeSamples):
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
 
-    def _open(self) -> None:
+    def _open(self, source: Source | None = None) -> None:
         self._decoder = None
         self._targets: list[int] | None = None
-        self._source = self._open_source()
+        self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
@@ -295,11 +297,15 @@ class ImageDataset(NativeSamples):
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_source", "_decoder", "_targets", "opened_hub")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+        state = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        if isinstance(self._source, PartedSource):  # without parts that are added later
+            state["_source"] = self._source
+        return {**state, "_generation": self._source.generation}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open()
+        self._open(state.get("_source"))
+        require_same(self._source, self._generation)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -330,7 +330,7 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
         at = draw.choice([0, 8, 16, 24, 28, 32, 36, 48, 50, 52, 56])
         size = 8 if at < 24 else 2 if at in (48, 50) else 1 if at == 56 else 4
         record[at : at + size] = (draw.choice(hostile) % 256**size).to_bytes(size, "little")
-        record[60:] = exchanged(crc32c(bytes(8) + record[:60])).to_bytes(4, "little")
+        record[60:] = exchanged(crc32c(bytes(16) + record[:60])).to_bytes(4, "little")
         overwrite(path, 64, record)
         _, failures = run(table.gather(np.arange(5)))
         assert failures.keys() <= {0}

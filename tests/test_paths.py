@@ -23,7 +23,7 @@ from fastdata.storage.formats.tars import members
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
-from fastdata.storage.records import INDEX_NAME, rows_to_batch, write_index
+from fastdata.storage.records import INDEX_NAME, NO_GENERATION, rows_to_batch, write_index
 
 PARTS = st.sampled_from(["..", ".", "", "a", "...", "..a", "é", "\0"])
 PATHS = st.one_of(
@@ -91,7 +91,7 @@ def test_the_native_core_has_the_same_rule(
 
 def accepted_by_manifest(folder: Path, path: str) -> bool:
     entry = {"name": path, "size": 0, "crc32c": "00000000"}
-    manifest = Manifest("lmdb", 0, 0, [], 0, FileEntry(**entry), [], {}, {}, "0")  # type: ignore[arg-type]
+    manifest = Manifest("lmdb", 0, 0, [], 0, FileEntry(**entry), [], {}, {}, "0", NO_GENERATION)  # type: ignore[arg-type]
     try:
         Manifest.parse(manifest.to_json(), "_dataset.json")
     except CorruptionError:
@@ -104,7 +104,7 @@ def accepted_by_rows(folder: Path, path: str) -> bool:
     rows = rows_to_batch([row(0, IMAGES[0], file=-1, path=path)])
     write_index(folder / INDEX_NAME, [rows], 1)
     entry = FileEntry(INDEX_NAME, (folder / INDEX_NAME).stat().st_size, "00000000")
-    manifest = Manifest("folder", 1, 0, ["a"], 1, entry, [], {}, {}, "0", root="images")
+    manifest = Manifest("folder", 1, 0, ["a"], 1, entry, [], {}, {}, "0", NO_GENERATION, "images")
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), "utf-8")
     blobs = PackedSource(folder)
     try:

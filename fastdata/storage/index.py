@@ -24,6 +24,7 @@ from fastdata.storage.arrow import as_numpy
 from fastdata.storage.files import OpenFile, read_exactly
 from fastdata.storage.records import (
     IN_HEAP,
+    NO_GENERATION,
     RECORD,
     RECORDS_AT,
     ROWS_PER_BATCH,
@@ -33,6 +34,7 @@ from fastdata.storage.records import (
     Values,
     heap_span,
     parse_header,
+    seed_of,
     unpack_batch,
     unpack_row,
 )
@@ -50,29 +52,35 @@ class Index(Sequence[Row]):
     Args:
         path: The index file.
         rows: How many rows the manifest says there are.
+        generation: The manifest's.
 
     Raises:
         DatasetError: The user may not read the file.
-        CorruptionError: The file is missing, or is not an index of that many rows.
+        CorruptionError: The file is missing, belongs to another packing, or is not an index of that
+            many rows.
     """
 
-    def __init__(self, path: Path, rows: int) -> None:
+    def __init__(self, path: Path, rows: int, generation: str = NO_GENERATION) -> None:
         self.path = path
-        self._rows = rows
+        self._rows, self._seed = rows, seed_of(generation)
         try:
             self._file = OpenFile(path)
         except OSError as error:
             raise self._unreadable(error) from None
         try:
-            found, self._heap_size = parse_header(self._read(0, RECORDS_AT))
+            found, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
         except ValueError as error:
             raise self.corrupt(str(error)) from None
+        if own != generation:
+            raise self.corrupt("belongs to another packing than the manifest")
         if found != rows:
             raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
         if self._file.size != self._heap_at + self._heap_size:
+            said = self._heap_at + self._heap_size
             raise self.corrupt(
-                f"has {self._file.size} bytes, its header says {self._heap_at + self._heap_size}"
+                f"has {self._file.size} bytes, its header says {said}: it was cut short, or "
+                "changed after packing"
             )
 
     def _unreadable(self, error: OSError) -> DatasetError:
@@ -139,7 +147,7 @@ class Index(Sequence[Row]):
         """Return the records of some rows, checked."""
         size = RECORD.itemsize
         data = self._read(RECORDS_AT + start * size, (stop - start) * size)
-        sound = _native.sound_records(data, start)
+        sound = _native.sound_records(data, start, self._seed)
         if sound != stop - start:
             raise self._damaged(start + sound)
         return np.frombuffer(data, RECORD)
@@ -150,7 +158,8 @@ class Index(Sequence[Row]):
         if not 0 <= begin <= end <= self._heap_size:
             raise self._damaged(start)
         heap = self._read(self._heap_at + begin, end - begin)
-        sound, *values = _native.split_heap(records.view(np.uint8), heap, start, with_tables)
+        bytes_of = records.view(np.uint8)
+        sound, *values = _native.split_heap(bytes_of, heap, start, with_tables, self._seed)
         if sound != len(records):
             raise self._damaged(start + sound)
         keys, paths, tables = values
@@ -277,6 +286,7 @@ class Index(Sequence[Row]):
             classes,
             upright,
             open_files,
+            self._seed,
         )
         return ExtentTable(self, table)
 

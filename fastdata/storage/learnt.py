@@ -27,12 +27,13 @@ from fastdata.storage.files import (
     whole_file,
     write_exactly,
 )
+from fastdata.storage.records import seed_of
 from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
 
 #: Name of the file.
 NAME = "_learnt.points"
-_HEADER = struct.Struct("<8sqq8s32x")
-_MAGIC = b"fdlearn1"
+_HEADER = struct.Struct("<8sq8s40x")
+_MAGIC = b"fdlearn2"
 #: Offset and length of a row's table; zeros: it has none.
 _ENTRY = struct.Struct("<qq")
 #: Most bytes of a table. The native core has the same bound (``io/record.h``).
@@ -47,8 +48,8 @@ class Learnt:
     """Seek points of one dataset's rows, in a file that appears with the first of them.
 
     Args:
-        path: The file. One of another index is replaced.
-        index: Size and checksum of the index file, as the manifest has them.
+        path: The file. One of another packing is replaced.
+        generation: The manifest's.
         rows: Number of the dataset's rows.
         owner: A user who is trusted beside this one: the owner of the index.
         limit: Most bytes of the file; None for no limit.
@@ -58,10 +59,11 @@ class Learnt:
     """
 
     def __init__(
-        self, path: Path, index: tuple[int, str], rows: int, owner: int, limit: int | None = None
+        self, path: Path, generation: str, rows: int, owner: int, limit: int | None = None
     ) -> None:
         self.path = path
-        self._header = _HEADER.pack(_MAGIC, rows, index[0], index[1].encode())
+        self._header = _HEADER.pack(_MAGIC, rows, bytes.fromhex(generation))
+        self._seed = seed_of(generation)
         self._heap_at = _HEADER.size + rows * _ENTRY.size
         self._owner, self._limit = owner, limit
         self._pending: list[tuple[int, bytes]] = []
@@ -93,7 +95,7 @@ class Learnt:
     def table(self, row: int) -> bytes | None:
         """Return a row's seek table; None if there is none that is sound."""
         descriptor = self.descriptor
-        return None if descriptor is None else _table(descriptor, row)
+        return None if descriptor is None else self._table(descriptor, row)
 
     def put(self, tables: Sequence[tuple[int, bytes]]) -> None:
         """Keep seek tables: (row, table)."""
@@ -134,10 +136,10 @@ class Learnt:
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
             for row, table in tables:
-                if len(table) > _MOST or _table(descriptor, row) is not None:
+                if len(table) > _MOST or self._table(descriptor, row) is not None:
                     continue  # another process was faster
                 entries.append((row, end + len(heap), len(table)))
-                heap += table + _checksum(row, table)
+                heap += table + self._checksum(row, table)
             if self._limit is not None and end + len(heap) > self._limit:
                 self.stopped = True
                 return
@@ -173,15 +175,27 @@ class Learnt:
                             file.truncate(self._heap_at)
         raise OSError(0, "another dataset's index replaces it again and again")
 
+    def _table(self, descriptor: int, row: int) -> bytes | None:
+        entry = read_exactly(descriptor, _HEADER.size + row * _ENTRY.size, _ENTRY.size)
+        at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
+        if not (at > 0 and 0 < size <= _MOST):
+            return None
+        data = read_exactly(descriptor, at, size + 4)
+        table = data[:size]
+        return table if data[size:] == self._checksum(row, table) else None
 
-def learnt_of(
-    index: Path, stated: tuple[int, str], rows: int, cache: Cache | None
-) -> Learnt | None:
+    def _checksum(self, row: int, table: bytes) -> bytes:
+        """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
+        crc = crc32c(table, crc32c(row.to_bytes(8, "little"), self._seed))
+        return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")
+
+
+def learnt_of(index: Path, generation: str, rows: int, cache: Cache | None) -> Learnt | None:
     """Return what is learnt of a dataset: beside its index, or else in a cache folder.
 
     Args:
         index: The index file on this machine.
-        stated: As of `Learnt`.
+        generation: As of `Learnt`.
         rows: As of `Learnt`.
         cache: The folder to use instead, and the most bytes of the file; 0 bytes keep nothing.
     """
@@ -200,7 +214,7 @@ def learnt_of(
         or (distrust(folder, (os.geteuid(), owner)) is not None)
     ):
         base = Path(os.path.realpath(cache.path or cache_folder() / "learnt"))
-        name, owner = digest_name(folder.name, f"{stated[1]}{stated[0]:x}"), os.geteuid()
+        name, owner = digest_name(folder.name, generation), os.geteuid()
         try:
             make_cache_folder(base / name)
         except (OSError, UsageError) as error:
@@ -210,24 +224,8 @@ def learnt_of(
             )
             return None
         folder = base / name
-    return Learnt(folder / NAME, stated, rows, owner, cache.bytes)
+    return Learnt(folder / NAME, generation, rows, owner, cache.bytes)
 
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-def _table(descriptor: int, row: int) -> bytes | None:
-    entry = read_exactly(descriptor, _HEADER.size + row * _ENTRY.size, _ENTRY.size)
-    at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
-    if not (at > 0 and 0 < size <= _MOST):
-        return None
-    data = read_exactly(descriptor, at, size + 4)
-    table = data[:size]
-    return table if data[size:] == _checksum(row, table) else None
-
-
-def _checksum(row: int, table: bytes) -> bytes:
-    """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
-    crc = crc32c(table, crc32c(row.to_bytes(8, "little")))
-    return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, printable, warn
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, printable, warn
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
@@ -23,6 +23,7 @@ from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import ExtentReader
 from fastdata.storage.formats import IN_PLACE
+from fastdata.storage.generation import explained, generation_in, require_same
 from fastdata.storage.index import OPEN_FILES, ExtentTable, Index
 from fastdata.storage.learnt import Learnt, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
@@ -94,9 +95,10 @@ class IndexedSource(Source):
     ) -> None:
         self.location = location
         self.manifest = manifest
+        self.generation = manifest.generation
         self.index = index
         self._files, self._root = files, root
-        self._guard = guard
+        self._given_guard = guard
         if manifest.container in IN_PLACE:
             self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_MISSING_IN_PLACE_HINT)
         self._warned = False
@@ -167,9 +169,7 @@ class IndexedSource(Source):
         """
         if self._learnt is not None or self.capabilities.seek_points:
             return
-        entry = self.manifest.index
-        stated = entry.size, entry.crc32c
-        self._learnt = learnt_of(self.index.path, stated, len(self), cache)
+        self._learnt = learnt_of(self.index.path, self.generation, len(self), cache)
         if self._learnt is not None:
             self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
             self._show_learnt()
@@ -201,6 +201,23 @@ class IndexedSource(Source):
             self._learnt.flush()
             self._show_learnt()
 
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Extend errors of reading: they may come of another packing."""
+        with self._given_guard():
+            try:
+                yield
+            except DatasetError as error:
+                raise explained(self, error) from None
+
+    def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        return explained(self, super().problem(row, detail, code, hint))
+
+    def generation_now(self) -> str:
+        """See `Source.generation_now`."""
+        return generation_in(self.location)
+
     def _turns(self, field: str) -> bool:
         return self.upright and (field == "image" or self.field(field).kind == "image")
 
@@ -213,7 +230,8 @@ class IndexedSource(Source):
         if found is None:
             entry = self.manifest.files[self.manifest.number_of(stored.index)]
             rows = -(-len(self) // stored.rows) if stored.rows else len(self)
-            found = self._indexes[field] = self._open_index(entry, rows)
+            with self._guard():
+                found = self._indexes[field] = self._open_index(entry, rows)
         return found
 
     def _table_root(self) -> Path | str | None:
@@ -472,21 +490,17 @@ class PackedSource(IndexedSource):
         reader: ExtentReader | None = None,
     ) -> None:
         manifest = manifest or Manifest.load(path)
-        index = path / manifest.index.name
-        require_size(index, manifest.index.size, index_size(index))
         root = None if manifest.root is None else path / manifest.root
         files = manifest.places(path, root)
-        opened = Index(index, manifest.samples)
+        opened = Index(path / manifest.index.name, manifest.samples, manifest.generation)
         super().__init__(path, manifest, opened, files, root, guard=guard)
         self._reader = reader or ExtentReader()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.location, self.manifest.index)
+        return _reopen, (self.location, self.generation)
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        path = self.location / entry.name
-        require_size(path, entry.size, index_size(path))
-        return Index(path, rows)
+        return Index(self.location / entry.name, rows, self.generation)
 
     def file(self, record: Row, number: int | None) -> Path:
         """See `IndexedSource.file`."""
@@ -519,21 +533,11 @@ class PackedSource(IndexedSource):
 
 
 @lru_cache(maxsize=1)
-def _reopen(path: Path, index: FileEntry) -> PackedSource:
-    """Open a dataset in a worker. ``index`` distinguishes datasets packed to the same place."""
-    return PackedSource(path)
-
-
-def index_size(path: Path) -> int:
-    """Return the size of an index file in bytes.
-
-    Raises:
-        CorruptionError: It is missing.
-    """
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
+def _reopen(path: Path, generation: str) -> PackedSource:
+    """Open a dataset in a worker."""
+    source = PackedSource(path)
+    require_same(source, generation)
+    return source
 
 
 def require_size(path: Path, expected: int, found: int, hint: str = _HINT) -> None:

@@ -5,6 +5,7 @@ The normative layout is docs/formats/parts.md.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import resource
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from typing import Any, overload
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.fields import Field
 from fastdata.storage.files import ExtentReader
+from fastdata.storage.generation import explained, generation_in
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
@@ -57,7 +59,7 @@ class Part:
         blob_bytes: Sum of its blobs' lengths.
         files: Number of its archives.
         file_bytes: Sum of their sizes.
-        fingerprint: Of its listing, as in its own manifest.
+        generation: That of its own manifest.
     """
 
     name: str
@@ -66,14 +68,14 @@ class Part:
     blob_bytes: int
     files: int
     file_bytes: int
-    fingerprint: str
+    generation: str
 
     @classmethod
     def of(cls, name: str, manifest: Manifest) -> Part:
         """Return the entry of a dataset that becomes a part."""
         counts = manifest.samples, manifest.skipped, manifest.blob_bytes, manifest.blob_files
         size = sum(entry.size for entry in manifest.files if not entry.crc32c)
-        return cls(name, *counts, size, str(manifest.source.get("fingerprint", "")))
+        return cls(name, *counts, size, manifest.generation)
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Part:
@@ -115,6 +117,8 @@ class Parts(Manifest):
         names = ("container", "classes", "options", "source", "tool", "fields", "format_version")
         shared: dict[str, Any] = {name: getattr(about, name) for name in names}
         shared |= {**_totals(parts), "index": _NO_INDEX, "files": [], "parts": tuple(parts)}
+        generations = "".join(part.generation for part in parts).encode()
+        shared["generation"] = hashlib.blake2b(generations, digest_size=8).hexdigest()
         return cls(**shared, remote=getattr(about, "remote", False))
 
     @classmethod
@@ -147,8 +151,8 @@ class Parts(Manifest):
                 f"has {human_count(entry.samples, 'sample')}, "
                 f"the index of parts says {part.samples:,}"
             )
-        if entry.fingerprint != part.fingerprint:
-            return "was indexed again, from other files, than when it became a part"
+        if entry.generation != part.generation:
+            return "was indexed again since it became a part"
         return self.difference(manifest)
 
     def difference(self, other: Manifest) -> str | None:
@@ -193,6 +197,7 @@ class PartedSource(JoinedSource):
     def __init__(self, location: Path | str, manifest: Parts, most_open: int) -> None:
         self.location = location
         self.manifest = manifest
+        self.generation = manifest.generation
         self._kept = lru_cache(most_open)(self._checked)
         super().__init__(
             _Lazy(len(manifest.parts), self._part), [part.samples for part in manifest.parts]
@@ -238,12 +243,15 @@ class PartedSource(JoinedSource):
             found = self._open(part)
         except DatasetError as error:
             what = error.what if where in error.what else f"{where}: {error.what}"
-            raise type(error)(
-                f"{what}, in a part of {self.location}", f"{error.hint} {_HINT}"
-            ) from None
+            wrong = type(error)(f"{what}, in a part of {self.location}", f"{error.hint} {_HINT}")
+            raise explained(self, wrong) from None
         if problem := self.manifest.problem_of(part, found.manifest):
-            raise CorruptionError(f"{where}: this part {problem}", _HINT)
+            raise explained(self, CorruptionError(f"{where}: this part {problem}", _HINT))
         return found
+
+    def generation_now(self) -> str:
+        """See `Source.generation_now`."""
+        return generation_in(self.location)
 
     @abstractmethod
     def _open(self, part: Part) -> IndexedSource:

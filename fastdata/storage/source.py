@@ -186,6 +186,7 @@ class Source(ABC):
         hints: Remedies for its errors.
         upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
             then those of turned images.
+        generation: That of its manifest; "" without one.
     """
 
     fields: Sequence[Field] = IMAGE_AND_LABEL
@@ -193,6 +194,7 @@ class Source(ABC):
     location: Path | str = ""
     hints = Hints()
     upright = False
+    generation = ""
 
     # The minimum.
 
@@ -233,6 +235,10 @@ class Source(ABC):
             DatasetError: The index is damaged.
             UsageError: There is no such field.
         """
+
+    def generation_now(self) -> str:
+        """Return the generation of what lies there now; "" if it is no dataset any more."""
+        return self.generation
 
     # Reading.
 

@@ -93,6 +93,7 @@ struct SharedFiles {
   std::shared_ptr<Files> files;
   std::shared_ptr<OpenFile> index;   // null: none
   std::shared_ptr<OpenFile> learnt;  // null: none
+  uint32_t seed = 0;                 // of the checksums in both (io/record.h)
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.

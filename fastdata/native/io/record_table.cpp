@@ -33,7 +33,7 @@ RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index
       heap_size_(heap_size) {}
 
 void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_)}};
+  out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_), dataset_.seed}};
   std::vector<uint8_t> names;
   for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
   // Batches of many parts would hold many indexes open.
@@ -50,7 +50,7 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
     extent.corrupt = "the index ends before its row, or cannot be read there";
     return;
   }
-  if (!is_sound(record, number)) {
+  if (!is_sound(record, number, dataset_.seed)) {
     extent.corrupt = "its row in the index is damaged";
     return;
   }

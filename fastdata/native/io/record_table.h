@@ -22,6 +22,7 @@ struct IndexedDataset {
   std::string root;      // where rows with a path of their own lie; empty: nowhere
   int64_t classes = 0;   // labels are below
   bool upright = false;  // images are turned as their orientation says
+  uint32_t seed = 0;     // of the rows' checksums (io/record.h)
 };
 
 class RecordTable {

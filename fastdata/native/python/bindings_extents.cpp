@@ -331,8 +331,10 @@ std::shared_ptr<OpenFile> duplicate(int descriptor) {
 std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
                                           int64_t heap_size, const py::sequence& files,
                                           const std::vector<int64_t>& sizes, const py::object& root,
-                                          int64_t classes, bool upright, int64_t open_files) {
+                                          int64_t classes, bool upright, int64_t open_files,
+                                          uint32_t seed) {
   IndexedDataset dataset = make_dataset(files, sizes, root, classes, upright, open_files);
+  dataset.seed = seed;
   return std::make_unique<RecordTable>(
       std::move(dataset), duplicate(descriptor), checked(records_at, 0, "records_at"),
       checked(rows, 0, "rows"), checked(heap_size, 0, "heap_size"));
@@ -376,13 +378,13 @@ Record record_at(ByteSpan records, size_t i) {
   return record;
 }
 
-size_t sound_records(const py::object& records, int64_t first) {
+size_t sound_records(const py::object& records, int64_t first, uint32_t seed) {
   const View view(records);
   const ByteSpan bytes = whole_records(view);
   const size_t count = bytes.size / sizeof(Record);
   const Released release;
   size_t i = 0;
-  while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i))) i++;
+  while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i), seed)) i++;
   return i;
 }
 
@@ -414,7 +416,7 @@ struct Values {
 py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at,
                        const std::pair<py::object, py::object>& keys,
                        const std::pair<py::object, py::object>& paths,
-                       const std::pair<py::object, py::object>& tables) {
+                       const std::pair<py::object, py::object>& tables, uint32_t seed) {
   const View view(records, /*writable=*/true);
   const size_t count = whole_records(view).size / sizeof(Record);
   std::vector<View> views;
@@ -438,11 +440,11 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
       if (record.table_size) {
         const size_t table_at = heap.size();
         table.append(i, record.table_size, heap);
-        const uint32_t crc = table_crc({heap.data() + table_at, record.table_size}, row);
+        const uint32_t crc = table_crc({heap.data() + table_at, record.table_size}, row, seed);
         const auto* bytes = reinterpret_cast<const uint8_t*>(&crc);
         heap.insert(heap.end(), bytes, bytes + sizeof crc);
       }
-      record.crc = record_crc(record, row);
+      record.crc = record_crc(record, row, seed);
       std::memcpy(at, &record, sizeof record);
     }
   }
@@ -452,7 +454,7 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
 /// Splits the part of the heap that belongs to some sound records. Returns the number of rows whose
 /// part is sound, and their keys, paths and, if `with_tables`, seek tables.
 py::tuple split_heap(const py::object& records, const py::object& heap, int64_t first,
-                     bool with_tables) {
+                     bool with_tables, uint32_t seed) {
   const View record_view(records), heap_view(heap);
   const ByteSpan all = whole_records(record_view), bytes = heap_view.bytes();
   const size_t count = all.size / sizeof(Record);
@@ -470,7 +472,8 @@ py::tuple split_heap(const py::object& records, const py::object& heap, int64_t 
       const uint8_t* table = path + record.path_size;
       if (crc32c({key, names_size(record)}) != record.names_crc) break;
       if (with_tables && record.table_size) {
-        if (!is_table_sound({table, record.table_size}, first + static_cast<int64_t>(i))) break;
+        if (!is_table_sound({table, record.table_size}, first + static_cast<int64_t>(i), seed))
+          break;
         tables.insert(tables.end(), table, table + record.table_size);
       }
       keys.insert(keys.end(), key, path);
@@ -529,7 +532,7 @@ void bind_extents(py::module_& m) {
       .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
            py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
            py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false,
-           py::arg("open_files") = 128)
+           py::arg("open_files") = 128, py::arg("seed") = 0)
       .def(
           "learn", [](RecordTable& table, int descriptor) { table.learn(duplicate(descriptor)); },
           py::arg("descriptor"))
@@ -539,11 +542,11 @@ void bind_extents(py::module_& m) {
            py::arg("occurrences") = py::none(), py::arg("max_pixels") = 0)
       .def("__len__", &BoundRows::size)
       .def_readonly("extents", &BoundRows::extents);
-  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"));
+  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"), py::arg("seed") = 0);
   m.def("seal_records", &seal_records, py::arg("records"), py::arg("first"), py::arg("heap_at"),
-        py::arg("keys"), py::arg("paths"), py::arg("tables"));
+        py::arg("keys"), py::arg("paths"), py::arg("tables"), py::arg("seed") = 0);
   m.def("split_heap", &split_heap, py::arg("records"), py::arg("heap"), py::arg("first"),
-        py::arg("with_tables"));
+        py::arg("with_tables"), py::arg("seed") = 0);
 }
 
 }  // namespace fastdata
