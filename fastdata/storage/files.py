@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import BusyError, SpaceError
+from fastdata.storage.paths import folder_variable
 
 #: How many files a reader keeps open.
 _OPEN_FILES = 128
@@ -395,9 +396,10 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
 
 def cache_folder() -> Path:
     """Return $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata."""
-    if given := os.environ.get("FASTDATA_CACHE_DIR"):
+    if given := folder_variable("FASTDATA_CACHE_DIR"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fastdata"
+    base = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores relative ones
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fastdata"
 
 
 #: Digits of a digest, and bytes of a name, in `digest_name`: with a suffix, 255 bytes at most.
