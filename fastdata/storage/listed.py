@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.storage.fields import BLOBS
-from fastdata.storage.files import read_file
+from fastdata.storage.files import is_too_many, read_file
 from fastdata.storage.seek_cache import SeekCache, Stamped
 from fastdata.storage.source import (
     MOST_BYTES,
@@ -121,7 +121,10 @@ class LearningSource(Source):
             detail = f"{it} is missing: {path}" if field else "the file is missing"
             raise self.problem(row, detail, "file_missing") from None
         except OSError as error:
-            raise self.problem(row, f"{it} cannot be read: {error.strerror or error}") from None
+            code = "too_many_files" if is_too_many(error) else ""
+            raise self.problem(
+                row, f"{it} cannot be read: {error.strerror or error}", code
+            ) from None
         return self._turned(data, field)
 
     def _turned(self, data: bytes, field: str = "") -> Blob:
