@@ -39,7 +39,8 @@ from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.patterns import is_pattern
+from fastdata.remote.urls import absolute, is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import Original, telling_of_copy
 from fastdata.storage.cache import Cache
@@ -51,6 +52,7 @@ from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource
 from fastdata.storage.parted import PartedSource, open_local
+from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
@@ -173,6 +175,7 @@ class ImageDataset(NativeSamples):
                 "Make that a part of transforms=.",
             )
         self.hub: Any = path if is_hub(path) else None
+        self._base = working_folder()  # of relative paths, wherever the process is later
         self.folder: Any = None
         self._kinds: dict[str, str] = {}
         if self.hub is not None:
@@ -187,9 +190,10 @@ class ImageDataset(NativeSamples):
                 transform = self.folder.transform if transform is None else transform
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        self._place = os.fspath(path)
+        named = self.hub is not None or is_pattern(path)  # where files are is known already
+        self._place = os.fspath(path) if named else absolute(path)
         self._url = self._place if is_url(path) else None
-        self.path: Path | str = Path(path) if self._url is None else redact(self._url)
+        self.path: Path | str = Path(self._place) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
@@ -261,7 +265,7 @@ class ImageDataset(NativeSamples):
 
     def _open_source(self) -> Source:
         if self.folder is not None:
-            return FilesSource(self.folder, self.path)
+            return FilesSource(self.folder, self.path, base=self._base)
         if self.hub is not None:
             return TableSource(self.opened_hub.rows)
         if self._index is None and is_indexed_here(self._place, self._storage_options):
@@ -417,7 +421,7 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            source = FilesSource(listed, self.path, self.seek_points(learns))
+            source = FilesSource(listed, self.path, self.seek_points(learns), self._base)
             source.upright = self.style.exif_transpose
             return source
 
@@ -437,13 +441,12 @@ class ImageDataset(NativeSamples):
 
     def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
-        root = self.path if self.folder is None else self.folder.root
-        return seek_cache(self.cache, str(root)) if learns else None
+        return seek_cache(self.cache, str(self.path)) if learns else None
 
     @once
     def opened_hub(self) -> Hub:
         """The rows of the ``datasets.Dataset`` that is read."""
-        return open_hub(self.hub, self._kinds)
+        return open_hub(self.hub, self._kinds, self._base)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""

@@ -6,11 +6,11 @@ of rows, and a file that is cut off, overwritten or unreadable is an error.
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.files import OpenFile, read_exactly
+from fastdata.storage.files import MORE_FILES, is_too_many
 from fastdata.storage.records import (
     IN_HEAP,
     NO_GENERATION,
@@ -38,9 +38,6 @@ from fastdata.storage.records import (
     unpack_batch,
     unpack_row,
 )
-
-#: Most of a dataset's files that are kept open.
-OPEN_FILES = 128
 
 
 class Index(Sequence[Row]):
@@ -63,10 +60,7 @@ class Index(Sequence[Row]):
     def __init__(self, path: Path, rows: int, generation: str = NO_GENERATION) -> None:
         self.path = path
         self._rows, self._seed = rows, seed_of(generation)
-        try:
-            self._file = OpenFile(path)
-        except OSError as error:
-            raise self._unreadable(error) from None
+        self._file = _native.Files([path])
         try:
             found, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
         except ValueError as error:
@@ -76,18 +70,27 @@ class Index(Sequence[Row]):
         if found != rows:
             raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
-        if self._file.size != self._heap_at + self._heap_size:
-            said = self._heap_at + self._heap_size
+        said = self._heap_at + self._heap_size
+        if (size := self._file.size(0)) != said:
             raise self.corrupt(
-                f"has {self._file.size} bytes, its header says {said}: it was cut short, or "
+                f"has {size} bytes, its header says {said}: it was cut short, or "
                 "changed after packing"
             )
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise errors of reading the file as those of a dataset."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unreadable(error) from None
+        except ValueError:  # another file has its name
+            raise self._changed() from None
+
     def _unreadable(self, error: OSError) -> DatasetError:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if is_too_many(error):
             return DatasetError(
-                f"{self.path}: the index cannot be opened: {error.strerror}",
-                "Allow this process more open files: ulimit -n 65536",
+                f"{self.path}: the index cannot be opened: {error.strerror}", MORE_FILES
             )
         if isinstance(error, PermissionError):
             return DatasetError(
@@ -102,7 +105,9 @@ class Index(Sequence[Row]):
         Raises:
             CorruptionError: It was written to.
         """
-        if self._file.current_stamp() != self._file.stamp:
+        with self.reading():
+            unchanged = self._file.is_unchanged(0)
+        if not unchanged:
             raise self._changed()
 
     def _changed(self) -> CorruptionError:
@@ -135,10 +140,8 @@ class Index(Sequence[Row]):
 
     def _read(self, at: int, size: int) -> bytes:
         self.require_unchanged()
-        try:
-            data = read_exactly(self._file.descriptor, at, size)
-        except OSError as error:
-            raise self.corrupt(f"cannot be read: {error.strerror}") from None
+        with self.reading():
+            data = self._file.read(0, at, size)
         if len(data) != size:
             raise self.corrupt(f"ends early, after {at + len(data)} bytes")
         return data
@@ -256,39 +259,22 @@ class Index(Sequence[Row]):
 
     def locate(
         self,
-        files: Sequence[str | os.PathLike[str]],
-        file_sizes: Sequence[int],
+        files: _native.Files,
         root: str | os.PathLike[str] | None,
         classes: int = 1 << 31,
         *,
         upright: bool = False,
-        open_files: int = OPEN_FILES,
     ) -> ExtentTable:
         """Return the table that gathers extents of rows.
 
         Args:
             files: The dataset's files, in the order that the index counts them.
-            file_sizes: Their sizes in bytes, as the manifest says. A file that has another size
-                when it is opened is not read.
             root: The folder of rows that have a path of their own; None if there is none.
             classes: How many there are. A row of another label is not read.
             upright: Whether images are turned as their orientation says.
-            open_files: Most of the files that are kept open.
         """
-        table = _native.RecordTable(
-            self._file.descriptor,
-            RECORDS_AT,
-            self._rows,
-            self._heap_size,
-            files,
-            file_sizes,
-            root,
-            classes,
-            upright,
-            open_files,
-            self._seed,
-        )
-        return ExtentTable(self, table)
+        about = self._rows, self._heap_size, files, root, classes, upright, self._seed
+        return ExtentTable(self, _native.RecordTable(self._file, RECORDS_AT, *about))
 
 
 class ExtentTable:
@@ -299,13 +285,10 @@ class ExtentTable:
 
     def __init__(self, index: Index, table: _native.RecordTable) -> None:
         self._index, self._table = index, table
-        self._learnt: int | None = None
 
-    def learn(self, descriptor: int) -> None:
+    def learn(self, file: _native.Files) -> None:
         """Take seek points of rows that have none from a file of `Learnt` from now on."""
-        if descriptor != self._learnt:
-            self._table.learn(descriptor)
-            self._learnt = descriptor
+        self._table.learn(file)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
         """Return the extents of some rows.
@@ -321,7 +304,8 @@ class ExtentTable:
             CorruptionError: The index has changed since it was opened.
         """
         self._index.require_unchanged()
-        return self._table.gather(np.ascontiguousarray(indices, np.int64))
+        with self._index.reading():
+            return self._table.gather(np.ascontiguousarray(indices, np.int64))
 
     def rows(
         self,

@@ -9,15 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from fastdata import _native
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import (
-    OpenFile,
     cache_folder,
     digest_name,
     file_lock,
@@ -68,34 +69,37 @@ class Learnt:
         self._owner, self._limit = owner, limit
         self._pending: list[tuple[int, bytes]] = []
         self._pending_bytes = 0
-        self._file: OpenFile | None = None
+        self._file: _native.Files | None = None
         self.stopped = False
 
     @property
-    def descriptor(self) -> int | None:
-        """Descriptor of the file for reading; None while there is none of this index."""
+    def file(self) -> _native.Files | None:
+        """The file for reading; None while there is none of this index."""
         if self._file is None:
             self._file = self._opened()
-        return None if self._file is None else self._file.descriptor
+        return self._file
 
-    def _opened(self) -> OpenFile | None:
+    def _opened(self) -> _native.Files | None:
         """Open the file for reading; None if there is none of this index."""
-        with suppress(OSError):
-            found = OpenFile(self.path)
-            if self._is_ours(found.descriptor):
+        with suppress(OSError, ValueError):
+            found = _native.Files([self.path], grows=True)
+            # Opened first: what is checked next stays the same file.
+            header = found.read(0, 0, _HEADER.size)
+            if self._is_ours(os.stat(self.path), header):
                 return found
         return None
 
-    def _is_ours(self, descriptor: int) -> bool:
+    def _is_ours(self, state: os.stat_result, header: bytes) -> bool:
         """Return whether a file is of this index, and can be believed: it has no signature."""
-        if not is_own_file(os.fstat(descriptor), (self._owner,)):
-            return False
-        return read_exactly(descriptor, 0, _HEADER.size) == self._header
+        return is_own_file(state, (self._owner,)) and header == self._header
 
     def table(self, row: int) -> bytes | None:
         """Return a row's seek table; None if there is none that is sound."""
-        descriptor = self.descriptor
-        return None if descriptor is None else self._table(descriptor, row)
+        if self.file is None:
+            return None
+        with suppress(OSError, ValueError):  # another process has replaced it
+            return self._table(partial(self.file.read, 0), row)
+        return None
 
     def put(self, tables: Sequence[tuple[int, bytes]]) -> None:
         """Keep seek tables: (row, table)."""
@@ -136,7 +140,8 @@ class Learnt:
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
             for row, table in tables:
-                if len(table) > _MOST or self._table(descriptor, row) is not None:
+                found = self._table(partial(read_exactly, descriptor), row)
+                if len(table) > _MOST or found is not None:
                     continue  # another process was faster
                 entries.append((row, end + len(heap), len(table)))
                 heap += table + self._checksum(row, table)
@@ -160,9 +165,10 @@ class Learnt:
         """
         for _ in range(2):
             with suppress(FileNotFoundError):
-                # Not `self.descriptor`: each lock needs a descriptor of its own.
+                # Each lock needs a descriptor of its own.
                 descriptor = open_descriptor(self.path, os.O_RDWR | os.O_NOFOLLOW)
-                if self._is_ours(descriptor):
+                header = read_exactly(descriptor, 0, _HEADER.size)
+                if self._is_ours(os.fstat(descriptor), header):
                     return descriptor
                 os.close(descriptor)
             with file_lock(self.path.with_name(NAME + ".lock"), patience=_PATIENCE):
@@ -175,12 +181,12 @@ class Learnt:
                             file.truncate(self._heap_at)
         raise OSError(0, "another dataset's index replaces it again and again")
 
-    def _table(self, descriptor: int, row: int) -> bytes | None:
-        entry = read_exactly(descriptor, _HEADER.size + row * _ENTRY.size, _ENTRY.size)
+    def _table(self, read: Callable[[int, int], bytes], row: int) -> bytes | None:
+        entry = read(_HEADER.size + row * _ENTRY.size, _ENTRY.size)
         at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
         if not (at > 0 and 0 < size <= _MOST):
             return None
-        data = read_exactly(descriptor, at, size + 4)
+        data = read(at, size + 4)
         table = data[:size]
         return table if data[size:] == self._checksum(row, table) else None
 

@@ -18,7 +18,7 @@ from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.arrow import is_storable, stored_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
-from fastdata.storage.files import read_file
+from fastdata.storage.files import read_file, remedy
 from fastdata.storage.formats import CONTAINERS, ELSEWHERE, IN_PLACE
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import look
@@ -187,8 +187,11 @@ class Manifest:
                 raise not_a_manifest(path, ValueError(error.strerror)) from None
             raise DatasetError(
                 f"{path}: cannot be read: {error.strerror}",
-                "Check that it is a file, and that you may read it and its folder (ls -ld, "
-                "chmod +r).",
+                remedy(
+                    error,
+                    "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                    "chmod +r).",
+                ),
             ) from None
 
     @classmethod

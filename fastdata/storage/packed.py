@@ -21,10 +21,10 @@ from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import ExtentReader
+from fastdata.storage.files import read_extent, remedy
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.generation import explained, generation_in, require_same
-from fastdata.storage.index import OPEN_FILES, ExtentTable, Index
+from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.learnt import Learnt, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -79,9 +79,6 @@ class IndexedSource(Source):
         "pack without them (--skip-bad).",
     )
 
-    #: Most of its files that the core keeps open.
-    open_files = OPEN_FILES
-
     def __init__(
         self,
         location: Path | str,
@@ -127,6 +124,11 @@ class IndexedSource(Source):
         files = self.manifest.files
         return [ADDRESSES if tables and not one.crc32c else one.size for one in files]
 
+    @once
+    def files(self) -> _native.Files:
+        """The manifest's files, if they are on this machine."""
+        return _native.Files(self._files, self.sizes)
+
     @property
     def classes(self) -> Sequence[str]:
         """Names of classes."""
@@ -149,14 +151,7 @@ class IndexedSource(Source):
         if found is None:
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
-            found = index.locate(
-                self._files,
-                self.sizes,
-                self._table_root(),
-                *given,
-                upright=upright,
-                open_files=self.open_files,
-            )
+            found = index.locate(self.files, self._table_root(), *given, upright=upright)
             self._tables[field, upright] = found
             self._show_learnt()
         return found
@@ -186,8 +181,8 @@ class IndexedSource(Source):
         if self._learnt.stopped:
             self.capabilities = replace(self.capabilities, stride=0)
         for (field, _), table in self._tables.items():
-            if field == "image" and self._learnt.descriptor is not None:
-                table.learn(self._learnt.descriptor)
+            if field == "image" and self._learnt.file is not None:
+                table.learn(self._learnt.file)
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
@@ -474,7 +469,6 @@ class PackedSource(IndexedSource):
         path: The dataset's folder.
         guard: See `IndexedSource`.
         manifest: Its manifest; None to read it.
-        reader: Reads its files; None for a reader of its own.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
@@ -487,14 +481,12 @@ class PackedSource(IndexedSource):
         path: Path,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
         manifest: Manifest | None = None,
-        reader: ExtentReader | None = None,
     ) -> None:
         manifest = manifest or Manifest.load(path)
         root = None if manifest.root is None else path / manifest.root
         files = manifest.places(path, root)
         opened = Index(path / manifest.index.name, manifest.samples, manifest.generation)
         super().__init__(path, manifest, opened, files, root, guard=guard)
-        self._reader = reader or ExtentReader()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.generation)
@@ -511,21 +503,26 @@ class PackedSource(IndexedSource):
         """See `IndexedSource.read`."""
         path = self.file(record, number)
         try:
-            size = self._reader.size(path)
-            if record.path is None:
-                expected = self.manifest.files[record.file].size
-                require_size(path, expected, size, self.hints.changed)
+            shared = record.path is None
+            size = self.files.size(record.file) if shared else path.stat().st_size
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)
             if record.length > MOST_BYTES:
                 raise self.corrupt(record, number, f"it has {record.length:,} bytes, too many")
-            data = self._reader.read(path, record.offset, record.length)
+            extent = record.offset, record.length
+            data = self.files.read(record.file, *extent) if shared else read_extent(path, *extent)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             what = "no such file" if missing else f"cannot be read: {error.strerror}"
             hint = self.hints.missing if missing else _PERMISSIONS_HINT
-            raise DatasetError(f"{path}: {what}", hint) from None
+            raise DatasetError(f"{path}: {what}", remedy(error, hint)) from None
+        except ValueError:
+            expected = self.manifest.files[record.file].size
+            with suppress(OSError):  # it was removed meanwhile
+                require_size(path, expected, path.stat().st_size, self.hints.changed)
+            what = f"{path}: was replaced or changed since it was opened"
+            raise CorruptionError(what, self.hints.changed) from None
         if crc32c(data) != record.crc32c:
             problem = f"its bytes in {path} have changed since it was packed"
             raise self.corrupt(record, number, problem)

@@ -27,6 +27,7 @@ from fastdata.errors import (
 )
 from fastdata.once import once
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
+from fastdata.storage.files import MORE_FILES
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -383,6 +384,8 @@ class Source(ABC):
             return CorruptionError(what, hint or self.hints.changed)
         if code in ("file_missing", "file_unreadable"):
             return DatasetError(what, hint or self.hints.missing)
+        if code == "too_many_files":
+            return DatasetError(what, MORE_FILES)
         return SampleError(what, hint or self.hints.undecodable)
 
     # Discoveries while decoding. Safe to call from several threads.

@@ -162,10 +162,13 @@ Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table)
   int error_number;
   bytes_read_ += table.size + kTableCrcSize;
   const SharedFiles& shared = extents.shared(i);
-  const OpenFile& file = extent.learnt ? *shared.learnt : *shared.index;
   const uint32_t seed = shared.seed;
-  const Status status =
-      file.read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number);
+  std::shared_ptr<OpenFile> file;
+  Status status = (extent.learnt ? shared.learnt : shared.index)->open(0, file, error_number);
+  if (status.ok())
+    status = file->read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number);
+  else if (!extent.learnt)
+    return {status.code == Code::too_many_files ? status.code : Code::corrupt_index, status.detail};
   if (extent.learnt) {  // they can be learnt again
     if (!status.ok() || !is_table_sound(table, extent.row, seed)) table = {};
     return {};
