@@ -69,6 +69,8 @@ class Part(NamedTuple):
         bad: The unit's images that were not packed.
         field_bytes: Bytes of each further column, by name.
         nulls: Names of further fields that a sample lacks, or that have nulls in their values.
+        turned: Keys of some samples whose annotations are for the stored image, and of some for
+            which they are for the image as EXIF turns it.
     """
 
     fingerprint: str
@@ -78,6 +80,7 @@ class Part(NamedTuple):
     bad: list[Bad]
     field_bytes: dict[str, int]
     nulls: list[str]
+    turned: list[list[str]]
 
 
 class PartBuilder:
@@ -96,12 +99,15 @@ class PartBuilder:
         self._held: list[Sample] = []
         self._batches: list[pa.RecordBatch] = []
         self._bad: list[Bad] = []
+        self._turned: list[list[str]] = [[], []]
         self.samples = 0
         self._blob_bytes = 0
 
     def add(self, sample: Sample) -> None:
         """Append a sample that has been written."""
         self._held.append(sample.without_blobs())
+        if sample.is_turned is not None and not self._turned[sample.is_turned]:
+            self._turned[sample.is_turned].append(sample.row.key)
         self.samples += 1
         self._blob_bytes += sample.blob_bytes
         if len(self._held) == _ROWS_HELD:
@@ -167,9 +173,8 @@ class PartBuilder:
             if not as_numpy(blobs.column("length")).all():
                 nulls.append(field.name)
             columns.append(pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA)))
-        about: Any = Part(
-            fingerprint, self.samples, self._blob_bytes, None, self._bad, sizes, nulls
-        )
+        known = fingerprint, self.samples, self._blob_bytes, None
+        about: Any = Part(*known, self._bad, sizes, nulls, self._turned)
         about = about._asdict()
         about["file"] = asdict(file) if file else None
         schema = self._schema.with_metadata({"part": json.dumps(about)})
@@ -213,7 +218,7 @@ def read_part(path: Path) -> Part | None:
         file = FileEntry(**about["file"]) if about["file"] else None
         bad = [Bad(*entry) for entry in about["bad"]]
         known = (about["fingerprint"], about["samples"], about["blob_bytes"])
-        return Part(*known, file, bad, about["field_bytes"], about["nulls"])
+        return Part(*known, file, bad, about["field_bytes"], about["nulls"], about["turned"])
     except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
         return None
 

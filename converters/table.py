@@ -45,6 +45,7 @@ class Columns(NamedTuple):
         key: Keys; None for the path without its extension.
         blobs: Paths of further files, relative to the root; each is a field.
         problem: Why a row cannot be packed; null where it can. None without such a column.
+        size: Width and height that annotations are for, or null. None without such a column.
     """
 
     path: str
@@ -52,6 +53,7 @@ class Columns(NamedTuple):
     key: str | None = None
     blobs: tuple[str, ...] = ()
     problem: str | None = None
+    size: str | None = None
 
 
 class TableImages(Sharded):
@@ -74,6 +76,8 @@ class TableImages(Sharded):
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``,
             by field; see docs/formats/fields.md.
         problem: Column of reasons why rows cannot be packed; null for a good row.
+        size: Column of widths and heights that annotations are for; an image of another size is a
+            bad sample.
         fields: Columns to take as fields; None for all others.
         about: Origin of the data, for the manifest; None for the table's name.
         storage_options: Options of the driver of a URL.
@@ -96,6 +100,7 @@ class TableImages(Sharded):
         masks: Sequence[str] = (),
         formats: Mapping[str, str] | None = None,
         problem: str | None = None,
+        size: str | None = None,
         fields: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -116,7 +121,8 @@ class TableImages(Sharded):
         if isinstance(masks, str):
             raise UsageError(f"masks={masks!r}", f"Give a list of names: [{masks!r}].")
         blobs = tuple(dict.fromkeys((*files, *masks)))
-        self._columns = self._choose(name, path, label, key, blobs)._replace(problem=problem)
+        columns = self._choose(name, path, label, key, blobs)
+        self._columns = columns._replace(problem=problem, size=size)
         self.inputs += self._places()
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
@@ -185,7 +191,7 @@ class TableImages(Sharded):
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
-        taken = (chosen.path, chosen.label, chosen.key, chosen.problem)
+        taken = (chosen.path, chosen.label, chosen.key, chosen.problem, chosen.size)
         others = [column for column in self._table.column_names if column not in taken]
         for column in wanted or ():
             if column not in others:
@@ -272,7 +278,18 @@ class TableRows(NamedTuple):
                 value = blob_of(f"{key}\0{field.name}", place, 0, length, stamp)
             fields.append(value)
         problem = problem or unsafe or unlabelled
-        return Record(key, label, where, 0, size, state, problem=problem, fields=tuple(fields))
+        sides = row[self.columns.size] if self.columns.size else None
+        return Record(
+            key,
+            label,
+            where,
+            0,
+            size,
+            state,
+            problem=problem,
+            fields=tuple(fields),
+            annotated_size=None if sides is None else (int(sides[0]), int(sides[1])),
+        )
 
     def _key(self, number: int, row: Mapping[str, Any], files: _Files) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
