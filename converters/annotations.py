@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import pyarrow as pa
 from fastdata.converters.table import TableImages, key_of
@@ -326,7 +326,7 @@ def number_of(text: str | None) -> float:
     return number
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: Any) -> TypeGuard[str]:
     """Return whether a value is a string that UTF-8 can hold."""
     return isinstance(value, str) and is_utf8(value)
 

@@ -44,8 +44,8 @@ _OBJECTS = {
 _FORMATS = {"boxes": "xywh", "polygons": "polygons", "rle": "rle", "keypoints": "xyv"}
 #: COCO's names of the files that have a row for each image; [1] is the split.
 _ANNOTATIONS = re.compile(r"(?:instances|person_keypoints|captions)_(.+)\.json")
-#: Keys of objects. An annotation in which all of them are missing or null may be a caption.
-_OF_OBJECTS = ("category_id", "bbox", "segmentation", "keypoints")
+#: Keys of objects. An annotation in which all of them are empty may be a caption.
+_OF_OBJECTS = ("bbox", "segmentation", "keypoints")
 #: Most pixels of a mask.
 _MOST_PIXELS = (1 << 32) - 1
 #: Most keypoints of an object.
@@ -383,13 +383,12 @@ class _Reader:
             if not isinstance(annotation, dict):
                 raise SourceError(f"{place} is not an object: {_short(annotation)}", _CORRECT)
             where = annotation.get("image_id")
-            image = self._images.get(_whole(where))
+            image = self._image_of(place, where)
+            if image is None:
+                orphans.setdefault(_short(where), []).append(number)
+                continue
             try:
-                if image is None:
-                    image = self._meant(place, where)
-                    if image is None:
-                        orphans.setdefault(_short(where), []).append(number)
-                        continue
+                if _whole(where) is None:
                     raise ValueError(f"its image_id is {_short(where)}, not a whole number")
                 self._add_annotation(place, image, annotation)
             except ValueError as error:
@@ -401,8 +400,8 @@ class _Reader:
             problem = f"{name}: the image {where} of {what}{more} is not listed"
             self._bad.append((f"{short}/annotations/{numbers[0]}", problem))
 
-    def _meant(self, place: str, where: Any) -> _Image | None:
-        """Return the image that an ``image_id`` means, which is no id of one; None if unlisted.
+    def _image_of(self, place: str, where: Any) -> _Image | None:
+        """Return the image that an ``image_id`` means, also as text; None if it is not listed.
 
         Raises:
             SourceError: It could mean any image, which would lack the annotation.
@@ -415,7 +414,7 @@ class _Reader:
                         number = _whole(read(where))
             if number is None:
                 raise SourceError(f"{place}: its image_id {_short(where)} is no id", _CORRECT)
-        return self._images.get(number)
+        return None if number is None else self._images.get(number)
 
     def _add_annotation(self, place: str, image: _Image, annotation: dict[str, Any]) -> None:
         """Add an annotation to its image.
@@ -426,7 +425,8 @@ class _Reader:
         """
         file, number = len(self._names), _whole(annotation.get("id"))
         caption = annotation.get("caption")
-        is_object = any(annotation.get(key) is not None for key in _OF_OBJECTS)
+        is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
+        is_object |= annotation.get("category_id") is not None and not caption
         if not is_object and "caption" not in annotation and "segments_info" in annotation:
             raise SourceError(
                 f"{place} is panoptic, whose masks are PNG files",
@@ -621,7 +621,7 @@ def decode_counts(text: str) -> list[int]:
 
 def _whole(value: Any) -> int | None:
     """Return an id or a number that may be written as 1.0; None if it is not whole."""
-    if type(value) is float and value.is_integer():
+    if type(value) is float and float.is_integer(value):
         value = int(value)
     return value if type(value) is int and -(1 << 63) <= value < 1 << 63 else None
 

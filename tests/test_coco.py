@@ -382,8 +382,11 @@ def test_keys_say_nothing_of_a_kind(tmp_path: Path, caption: str | None, contain
     assert found["boxes"][0] == [np.float32(each["bbox"]).tolist() for each in expected]
     assert found["polygons"][0] == [each["segmentation"] for each in expected]
     assert found.get("captions", [[]])[0] == ([caption] if caption else [])
-    noted = write(tmp_path, {"id": 1, "image_id": 1, "caption": "x", "segments_info": [{}]})
+    others = {"segments_info": [{}], "bbox": [], "segmentation": [], "category_id": 7}
+    noted = write(tmp_path, {"id": 1, "image_id": 1, "caption": "x", **others})
     assert rows(tmp_path, noted)["a"]["captions"] == ["x"]
+    bare = write(tmp_path, {"id": 1, "image_id": 1, "category_id": 7, "caption": caption or ""})
+    assert bool(bad_of(opened(tmp_path, bare))) == (not caption)
 
 
 def test_whole_floats_are_ids(tmp_path: Path) -> None:
