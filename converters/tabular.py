@@ -109,6 +109,11 @@ class TabularImages(Sharded):
             self.about["names"] = names
 
     @property
+    def named_labels(self) -> bool:
+        """Whether labels are the names of classes."""
+        return self._columns.named
+
+    @property
     def columns_taken(self) -> str:
         """Columns that are packed and left out, as text."""
         chosen = self._columns

@@ -36,7 +36,7 @@ from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
@@ -210,6 +210,14 @@ class ImageDataset(NativeSamples):
         self._open()
         self._check_options()
         self._source.tell_decoded()
+        if isinstance(self._source, IndexedSource) and not self.exif_transpose:
+            located = [one.name for one in self._source.fields if one.format]
+            shown = ", ".join(name for name in located if name in self._fields)
+            if shown and self.manifest.source.get("exif_transpose"):
+                warn(
+                    f"{self.path}: its {shown} are for images as their EXIF orientation turns "
+                    "them. Give exif_transpose=True."
+                )
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""

@@ -13,7 +13,7 @@ from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
-from fastdata.converters.records import Source
+from fastdata.converters.records import Source, has_named_labels, number_alike
 from fastdata.converters.shuffling import SHUFFLED, default_order
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -35,8 +35,12 @@ def pack_all(
     root: Path | str,
     sources: Mapping[str, Callable[[], Source]],
     options: dict[str, Any],
+    others: Mapping[str, Callable[[], Source]] | None = None,
 ) -> None:
-    """Pack each split; after bad images in one, go on with the next."""
+    """Pack each split; after bad images in one, go on with the next.
+
+    ``others`` are splits that are not packed, which may have further class names.
+    """
     out, local = options.pop("out"), options.pop("local")
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
@@ -51,8 +55,13 @@ def pack_all(
         split: options["order"] or default_order(options["container"], {"split": split})
         for split in sources
     }
+    opened = {split: open_source() for split, open_source in sources.items()}
+    beside = {}
+    if others and any(map(has_named_labels, opened.values())):
+        beside = {split: open_source() for split, open_source in others.items()}
+    number_alike({**opened, **beside})
     failure: BadSamplesError | None = None
-    for split, open_source in sources.items():
+    for split in sources:
         default = "-".join(filter(None, (name, split, options["container"])))
         to = (default if out is None else out).replace("{split}", split)
         place: Path | str = to if is_url(to) else Path(to)
@@ -63,7 +72,7 @@ def pack_all(
         ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
         seed = None if ignored else options["seed"]
         try:
-            _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
+            _pack_one(place, opened.pop(split), local=folder, **{**options, "seed": seed})
         except BadSamplesError as error:
             if failure is not None:
                 say(f"error: {failure.what}", err=True)
@@ -80,7 +89,7 @@ def require_out(out: str) -> None:
 
 def _pack_one(
     out: Path | str,
-    open_source: Callable[[], Source],
+    source: Source,
     *,
     container: str,
     encoding: str = "original",
@@ -92,7 +101,6 @@ def _pack_one(
     encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
-        source = open_source()
         packed = pack(
             source,
             out,
@@ -117,6 +125,9 @@ def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> No
         fields = packed.manifest.field_list
         further = [field.name for field in fields if field not in IMAGE_AND_LABEL]
         chosen = f", fields={tuple(field.name for field in fields)}" if further else ""
+        if packed.manifest.source.get("exif_transpose"):
+            chosen += ", exif_transpose=True"
+            say("annotations are for images as their EXIF orientation turns them")
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 
