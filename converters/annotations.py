@@ -6,6 +6,7 @@ are in columns of lists, one entry an object.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ _MOST_FLOAT32 = 3.4028234663852886e38
 _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
-_MISSING = "does not exist"
+MISSING = "does not exist"
 #: Rows that are held as Python's objects.
 _ROWS_HELD = 4096
 
@@ -219,7 +220,7 @@ class Folder:
         return data
 
     def read_all(
-        self, names: Iterable[str], missing: bytes | str = _MISSING
+        self, names: Iterable[str], missing: bytes | str = MISSING
     ) -> Iterator[bytes | str]:
         """Yield the bytes of each file; of one that cannot be read, the reason.
 
@@ -239,7 +240,7 @@ class Folder:
             while some := list(islice(rest, 64 * _THREADS)):
                 yield from pool.map(read, some)
 
-    def _read(self, name: str, missing: bytes | str = _MISSING) -> bytes | str:
+    def _read(self, name: str, missing: bytes | str = MISSING) -> bytes | str:
         if self._listed is not None:
             entry = self._listed.get(name)
             if entry is None:
@@ -280,6 +281,20 @@ def read_file(
     except OSError as error:
         reason = error.strerror or "it does not exist"
         raise SourceError(f"{shown}: cannot be read: {reason}", "Check the path.") from None
+
+
+def lines_of(data: bytes, name: str) -> list[str]:
+    """Return the lines of a text file in UTF-8, as Python's text files have them.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{name}: {error}", "Write it in UTF-8.") from None
+    # str.splitlines() also splits at characters that names may have.
+    return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
 
 def shown_name(path: str) -> str:

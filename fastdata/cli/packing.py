@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,11 @@ def _pack_one(
     encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
-        source = open_source()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            source = open_source()
+        for one in caught:
+            say(f"warning: {one.message}", err=True)
         packed = pack(
             source,
             out,
