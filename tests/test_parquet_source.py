@@ -160,6 +160,17 @@ def test_splits_of_hugging_face_are_datasets_of_their_own(
     assert parquet_splits(tmp_path / "hf") == []
 
 
+def test_splits_number_class_names_alike(tmp_path: Path) -> None:
+    for name, labels in {"train": ["a", "c"], "test": ["c"], "validation": ["b", "c"]}.items():
+        columns = {"image": IMAGES[: len(labels)], "label": labels}
+        write(tmp_path / f"{name}-00000-of-00001.parquet", columns)
+    write(tmp_path / "dev-00000-of-00001.parquet", {"image": IMAGES[:1]})  # without labels
+    for split, labels in {"train": [0, 2], "test": [2], "validation": [1, 2]}.items():
+        source = ParquetImages(tmp_path, split=split)
+        assert source.classes == ["a", "b", "c"]
+        assert [record.label for record in source.records()] == labels
+
+
 def test_names_of_further_classes_are_kept(tmp_path: Path) -> None:
     feature = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     features = {
