@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -37,7 +37,7 @@ _MAIN, _SEGMENTATION = "Main", "Segmentation"
 #: Folders of masks, and their fields.
 _MASKS = {"SegmentationClass": "segmentation_class", "SegmentationObject": "segmentation_object"}
 #: A line of a list of one class: a name, and whether the class is in the image.
-_OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)")
+_OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)\s*")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
 _COLUMNS = {
@@ -178,7 +178,7 @@ def _splits(folder: Folder) -> list[str]:
     return []
 
 
-def _listed(folder: Folder, split: str, known: Iterable[str]) -> tuple[str, list[str]]:
+def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]]:
     """Return the kind of a split's list, and the names of images in it."""
     kind, _, name = split.rpartition("/")
     for one in [kind] if kind else [_MAIN, _SEGMENTATION]:
@@ -192,15 +192,20 @@ def _listed(folder: Folder, split: str, known: Iterable[str]) -> tuple[str, list
             f"There are: {there}. Name one with --split, or leave it out for all images.",
         )
     lines = [line for line in lines_of(folder.read(path), f"{folder}/{path}") if line.strip()]
-    names = [line if line in known else line.strip() for line in lines]
+    names = [_stripped(line, known) for line in lines]
     # Lists of one class have a second column. Names may have spaces, too.
-    parts = [_OF_ONE_CLASS.fullmatch(name) for name in names]
-    if all(parts) and not any(name in known for name in names):
-        names = [part[1] for part in parts if part]
+    parts = [_OF_ONE_CLASS.fullmatch(line) for line in lines]
+    if all(parts) and known.isdisjoint(names):
+        names = [_stripped(part[1], known) for part in parts if part]
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise SourceError(f"{folder}/{path}: lists {name} twice", "Remove one of the lines.")
     return one, names
+
+
+def _stripped(name: str, known: Container[str]) -> str:
+    """Return a name in a list without spaces around it, unless they are the file's, too."""
+    return name if name in known else name.strip()
 
 
 def _classes(found: Iterable[dict[str, Any] | str]) -> list[str]:
