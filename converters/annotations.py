@@ -173,11 +173,15 @@ class Folder:
             return any(entry.startswith(f"{name}/") for entry in self._listed)
         return os.path.isdir(os.path.join(self.tree.root, name))
 
-    def top(self) -> list[str]:
-        """Return the sorted names of the files in it, not in folders of it."""
+    def top(self, below: str = "") -> list[str]:
+        """Return the sorted paths of the files in one of its folders, not in folders of that."""
+        prefix = f"{below}/" if below else ""
         if self._listed is not None:
-            return sorted(name for name in self._listed if "/" not in name)
-        return sorted(_files_in(self.tree.root))
+            found = [name for name in self._listed if name.startswith(prefix)]
+            return sorted(name for name in found if "/" not in name[len(prefix) :])
+        if not self.has_folder(below):
+            return []
+        return sorted(prefix + name for name in _files_in(os.path.join(self.tree.root, below)))
 
     def names(self, below: str) -> list[str]:
         """Return the sorted paths of files in one of its folders, at any depth; not hidden ones.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, repeat
+from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -269,7 +271,9 @@ def _report_lost(
         warn(f"{what}. They are packed as images without objects.")
         return
     name = posixpath.basename(first).lower()
-    others = [one for one in folder.names("") if posixpath.basename(one).lower() == name]
+    others = []
+    with suppress(SourceError):  # of folders that have nothing to do with it
+        others = [one for one in folder.names("") if posixpath.basename(one).lower() == name]
     raise SourceError(
         what,
         f"{f'There is {others[0]}. ' if others else ''}Labels of …/images/…/a.jpg are read from "
@@ -290,8 +294,8 @@ def _without_image(
         lost: The file of labels of each image whose file does not exist.
 
     Returns:
-        The files in the folders of labels; and by their names in lower case, with those beside the
-        images or the labels of ``lost``.
+        The files in the folders of labels; and by their names in lower case, with those beside an
+        image of ``lost``, or in a folder above its labels.
     """
     read = set(files.values()).difference(lost.values())
     above = {labels_of(posixpath.join(place, "any.jpg")): place for place in folders}
@@ -299,20 +303,22 @@ def _without_image(
         name
         for labels, place in above.items()
         if posixpath.dirname(labels) != place
-        for name in _texts(folder, posixpath.dirname(labels))
+        for name in _texts(folder.names(posixpath.dirname(labels)))
     }
-    near = {posixpath.dirname(name) for one in lost.items() for name in one}
-    beside = {
-        name for one in near for name in _texts(folder, one) if posixpath.dirname(name) == one
-    }
+    near = {*map(posixpath.dirname, lost)}
+    near.update(str(above) for file in lost.values() for above in PurePosixPath(file).parents)
+    beside = {name for one in near for name in _texts(folder.top("" if one == "." else one))}
     names = {posixpath.basename(name).lower(): name for name in sorted((alone | beside) - read)}
     return alone - read, names
 
 
-def _texts(folder: Folder, below: str) -> list[str]:
-    """Return the files of a folder that may be labels."""
-    names = [name for name in folder.names(below) if name.lower().endswith(".txt")]
-    return [name for name in names if posixpath.basename(name) != "classes.txt"]
+def _texts(names: Iterable[str]) -> list[str]:
+    """Return the files that may be labels."""
+    return [
+        name
+        for name in names
+        if name.lower().endswith(".txt") and posixpath.basename(name) != "classes.txt"
+    ]
 
 
 def labels_of(image: str) -> str:
