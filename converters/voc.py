@@ -205,7 +205,8 @@ def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]
 
 def _stripped(name: str, known: Container[str]) -> str:
     """Return a name in a list without spaces around it, unless they are the file's, too."""
-    return name if name in known else name.strip()
+    found = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
+    return next(found, name.strip())
 
 
 def _classes(found: Iterable[dict[str, Any] | str]) -> list[str]:

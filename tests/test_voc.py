@@ -88,7 +88,7 @@ def test_lists(tmp_path: Path, out: Path) -> None:
         ("street 1\n", ["street 1"]),
         ("street 1  1\nstreet -1\nroad 0 0\n", ["street 1", "street", "road 0"]),
         ("\ufeffstreet\r\n street 1\t\r\n\r\n", ["street", "street 1"]),
-        (" lead\nlead\n", [" lead", "lead"]),
+        (" lead \nlead\n", [" lead", "lead"]),
         ("a/x\nb/x\nline\u2028end\n", ["a/x", "b/x", "line\u2028end"]),
     ],
 )
