@@ -6,6 +6,7 @@ are in columns of lists, one entry an object.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ _MOST_FLOAT32 = 3.4028234663852886e38
 _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
-_MISSING = "does not exist"
+MISSING = "does not exist"
 #: Rows that are held as Python's objects.
 _ROWS_HELD = 4096
 
@@ -183,11 +184,15 @@ class Folder:
             return any(entry.startswith(f"{name}/") for entry in self._listed)
         return os.path.isdir(os.path.join(self.tree.root, name))
 
-    def top(self) -> list[str]:
-        """Return the sorted names of the files in it, not in folders of it."""
+    def top(self, below: str = "") -> list[str]:
+        """Return the sorted paths of the files in one of its folders, not in folders of that."""
+        prefix = f"{below}/" if below else ""
         if self._listed is not None:
-            return sorted(name for name in self._listed if "/" not in name)
-        return sorted(_files_in(self.tree.root))
+            found = [name for name in self._listed if name.startswith(prefix)]
+            return sorted(name for name in found if "/" not in name[len(prefix) :])
+        if not self.has_folder(below):
+            return []
+        return sorted(prefix + name for name in _files_in(os.path.join(self.tree.root, below)))
 
     def names(self, below: str) -> list[str]:
         """Return the sorted paths of files in one of its folders, at any depth; not hidden ones.
@@ -230,7 +235,7 @@ class Folder:
         return data
 
     def read_all(
-        self, names: Iterable[str], missing: bytes | str = _MISSING
+        self, names: Iterable[str], missing: bytes | str = MISSING
     ) -> Iterator[bytes | str]:
         """Yield the bytes of each file; of one that cannot be read, the reason.
 
@@ -250,7 +255,7 @@ class Folder:
             while some := list(islice(rest, 64 * _THREADS)):
                 yield from pool.map(read, some)
 
-    def _read(self, name: str, missing: bytes | str = _MISSING) -> bytes | str:
+    def _read(self, name: str, missing: bytes | str = MISSING) -> bytes | str:
         if self._listed is not None:
             entry = self._listed.get(name)
             if entry is None:
@@ -291,6 +296,20 @@ def read_file(
     except OSError as error:
         reason = error.strerror or "it does not exist"
         raise SourceError(f"{shown}: cannot be read: {reason}", "Check the path.") from None
+
+
+def lines_of(data: bytes, name: str) -> list[str]:
+    """Return the lines of a text file in UTF-8, as Python's text files have them.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{name}: {error}", "Write it in UTF-8.") from None
+    # str.splitlines() also splits at characters that names may have.
+    return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
 
 def shown_name(path: str) -> str:

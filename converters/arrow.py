@@ -72,7 +72,13 @@ class ArrowImages(TabularImages):
         if split is not None and split not in found:
             there = ", ".join(found) or "none"
             raise UsageError(f"{root}: has no split {split!r}", f"There is: {there}.")
-        super().__init__(_files(path, split), str(path.resolve()), "arrow", **columns)
+
+        def others() -> Iterator[ArrowRows]:
+            for one in found if split is not None else ():
+                yield from _files(path, one) if one != split else ()
+
+        files = _files(path, split)
+        super().__init__(files, str(path.resolve()), "arrow", others=others, **columns)
         if split is not None:
             self.about["split"] = split
 

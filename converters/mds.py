@@ -83,7 +83,13 @@ class MdsImages(TabularImages):
             (split,) = found
         if split is None and found:
             raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
-        super().__init__(_shards(tree if split is None else tree / split), where, "mds", **columns)
+
+        def others() -> Iterator[MdsRows]:
+            for one in found:
+                yield from _shards(tree / one) if one != split else ()
+
+        files = _shards(tree if split is None else tree / split)
+        super().__init__(files, where, "mds", others=others, **columns)
         if split is not None:
             self.about["split"] = split
 

@@ -10,16 +10,17 @@ from typing import Any
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, archives_of, further_fields, tables_of
-from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order
+from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, is_split
 from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
 
-from fastdata.errors import UsageError, printable
+from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
+from fastdata.storage.manifest import MANIFEST_NAME, Manifest
 from fastdata.storage.trust import make_cache_folder
 
 #: Fields without a format that count pixels of the image, by the kind of their source.
@@ -168,6 +169,52 @@ def check_out(source: Source, out: str | os.PathLike[str]) -> None:
                 f"{named[0]}: lies inside the source, {named[1]}, or contains it",
                 "Choose an --out elsewhere.",
             )
+
+
+def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
+    """Reject numbers of classes that differ from another split's, packed beside the output.
+
+    Raises:
+        UsageError: A dataset of the same source numbers the same classes otherwise.
+    """
+    names = _class_names(source.classes, source.about)
+    if is_url(out) or not names:
+        return
+    here = Path(out).absolute()
+    for place in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            manifest = Manifest.load(place.parent)
+        except FastdataError:  # damaged, or of another version
+            continue
+        others = _class_names(manifest.classes, manifest.source)
+        if place.parent == here or _origin(manifest.source) != _origin(source.about):
+            continue
+        both = zip(names, others, strict=False)
+        label, pair = next(
+            ((label, pair) for label, pair in enumerate(both) if pair[0] != pair[1]), (0, None)
+        )
+        if pair is not None and not set(names).isdisjoint(others):
+            raise UsageError(
+                f"{out}: the label {label} would be {pair[0]!r}, but it is {pair[1]!r} in "
+                f"{place.parent}, which is of the same source",
+                "Give both the same classes: --classes of voc and table, an empty folder a class "
+                "and --allow-empty of imagefolder. If the other dataset is old, remove it, or "
+                "choose an --out elsewhere.",
+            )
+
+
+def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names of a label's classes, else of the classes of objects."""
+    found: Sequence[str] = labels or about.get("classes", ())
+    return found
+
+
+def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the splits of a source have in common."""
+    root = str(about.get("root", "")).rstrip("/")
+    folder, _, name = root.rpartition("/")
+    label = about.get("label") or about.get("columns")
+    return about.get("kind"), label, folder if is_split(name) else root
 
 
 def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:

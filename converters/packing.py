@@ -38,6 +38,7 @@ from fastdata.converters.finishing import (
 from fastdata.converters.listing import Listing, Unit, write_listing
 from fastdata.converters.lmdb_packing import find_committed, pack_lmdb, unfinished_file
 from fastdata.converters.options import (
+    check_classes,
     check_options,
     check_out,
     choose_executor,
@@ -215,6 +216,7 @@ def pack(
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
+    check_classes(source, out)
     folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     stride = DEFAULT_STRIDE if seek_points else None

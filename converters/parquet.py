@@ -99,11 +99,13 @@ class ParquetImages(TabularImages):
             found = ", ".join(filter(None, dict.fromkeys(map(_split_of, files)))) or "none"
             raise UsageError(f"{where}: has no split {split!r}", f"There is: {found}.")
         plain = not remote if extents is None else extents
-        rows = [
-            ParquetRows(name.removesuffix(_EXTENSION), file, plain) for name, file in taken.items()
-        ]
+        every = {
+            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
+            for name, file in files.items()
+        }
+        rows = [every.pop(name) for name in taken]
         kind = "petastorm" if _is_petastorm(tree) else "parquet"
-        super().__init__(rows, where, kind, **columns)
+        super().__init__(rows, where, kind, others=every.values, **columns)
         if split is not None:
             self.about["split"] = split
 

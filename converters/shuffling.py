@@ -57,6 +57,12 @@ _EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluat
 _TRAINING = {"train", "training"}
 
 
+def is_split(name: str) -> bool:
+    """Return whether a file or folder has the name of a split; train2017 and val.csv have, too."""
+    stem = re.sub(r"[\W\d_]+$", "", name.partition(".")[0].lower())
+    return stem in _TRAINING | _EVALUATION
+
+
 def split_to_pack(classes: Iterable[str]) -> str | None:
     """Return the folder to pack by itself if all class folders have names of splits.
 

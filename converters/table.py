@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -82,6 +83,7 @@ class TableImages(Sharded):
         size: Column of widths and heights that annotations are for; an image of another size is a
             bad sample.
         fields: Columns to take as fields; None for all others.
+        classes: Class names, by label. None for the labels' names, sorted, or their numbers.
         about: Origin of the data, for the manifest; None for the table's name.
         storage_options: Options of the driver of a URL.
 
@@ -105,6 +107,7 @@ class TableImages(Sharded):
         problem: str | None = None,
         size: str | None = None,
         fields: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -129,8 +132,10 @@ class TableImages(Sharded):
         self.inputs += self._places()
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
-        self.classes, self._ranks = self._find_classes(name)
+        self.classes, self._ranks = self._find_classes(name, classes)
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
+        if self._columns.label is not None:
+            self.about["label"] = self._columns.label
 
     def shards(self) -> Sequence[TableRows]:
         """Return shards of the table's rows; one behind a URL, whose files are listed once."""
@@ -138,7 +143,13 @@ class TableImages(Sharded):
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
         return [
             TableRows(
-                self._table.slice(at, step), at, self._tree, self._columns, self.fields, self._ranks
+                self._table.slice(at, step),
+                at,
+                self._tree,
+                self._columns,
+                self.fields,
+                self._ranks,
+                len(self.classes),
             )
             for at in range(0, rows, max(step, 1))
         ]
@@ -214,16 +225,20 @@ class TableImages(Sharded):
         images = all(is_image_name(path) for path in paths if path)
         return Field(name, "image" if images else "blob")
 
-    def _find_classes(self, name: str) -> tuple[list[str], dict[str, int] | None]:
+    def _find_classes(
+        self, name: str, given: Sequence[str] | None
+    ) -> tuple[list[str], dict[str, int] | None]:
         """Return class names, and the label of each if labels are names."""
         if self._columns.label is None:
+            if given is not None:
+                raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
             return [], None
         column = self._table.column(self._columns.label)
         kind, found = column.type, None
         if _is_text(kind) or pa.types.is_integer(kind):
             found = [value for value in column.unique().to_pylist() if value is not None]
         if found is not None and _is_text(kind):
-            names = sorted(filter(None, found))
+            names = sorted(filter(None, found)) if given is None else distinct_classes(given)
             return names, {value: label for label, value in enumerate(names)}
         if found is None or not all(0 <= label < MOST_CLASSES for label in found):
             raise UsageError(
@@ -231,6 +246,8 @@ class TableImages(Sharded):
                 f"whole numbers from 0 to {MOST_CLASSES - 1:,}",
                 "Name another with --label-column, or leave it among the fields.",
             )
+        if given is not None:
+            return distinct_classes(given), None
         return [str(label) for label in range(max(found, default=-1) + 1)], None
 
 
@@ -244,6 +261,7 @@ class TableRows(NamedTuple):
         columns: Columns by role.
         fields: Further fields.
         ranks: The label of each class name; None if labels are numbers.
+        classes: Number of classes.
     """
 
     table: pa.Table
@@ -252,6 +270,7 @@ class TableRows(NamedTuple):
     columns: Columns
     fields: tuple[Field, ...]
     ranks: dict[str, int] | None
+    classes: int
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
@@ -312,7 +331,10 @@ class TableRows(NamedTuple):
         value = row[self.columns.label]
         if value is None or value == "":
             return 0, f"its {self.columns.label} is null or empty"
-        return (value if self.ranks is None else self.ranks[value]), None
+        label = value if self.ranks is None else self.ranks.get(value, self.classes)
+        if label >= self.classes:
+            return 0, f"its {self.columns.label} {value!r} is not among the classes"
+        return label, None
 
 
 class _Files:
@@ -452,6 +474,18 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
     if not is_url(place):
         return str(Path(place).absolute().parent)
     return place.rpartition("/")[0]
+
+
+def distinct_classes(names: Sequence[str]) -> list[str]:
+    """Return class names, by label.
+
+    Raises:
+        UsageError: Two are the same.
+    """
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise UsageError(f"the class {name!r} is given {count} times", "Name each class once.")
+    return list(names)
 
 
 def key_of(path: str) -> str:

@@ -6,7 +6,7 @@ the module of the format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,6 +68,8 @@ class TabularImages(Sharded):
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
+        others: Returns the files of the other splits: the class names of all splits are sorted
+            together, so that a class has one number.
 
     Raises:
         RemoteError: The URL cannot be reached.
@@ -89,6 +91,7 @@ class TabularImages(Sharded):
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
+        others: Callable[[], Iterable[RowsFile]] = tuple,
     ) -> None:
         self._files = list(files)
         self._where = where
@@ -97,7 +100,7 @@ class TabularImages(Sharded):
         self._columns = self._choose(image_column, label_column, key_column)
         further, self._leaves = self._choose_fields(fields)
         self.fields = with_masks(with_formats(further, formats, where), masks, where)
-        self.classes = self._find_classes() if self._columns.label else []
+        self.classes = self._find_classes(others) if self._columns.label else []
         self.about: dict[str, Any] = {
             "kind": kind,
             "root": where,
@@ -107,11 +110,6 @@ class TabularImages(Sharded):
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
         if names:
             self.about["names"] = names
-
-    @property
-    def named_labels(self) -> bool:
-        """Whether labels are the names of classes."""
-        return self._columns.named
 
     @property
     def columns_taken(self) -> str:
@@ -242,13 +240,14 @@ class TabularImages(Sharded):
         fields = [found[name] for name in wanted]
         return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
 
-    def _find_classes(self) -> list[str]:
+    def _find_classes(self, others: Callable[[], Iterable[RowsFile]]) -> list[str]:
         """Return the class names; reads the labels alone."""
         chosen = self._columns
         assert chosen.label is not None
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
-        for file in self._files:
+        beside = others() if chosen.named else ()
+        for file in (*self._files, *(one for one in beside if _has(one, chosen.label))):
             for batch in _batches(file, chosen, wanted):
                 names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
@@ -402,6 +401,11 @@ def _batches(
         for batch in opened.batches(read, blobs):
             above = {name: [folders[name]] * batch.rows for name in roles if name not in names}
             yield batch._replace(values=batch.values | above)
+
+
+def _has(file: RowsFile, column: str) -> bool:
+    with file.open() as opened:
+        return column in _folder_values(file.name) | stored_columns(file, opened.schema)
 
 
 def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:

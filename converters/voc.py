@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -16,8 +18,10 @@ from fastdata.converters.annotations import (
     Folder,
     Rows,
     Table,
+    lines_of,
     number_of,
 )
+from fastdata.converters.table import distinct_classes, key_of
 
 from fastdata.errors import SourceError
 
@@ -32,6 +36,8 @@ _IMAGES, _OBJECTS, _SETS = "JPEGImages", "Annotations", "ImageSets"
 _MAIN, _SEGMENTATION = "Main", "Segmentation"
 #: Folders of masks, and their fields.
 _MASKS = {"SegmentationClass": "segmentation_class", "SegmentationObject": "segmentation_object"}
+#: A line of a list of one class: a name, and whether the class is in the image.
+_OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)\s*")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
 _COLUMNS = {
@@ -46,6 +52,9 @@ _COLUMNS = {
 class VocImages(AnnotatedImages):
     """Source of the images of a folder such as VOCdevkit/VOC2012, in the order of a split's list.
 
+    The image ``a`` is JPEGImages/a.jpg; if there is none, the only file of that name with another
+    suffix of images. Its masks have the suffix .png by the same rule.
+
     Objects are lists in the order of the XML file. Their columns are ``labels``, ``boxes`` (x and y
     of two corners, as the file has them), ``names``, ``difficult``, ``truncated``, ``occluded`` and
     ``pose``. Masks are the fields ``segmentation_class`` and ``segmentation_object``. An
@@ -55,15 +64,15 @@ class VocImages(AnnotatedImages):
         root: The folder with JPEGImages/ and Annotations/, or its URL.
         split: Name of a list, ImageSets/Main/<split>.txt, else ImageSets/Segmentation/<split>.txt;
             ``Segmentation/<split>`` for the latter. None for all images, by name.
-        classes: Class names, by label; None for VOC's own, or the sorted names of all XML files if
-            there are others.
+        classes: Class names, by label; None for VOC's own, or, if any XML file has another name,
+            the sorted names of all XML files.
         fields: Columns to take; None for all.
         storage_options: Options of the driver of a URL.
 
     Raises:
         RemoteError: The URL cannot be reached.
         SourceError: The folder has another layout, or no such list.
-        UsageError: There is no such column.
+        UsageError: There is no such column, or two classes have the same name.
     """
 
     def __init__(
@@ -82,48 +91,76 @@ class VocImages(AnnotatedImages):
 
 def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Table:
     """Return the images of a folder, and their annotations; see `VocImages`."""
-    images = {_stem(name): name for name in folder.images(_IMAGES)}
+    images = _by_name(folder, _IMAGES)
     if not images:
         raise SourceError(
             f"{folder}: has no images in {_IMAGES}/",
             "Give the folder with JPEGImages/ and Annotations/, such as VOCdevkit/VOC2012.",
         )
-    masks = {
-        field: {_stem(name): name for name in folder.images(below)}
-        for below, field in _MASKS.items()
-        if folder.has_folder(below)
-    }
+    masks = {below: _by_name(folder, below) for below in _MASKS if folder.has_folder(below)}
+    annotations = _xml_files(folder)
     has_objects = folder.has_folder(_OBJECTS)
-    kind, names = _MAIN, [*images, *(name for mask in masks.values() for name in mask)]
+    known = {*images, *(key_of(path[len(_OBJECTS) + 1 :]) for path in annotations)}
     if split is not None:
-        kind, names = _listed(folder, split)
+        kind, names = _listed(folder, split, known)
     else:
-        names += map(_stem, _xml_files(folder) if has_objects else ())
-        names = sorted(set(names))
+        kind, names = _MAIN, sorted(known.union(*masks.values()))
     found: list[dict[str, Any] | str] = [{} for _ in names]
     if has_objects:
+        # Labels must be the same in each split, so the classes are those of all files.
         files = [f"{_OBJECTS}/{name}.xml" for name in names]
         found = [_objects_of(*one) for one in zip(files, folder.read_all(files), strict=True)]
-        classes = _classes(folder, found) if classes is None else list(classes)
-    labels = {name: label for label, name in enumerate(classes or ())}
-    rows = Rows({**(_COLUMNS if has_objects else {}), **dict.fromkeys(masks, pa.string())})
+        if classes is None:
+            rest = sorted(set(annotations).difference(files))
+            classes = _classes(chain(found, map(_objects_of, rest, folder.read_all(rest))))
+    labels = {name: label for label, name in enumerate(distinct_classes(classes or ()))}
+    fields = {_MASKS[below]: pa.string() for below in masks}
+    rows = Rows({**(_COLUMNS if has_objects else {}), **fields})
     for name, values in zip(names, found, strict=True):
-        path = images.get(name, f"{_IMAGES}/{name}.jpg")
-        if isinstance(values, str):
-            rows.add_bad(values, path, name)
+        path = f"{_IMAGES}/{name}.jpg"
+        try:
+            path = _file_of(path, images.get(name, []), alone=split is None)
+            if isinstance(values, str):
+                raise ValueError(values)
+            unknown = next((one for one in values.get("names", ()) if one not in labels), None)
+            if unknown is not None:
+                raise ValueError(f"{_OBJECTS}/{name}.xml: {unknown!r} is not among the classes")
+            values["labels"] = [labels[one] for one in values.get("names", ())]
+            for below, found_masks in masks.items():
+                mask = f"{below}/{name}.png"
+                # A mask that must be there is a missing file, so a bad sample.
+                if name in found_masks or kind == _SEGMENTATION:
+                    values[_MASKS[below]] = _file_of(mask, found_masks.get(name, []))
+        except ValueError as error:
+            rows.add_bad(str(error), path, name)
             continue
-        unknown = next((one for one in values.get("names", ()) if one not in labels), None)
-        if unknown is not None:
-            rows.add_bad(f"{_OBJECTS}/{name}.xml: {unknown!r} is not among the classes", path, name)
-            continue
-        values["labels"] = [labels[one] for one in values.get("names", ())]
-        for below, field in _MASKS.items():
-            # A mask that must be there is a missing file, so a bad sample.
-            needed = f"{below}/{name}.png" if kind == _SEGMENTATION else None
-            values[field] = masks.get(field, {}).get(name, needed)
         rows.add(path, values, name)
     about = {"kind": "voc", "split": split, "classes": list(labels)}
-    return Table(rows.table(), about, tuple(masks), {"boxes": "xyxy"})
+    return Table(rows.table(), about, tuple(fields), {"boxes": "xyxy"})
+
+
+def _by_name(folder: Folder, below: str) -> dict[str, list[str]]:
+    """Return the images in a folder by their paths in it, without suffix."""
+    found: dict[str, list[str]] = {}
+    for path in folder.images(below):
+        found.setdefault(key_of(path[len(below) + 1 :]), []).append(path)
+    return found
+
+
+def _file_of(usual: str, files: Sequence[str], *, alone: bool = False) -> str:
+    """Return the file of a name: the usual one if it exists, else the only one.
+
+    Args:
+        usual: The path that VOC gives it.
+        files: The files of that name, with any suffix.
+        alone: Whether there may be no other beside the usual one.
+
+    Raises:
+        ValueError: Several files have the name.
+    """
+    if len(files) > 1 and (alone or usual not in files):
+        raise ValueError(f"{' and '.join(files)} have the same name; keep one of them")
+    return usual if usual in files or not files else files[0]
 
 
 def _splits(folder: Folder) -> list[str]:
@@ -132,14 +169,16 @@ def _splits(folder: Folder) -> list[str]:
     Lists of one class, such as ``cat_train``, are left out.
     """
     for kind in (_MAIN, _SEGMENTATION):
-        names = [_stem(name) for name in folder.names(f"{_SETS}/{kind}") if name.endswith(".txt")]
+        below = f"{_SETS}/{kind}"
+        files = [name for name in folder.names(below) if name.endswith(".txt")]
+        names = [key_of(name.rpartition("/")[2]) for name in files]
         found = [name for name in names if name.partition("_")[0] not in CLASSES]
         if found:
             return found
     return []
 
 
-def _listed(folder: Folder, split: str) -> tuple[str, list[str]]:
+def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]]:
     """Return the kind of a split's list, and the names of images in it."""
     kind, _, name = split.rpartition("/")
     for one in [kind] if kind else [_MAIN, _SEGMENTATION]:
@@ -152,33 +191,32 @@ def _listed(folder: Folder, split: str) -> tuple[str, list[str]]:
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",
         )
-    try:
-        lines = folder.read(path).decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{folder}/{path}: {error}", "Write it in UTF-8.") from None
-    # Lists of one class have a second column.
-    names = [line.split()[0] for line in lines if line.strip()]
+    lines = [line for line in lines_of(folder.read(path), f"{folder}/{path}") if line.strip()]
+    names = [_stripped(line, known) for line in lines]
+    # Lists of one class have a second column. Names may have spaces, too.
+    parts = [_OF_ONE_CLASS.fullmatch(line) for line in lines]
+    if all(parts) and known.isdisjoint(names):
+        names = [_stripped(part[1], known) for part in parts if part]
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise SourceError(f"{folder}/{path}: lists {name} twice", "Remove one of the lines.")
     return one, names
 
 
-def _classes(folder: Folder, found: Sequence[dict[str, Any] | str]) -> list[str]:
-    """Return VOC's classes; if there are others, those of all splits: labels must not differ."""
-    if _names_in(found) <= set(CLASSES):
-        return list(CLASSES)
-    files = _xml_files(folder)
-    everything = map(_objects_of, files, folder.read_all(files))
-    return sorted(_names_in(list(everything)))
+def _stripped(name: str, known: Container[str]) -> str:
+    """Return a name in a list without spaces around it, unless they are the file's, too."""
+    found = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
+    return next(found, name.strip())
+
+
+def _classes(found: Iterable[dict[str, Any] | str]) -> list[str]:
+    """Return VOC's classes, or all names if there are others: the same classes for all splits."""
+    names = {name for one in found if not isinstance(one, str) for name in one["names"]}
+    return list(CLASSES) if names <= set(CLASSES) else sorted(names)
 
 
 def _xml_files(folder: Folder) -> list[str]:
     return [name for name in folder.names(_OBJECTS) if name.endswith(".xml")]
-
-
-def _names_in(found: Sequence[dict[str, Any] | str]) -> set[str]:
-    return {name for one in found if not isinstance(one, str) for name in one["names"]}
 
 
 def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
@@ -190,7 +228,10 @@ def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
         if root.tag != "annotation":
             raise ValueError(f"its root is <{root.tag}>, not <annotation>")
         values: dict[str, Any] = {name: [] for name in _COLUMNS}
-        for number, one in enumerate(root.findall("object")):
+        objects = root.findall("object")
+        if sum(one.tag.lower() == "object" for one in root.iter()) > len(objects):
+            raise ValueError("it has objects that are not <object> directly in <annotation>")
+        for number, one in enumerate(objects):
             for name, value in _object(number, one).items():
                 values[name].append(value)
     except (ValueError, expat.ExpatError) as error:
@@ -207,7 +248,7 @@ def _object(number: int, element: Element) -> dict[str, Any]:
     name = _text(element, "name")
     if not name:
         raise ValueError(f"object {number} has no name")
-    box = element.find("bndbox")
+    box = _child(element, "bndbox")
     if box is None:
         raise ValueError(f"object {number} ({name}) has no bndbox")
     corners = []
@@ -229,9 +270,21 @@ def _object(number: int, element: Element) -> dict[str, Any]:
     return values
 
 
+def _child(element: Element, name: str) -> Element | None:
+    """Return a child by name; None if there is none.
+
+    Raises:
+        ValueError: There are several.
+    """
+    found = element.findall(name)
+    if len(found) > 1:
+        raise ValueError(f"<{element.tag}> has {len(found)} <{name}>")
+    return found[0] if found else None
+
+
 def _text(element: Element, name: str) -> str | None:
-    text = element.findtext(name)
-    return None if text is None else text.strip()
+    child = _child(element, name)
+    return None if child is None else (child.text or "").strip()
 
 
 def parse_xml(data: bytes) -> Element:
@@ -257,7 +310,3 @@ def parse_xml(data: bytes) -> Element:
 
 def _refuse_entity(name: str, *_: Any) -> None:
     raise ValueError(f"it declares the entity {name}, which might be a bomb")
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(os.path.basename(name))[0]

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, repeat
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
+    MISSING,
     POLYGONS,
     AnnotatedImages,
     Folder,
     Rows,
     Table,
+    lines_of,
     number_of,
     read_file,
     shown_name,
 )
-from fastdata.converters.plain_yaml import parse_yaml
 from fastdata.converters.table import key_of
 
-from fastdata.errors import SourceError
+from fastdata.errors import SourceError, warn
 from fastdata.storage.paths import is_inside
 
 _SPLITS = ("train", "val", "test")
-_WANTED = (*_SPLITS, "validation", "path", "names", "nc", "kpt_shape")
 #: Share of an image's side that coordinates may lie outside, as in ultralytics.
 _TOLERANCE = 0.01
 _MOST_CLASSES = 1 << 20
@@ -40,22 +43,22 @@ class YoloImages(AnnotatedImages):
     Objects are lists in the order of the lines. Coordinates are shares of the image's sides.
     Columns are ``labels``, ``boxes`` (centre, width and height), ``polygons`` (x, y, x, y, …; empty
     for a box) and, with ``kpt_shape``, ``keypoints``. A polygon's box is the smallest around it. An
-    image whose file of labels is missing or empty has empty lists. A damaged line makes its image a
-    bad sample.
+    image whose file of labels is missing or empty has empty lists; a warning says how many are
+    missing. A damaged line makes its image a bad sample.
 
     Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
-    image. ``data.yaml`` is read as a subset of YAML (`fastdata.converters.plain_yaml`).
+    image. Reading ``data.yaml`` needs PyYAML.
 
     Args:
         root: The dataset's folder, or its URL.
         split: ``train``, ``val`` or ``test``.
         data: The data.yaml, or its URL; None for the only .yaml file in the folder.
-        fields: Columns to take; None for all.
+        fields: Columns to take; None for all. Without any, no labels are read.
         storage_options: Options of the driver of a URL.
 
     Raises:
         RemoteError: A URL cannot be reached.
-        SourceError: The file cannot be read, or has no such split.
+        SourceError: The file cannot be read, or has no such split; or no image has labels.
         UsageError: There is no such column.
     """
 
@@ -69,7 +72,8 @@ class YoloImages(AnnotatedImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         folder = Folder(root, storage_options)
-        table = _labelled(folder, describe(folder, data, storage_options), split)
+        described = describe(folder, data, storage_options)
+        table = _labelled(folder, described, split, with_labels=fields is None or len(fields) > 0)
         inputs = [] if data is None else [data]
         super().__init__(table, root, fields, inputs, storage_options)
 
@@ -117,9 +121,46 @@ def describe(
     else:
         name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
     try:
-        return _described(name, parse_yaml(text.decode(), _WANTED))
-    except ValueError as error:
+        return _described(name, _parsed(name, text.decode()))
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{name}: cannot be read: {error}", "Correct the file.") from None
+
+
+def _parsed(name: str, text: str) -> dict[Any, Any]:
+    """Return the mapping that a text in YAML is; its scalars are text, as written, or None.
+
+    Raises:
+        SourceError: PyYAML is not installed.
+        ValueError: It is no mapping, or no YAML.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise SourceError(
+            f"{name}: reading it needs PyYAML", "Install it: pip install pyyaml."
+        ) from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        # A class may be called no, or 1e3: only null is no text.
+        yaml_implicit_resolvers: ClassVar = {
+            first: [one for one in found if one[0] == "tag:yaml.org,2002:null"]
+            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def flatten_mapping(self, node: Any) -> None:
+            """Refuse keys that PyYAML would resolve in silence."""
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(keys)) < len(keys) or "<<" in keys:
+                what = "a mapping has a key twice, or <<"
+                raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
+
+    try:
+        found = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a mapping")
+    return found
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
@@ -138,6 +179,8 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         names = [f"class_{label}" for label in range(_whole("nc", count, _MOST_CLASSES))]
     if not isinstance(names, list):
         raise ValueError("names: the class names are missing")
+    if not all(isinstance(one, str) for one in names):
+        raise ValueError("names: one is not text; put it into quotes")
     if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
     shape = found.get("kpt_shape")
@@ -161,25 +204,23 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
     return Description(name, path, places, names, keypoints)
 
 
-def _labelled(folder: Folder, described: Description, split: str) -> Table:
+def _labelled(folder: Folder, described: Description, split: str, *, with_labels: bool) -> Table:
     """Return the images of a split, and their labels; see `YoloImages`."""
     if split not in described.splits:
         raise SourceError(
             f"{described.name}: has no split {split}",
             f"Name one with --split: {', '.join(described.splits) or 'it has none'}.",
         )
-    images: list[str] = []
-    alone: list[str] = []
-    for entry in described.splits[split]:
-        place = _place(folder, described, split, entry)
-        if folder.has(place):
-            images += _listed(folder, place)
-            continue
-        found = folder.images(place)
-        images += found
-        labels = posixpath.dirname(labels_of(f"{place}/any.jpg"))
-        if labels != place:
-            alone += set(folder.names(labels)).difference(map(labels_of, found))
+    places = [_place(folder, described, split, one) for one in described.splits[split]]
+    folders = [place for place in places if not folder.has(place)]
+    listed = (_listed(folder, place) for place in places if place not in folders)
+    images = sorted({*chain(*listed), *chain(*map(folder.images, folders))})
+    files = {image: labels_of(image) for image in images} if with_labels else {}
+    without = [image for image, file in files.items() if not folder.has(file)]
+    lost = {image: files[image] for image in without if folder.has(image)}
+    if lost:
+        _report_lost(folder, described, split, lost, len(files) - len(without) + len(lost))
+    alone, beside = _without_image(folder, folders if with_labels else (), files, lost)
     columns = {"labels": pa.list_(pa.int32()), "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
     if described.keypoints:
@@ -188,21 +229,96 @@ def _labelled(folder: Folder, described: Description, split: str) -> Table:
         )
         formats["keypoints"] = "relative xyv" if described.keypoints[1] == 3 else "relative xy"
     rows = Rows(columns)
-    images = sorted(dict.fromkeys(images))
-    files = [labels_of(name) for name in images]
-    for image, file, data in zip(images, files, folder.read_all(files, b""), strict=True):
+    read = folder.read_all(files.values()) if with_labels else repeat(b"")
+    for image, data in zip(images, read, strict=False):
+        if data is MISSING:
+            other = beside.get(posixpath.basename(files[image]).lower())
+            data = f"does not exist, but {other} does" if other else b""
         values = data if isinstance(data, str) else _objects_of(data, described)
         if isinstance(values, str):
-            rows.add_bad(f"{file}: {values}", image)
+            rows.add_bad(f"{files[image]}: {values}", image)
         else:
             rows.add(image, values)
-    for name in sorted(set(alone).difference(files)):
-        if name.endswith(".txt") and posixpath.basename(name) != "classes.txt":
-            rows.add_bad(f"{name}: has no image", None, key_of(name))
+    for name in sorted(alone):
+        rows.add_bad(f"{name}: has no image", None, key_of(name))
     about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
     if described.keypoints:
         about["kpt_shape"] = list(described.keypoints)
     return Table(rows.table(), about, formats=formats)
+
+
+def _report_lost(
+    folder: Folder, described: Description, split: str, lost: Mapping[str, str], images: int
+) -> None:
+    """Warn of images whose files of labels do not exist.
+
+    Args:
+        folder: The dataset's folder.
+        described: Its data.yaml.
+        split: The split.
+        lost: The file of labels of each such image.
+        images: Number of all images.
+
+    Raises:
+        SourceError: No image has labels.
+    """
+    first = min(lost.values())
+    what = (
+        f"{described.name}: {len(lost):,} of {images:,} images of {split} have no labels; "
+        f"{first} does not exist"
+    )
+    if len(lost) < images:
+        warn(f"{what}. They are packed as images without objects.")
+        return
+    name = posixpath.basename(first).lower()
+    others = []
+    with suppress(SourceError):  # of folders that have nothing to do with it
+        others = [one for one in folder.names("") if posixpath.basename(one).lower() == name]
+    raise SourceError(
+        what,
+        f"{f'There is {others[0]}. ' if others else ''}Labels of …/images/…/a.jpg are read from "
+        "…/labels/…/a.txt, those of another path from beside the image. To pack images alone, "
+        "leave out all columns: --fields ''.",
+    )
+
+
+def _without_image(
+    folder: Folder, folders: Iterable[str], files: Mapping[str, str], lost: Mapping[str, str]
+) -> tuple[set[str], dict[str, str]]:
+    """Return files of labels that no image has, and those that may be of an image without any.
+
+    Args:
+        folder: The dataset's folder.
+        folders: Folders of images.
+        files: The file of labels of each image.
+        lost: The file of labels of each image whose file does not exist.
+
+    Returns:
+        The files in the folders of labels; and by their names in lower case, with those beside an
+        image of ``lost``, or in a folder above its labels.
+    """
+    read = set(files.values()).difference(lost.values())
+    above = {labels_of(posixpath.join(place, "any.jpg")): place for place in folders}
+    alone = {
+        name
+        for labels, place in above.items()
+        if posixpath.dirname(labels) != place
+        for name in _texts(folder.names(posixpath.dirname(labels)))
+    }
+    near = {*map(posixpath.dirname, lost)}
+    near.update(str(above) for file in lost.values() for above in PurePosixPath(file).parents)
+    beside = {name for one in near for name in _texts(folder.top("" if one == "." else one))}
+    names = {posixpath.basename(name).lower(): name for name in sorted((alone | beside) - read)}
+    return alone - read, names
+
+
+def _texts(names: Iterable[str]) -> list[str]:
+    """Return the files that may be labels."""
+    return [
+        name
+        for name in names
+        if name.lower().endswith(".txt") and posixpath.basename(name) != "classes.txt"
+    ]
 
 
 def labels_of(image: str) -> str:
@@ -236,10 +352,7 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
 
 def _listed(folder: Folder, place: str) -> Iterator[str]:
     """Yield the images that a text file lists, relative to its folder."""
-    try:
-        lines = folder.read(place).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{folder}/{place}: {error}", "Write it in UTF-8.") from None
+    lines = lines_of(folder.read(place), f"{folder}/{place}")
     for line in filter(None, map(str.strip, lines)):
         path = line.removeprefix(f"{folder.tree.root}/")
         yield posixpath.normpath(posixpath.join(posixpath.dirname(place), path))

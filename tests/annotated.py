@@ -144,17 +144,16 @@ YOLO_LINES = {
     "0.jpg": "1 0.5 0.25 0.1 0.3\n0 0.125 0.5 0.25 1\n",
     "a b/1.jpg": "0 0.1 0.2 0.3 0.2 0.3 0.45\n\n1 1 1 0.5 0.5 ",
     "2.jpg": "",
-    "ünï.jpg": None,
+    "ünï.jpg": "\n",
 }
 
 
 def write_yolo(root: Path) -> Path:
     write_images(root / "images/train", list(YOLO_LINES))
     for name, lines in YOLO_LINES.items():
-        if lines is not None:
-            path = (root / "labels/train" / name).with_suffix(".txt")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(lines, "utf-8")
+        path = (root / "labels/train" / name).with_suffix(".txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines, "utf-8")
     (root / "labels/train/classes.txt").write_text("chât\ndog\n", "utf-8")
     text = "path: .\ntrain: images/train  # here\nval: images/val\nnames:\n  0: chât\n  1: dog\n"
     (root / "data.yaml").write_text(text, "utf-8")

@@ -117,6 +117,16 @@ def test_splits_of_save_to_disk(tmp_path: Path) -> None:
         assert [dataset[n][2] for n in range(len(dataset))] == rows["caption"]
 
 
+def test_splits_number_class_names_alike(tmp_path: Path) -> None:
+    splits = {
+        name: datasets.Dataset.from_dict({"image": IMAGES[:1], "label": [label]})
+        for name, label in {"train": "b", "test": "a"}.items()
+    }
+    datasets.DatasetDict(splits).save_to_disk(tmp_path)
+    for split in splits:
+        assert ArrowImages(tmp_path, split=split).classes == ["a", "b"]
+
+
 def test_the_cache_of_datasets(tmp_path: Path) -> None:
     """Images of a folder are paths in the cache; `map` leaves files of its own there."""
     for split in ("train", "test"):

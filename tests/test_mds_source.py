@@ -127,6 +127,13 @@ def test_images_of_the_jpeg_and_png_encodings_and_splits(tmp_path: Path) -> None
     require_said(result, 2, "has no split 'x'", "There is: train, val.")
 
 
+def test_splits_number_class_names_alike(tmp_path: Path) -> None:
+    for split, label in {"train": "b", "val": "a"}.items():
+        write(tmp_path / split, {"x": "bytes", "label": "str"}, [{"x": IMAGES[0], "label": label}])
+    for split in ("train", "val"):
+        assert MdsImages(tmp_path, split=split).classes == ["a", "b"]
+
+
 def test_pixels_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in", {"x": "pil", "label": "int"}, [{"x": picture(0), "label": 1}])
     result = convert("mds", "--root", tmp_path / "in", "--out", tmp_path / "out")

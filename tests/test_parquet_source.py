@@ -178,11 +178,20 @@ def test_splits_that_disagree_on_classes(tmp_path: Path) -> None:
         columns = {"image": IMAGES[:2], "label": [0, 1], "class": listed}
         write(tmp_path / f"hf/{split}-00000-of-00001.parquet", columns)
     given = ("--root", tmp_path / "hf", "--out", tmp_path / "out-{split}")
-    require_said(convert("parquet", *given), 1, "the class 0 is")
-    assert not list(tmp_path.glob("out-*"))
+    require_said(convert("parquet", *given), 2, "the label 0 would be")
+    assert [path.name for path in tmp_path.glob("out-*")] == ["out-test"]
     columns = {"image": IMAGES[:2], "label": [0, 3], "class": ["cat", "owl"]}
     write(tmp_path / "hf/test-00000-of-00001.parquet", columns)
     require_said(convert("parquet", *given), 0)
+def test_splits_number_class_names_alike(tmp_path: Path) -> None:
+    for name, labels in {"train": ["a", "c"], "test": ["c"], "validation": ["b", "c"]}.items():
+        columns = {"image": IMAGES[: len(labels)], "label": labels}
+        write(tmp_path / f"{name}-00000-of-00001.parquet", columns)
+    write(tmp_path / "dev-00000-of-00001.parquet", {"image": IMAGES[:1]})  # without labels
+    for split, labels in {"train": [0, 2], "test": [2], "validation": [1, 2]}.items():
+        source = ParquetImages(tmp_path, split=split)
+        assert source.classes == ["a", "b", "c"]
+        assert [record.label for record in source.records()] == labels
 
 
 def test_names_of_further_classes_are_kept(tmp_path: Path) -> None:

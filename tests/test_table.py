@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
+from click.testing import Result
 from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
-from sources import convert, require_said
+from sources import convert, make_tree, require_said
 
 from fastdata import ImageDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -373,3 +374,35 @@ def test_command(root: Path, tmp_path: Path) -> None:
     assert dataset.classes == ["a", "b", "c"]
     assert [name for name, _ in packed_fields(tmp_path / "out")] == ["image", "m"]
     require_said(convert("table", "--root", table), 1, "--path-column")
+
+
+def test_splits_have_one_numbering(tmp_path: Path) -> None:
+    make_tree(tmp_path / "in", ["0.jpg", "1.jpg", "2.jpg"])
+    for split, names in {"train": ["cat", "dog"], "val": ["dog", "helmet"]}.items():
+        rows = "".join(f"{number}.jpg,{name}\n" for number, name in enumerate(names))
+        (tmp_path / f"in/{split}.csv").write_text("path,label\n" + rows, "utf-8")
+
+    def packed(split: str, *options: str) -> Result:
+        given = ("--root", tmp_path / f"in/{split}.csv", "--out", tmp_path / split)
+        return convert("table", *given, *options)
+
+    require_said(packed("train"), 0)
+    require_said(packed("val"), 2, "the label 0 would be 'dog', but it is 'cat' in", "--classes")
+    every = ("--classes", "cat,dog,helmet")
+    require_said(packed("val", *every), 0)  # cat and dog have train's numbers
+    assert ImageDataset(tmp_path / "val").classes == ["cat", "dog", "helmet"]
+    assert [label for _, label in ImageDataset(tmp_path / "val")] == [1, 2]
+    require_said(packed("val", "--classes", "cat,dog", "--force"), 1, "'helmet' is not among")
+    require_said(packed("val", "--classes", "dog,dog", "--force"), 2, "'dog' is given 2 times")
+    # Another column of labels is no other split.
+    (tmp_path / "in/eyes.csv").write_text("path,eyes\n0.jpg,dog\n1.jpg,eel\n", "utf-8")
+    require_said(packed("eyes", "--label-column", "eyes"), 0)
+
+
+def test_given_classes(root: Path) -> None:
+    source = opened(root, {"label": [1, 2, None]}, classes=["a", "b"])
+    assert source.classes == ["a", "b"]
+    problems = [record.problem for record in source.records()]
+    assert problems == [None, "its label 2 is not among the classes", "its label is null or empty"]
+    with pytest.raises(UsageError, match="no column of labels"):
+        opened(root, {"x": [1, 2, 3]}, classes=["a"])

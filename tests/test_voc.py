@@ -73,12 +73,93 @@ def test_lists(tmp_path: Path, out: Path) -> None:
     (root / "ImageSets/Main/test.txt").write_text("2008_000001\n\nnone\n", "utf-8")
     [(key, problem)] = bad_of(VocImages(root, "test")).items()
     assert (key, problem) == ("none", "its annotation Annotations/none.xml does not exist")
-    (root / "ImageSets/Main/test.txt").write_text("2008_000001\n2008_000001\n", "utf-8")
+    (root / "ImageSets/Main/test.txt").write_text("2008_000001\n 2008_000001\n", "utf-8")
     with pytest.raises(SourceError, match="lists 2008_000001 twice"):
         VocImages(root, "test")
     (root / "ImageSets/Main/test.txt").write_bytes(b"\xff\xfe\n")
     with pytest.raises(SourceError, match=r"test\.txt"):
         VocImages(root, "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("street 1\nroad 0\n", ["street 1", "road 0"]),
+        ("street 1\n", ["street 1"]),
+        ("street 1  1\nstreet -1\nroad 0 0\n", ["street 1", "street", "road 0"]),
+        ("\ufeffstreet\r\n street 1\t\r\n\r\n", ["street", "street 1"]),
+        (" lead \nlead\n", [" lead", "lead"]),
+        ("a/x\nb/x\nline\u2028end\n", ["a/x", "b/x", "line\u2028end"]),
+    ],
+)
+def test_names_in_lists(tmp_path: Path, text: str, names: list[str]) -> None:
+    every = ["street", "street 1", "road 0", " lead", "lead", "a/x", "b/x", "line\u2028end"]
+    write_images(tmp_path / "JPEGImages", [f"{name}.jpg" for name in every])
+    (tmp_path / "ImageSets/Main").mkdir(parents=True)
+    (tmp_path / "ImageSets/Main/one.txt").write_bytes(text.encode())
+    found = {record.key: record.path for record in VocImages(tmp_path, "one").records()}
+    assert found == {name: str(tmp_path / f"JPEGImages/{name}.jpg") for name in names}
+
+
+@pytest.mark.parametrize("name", ["street 2", '"street"', "street x", "street.jpg"])
+def test_names_that_are_not_there(tmp_path: Path, name: str) -> None:
+    write_images(tmp_path / "JPEGImages", ["street.jpg", "road.jpg"])
+    (tmp_path / "ImageSets/Main").mkdir(parents=True)
+    (tmp_path / "ImageSets/Main/one.txt").write_text(f"{name}\nroad\n", "utf-8")
+    [(key, problem)] = bad_of(VocImages(tmp_path, "one")).items()
+    assert key == name and "cannot be opened" in problem
+
+
+def test_files_of_one_name(tmp_path: Path) -> None:
+    """The image of a list is that of torchvision, NAME.jpg, and the mask NAME.png."""
+    root = write(tmp_path, voc_xml())
+    for name in ("JPEGImages/a.png", "JPEGImages/c.png", "JPEGImages/c.gif"):
+        write_mask(root / name)
+    for name in ("a.png", "a.tif", "b.gif", "b.tif"):
+        write_mask(root / "SegmentationClass" / name)
+    (root / "Annotations/c.xml").write_text(voc_xml(), "utf-8")
+    (root / "ImageSets/Main").mkdir(parents=True)
+    (root / "ImageSets/Main/one.txt").write_text("a\nb\nc\n", "utf-8")
+    first, *_ = VocImages(root, "one").records()
+    assert first.path == str(root / "JPEGImages/a.jpg")
+    assert first.blobs[0].path == str(root / "SegmentationClass/a.png")
+    found = bad_of(VocImages(root, "one"))
+    assert sorted(found) == ["b", "c"]
+    assert "SegmentationClass/b.gif and SegmentationClass/b.tif" in found["b"]
+    assert "JPEGImages/c.gif and JPEGImages/c.png" in found["c"]
+    # Without a list, each image is one to pack.
+    assert "JPEGImages/a.jpg and JPEGImages/a.png" in bad_of(VocImages(root))["a"]
+
+
+def test_images_in_folders(tmp_path: Path) -> None:
+    write_images(tmp_path / "JPEGImages", ["a/x.jpg", "b/x.jpg"])
+    for name, label in (("a", "cat"), ("b", "dog")):
+        (tmp_path / "Annotations" / name).mkdir(parents=True)
+        text = voc_xml({"name": label, **BOX})
+        (tmp_path / f"Annotations/{name}/x.xml").write_text(text, "utf-8")
+    source = VocImages(tmp_path)
+    assert {key: row["names"] for key, row in rows_of(source).items()} == {
+        "a/x": ["cat"],
+        "b/x": ["dog"],
+    }
+    assert [record.path[-7:] for record in source.records()] == ["a/x.jpg", "b/x.jpg"]
+
+
+def test_splits_have_one_numbering(tmp_path: Path, out: Path) -> None:
+    root = write(tmp_path, voc_xml({"name": "helmet", **BOX}))
+    (root / "ImageSets/Main").mkdir(parents=True)
+    for split, name in (("val", "a"), ("train", "b")):
+        (root / f"ImageSets/Main/{split}.txt").write_text(f"{name}\n", "utf-8")
+    train, val = (VocImages(root, split) for split in ("train", "val"))
+    assert train.about["classes"] == val.about["classes"] == ["cat", "helmet"]
+    assert rows_of(train)["b"]["labels"] == [0] and rows_of(val)["a"]["labels"] == [1]
+    # A dataset beside it with another numbering.
+    given = ("voc", "--root", root, "--split")
+    require_said(convert(*given, "val", "--classes", "helmet,cat", "--out", out / "val"), 0)
+    result = convert(*given, "train", "--out", out / "train")
+    require_said(result, 2, "the label 0 would be 'cat'", out / "val", "--classes")
+    require_said(convert(*given, "train", "--classes", "helmet,cat", "--out", out / "train"), 0)
+    require_said(convert(*given, "train", "--classes", "a,a", "--out", out / "t"), 2, "'a'")
 
 
 def test_annotations_masks_and_images_alone(tmp_path: Path) -> None:
@@ -119,6 +200,10 @@ def test_no_folder_of_annotations(tmp_path: Path, out: Path) -> None:
 BOMB = b"""<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><annotation>&b;</annotation>"""
 
 
+OBJECT = voc_xml({"name": "cat", **BOX})
+OBJECT = OBJECT[OBJECT.index("<object>") : OBJECT.index("</annotation>")]
+
+
 def changed(**more: str) -> str:
     return voc_xml({"name": "cat", **BOX}, {"name": "dog", **BOX, **more})
 
@@ -148,6 +233,11 @@ def changed(**more: str) -> str:
         ("<annotation><object><name>x</name></object></annotation>", "(x) has no bndbox"),
         (voc_xml({"name": "x", "xmin": "1"}), "its ymin is None"),
         ("<annotation>" + "<a>" * 200_000, "no element found"),
+        (f"<annotation><objects>{OBJECT}</objects></annotation>", "objects that are not <object>"),
+        (f"<annotation>{OBJECT.replace('object', 'Object')}</annotation>", "that are not <object>"),
+        (f"<annotation><object>{OBJECT}<name>x</name></object></annotation>", "not <object>"),
+        (f"<annotation>{OBJECT.replace('<name>', '<name/><name>')}</annotation>", "has 2 <name>"),
+        (f"<annotation>{OBJECT.replace('<xmin>', '<xmin/><xmin>')}</annotation>", "has 2 <xmin>"),
     ],
 )
 def test_damaged_annotations(tmp_path: Path, text: str | bytes, reason: str) -> None:

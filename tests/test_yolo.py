@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,15 +19,13 @@ from annotated import (
     write_yolo,
 )
 from fastdata.converters import MaskedImages, YoloImages
-from fastdata.converters.plain_yaml import parse_yaml
-from fastdata.converters.yolo import labels_of
+from fastdata.converters.annotations import Folder
+from fastdata.converters.yolo import describe, labels_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, require_said, rows_of
 
 from fastdata.errors import SourceError, UsageError
-
-WANTED = ("path", "train", "val", "test", "names", "nc", "kpt_shape")
 
 
 @pytest.fixture
@@ -80,6 +80,7 @@ def test_damaged_lines(tmp_path: Path, labels: str | bytes, reason: str) -> None
 
 
 @pytest.mark.parametrize("labels", [None, "", " \n\n", "\ufeff"[:0]])
+@pytest.mark.filterwarnings("ignore:.*1 of 2 images of train have no labels")
 def test_no_objects(tmp_path: Path, labels: str | None) -> None:
     found = rows_of(YoloImages(write(tmp_path, labels)))
     assert found["images/a"] == {"labels": [], "boxes": [], "polygons": []}
@@ -111,6 +112,29 @@ def test_labels_without_an_image(tmp_path: Path) -> None:
     (root / "labels/classes.txt").write_text("cat\ndog\n", "utf-8")
     (root / "labels/train.cache").write_bytes(b"")
     assert bad_of(YoloImages(root)) == {"labels/c": "labels/c.txt: has no image"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["images/a.txt", "label/a.txt", "Labels/a.txt", "labels/a.TXT", "labels/b/a.txt", "a.txt"],
+)
+def test_labels_in_another_place(tmp_path: Path, out: Path, place: str) -> None:
+    """Labels that are found nowhere are no absence of objects."""
+    root = write(tmp_path, None)
+    (root / place).parent.mkdir(exist_ok=True)
+    (root / place).write_text(GOOD, "utf-8")
+    if place not in ("label/a.txt", "Labels/a.txt"):
+        with pytest.warns(UserWarning, match="1 of 2 images of train have no labels"):
+            problem = bad_of(YoloImages(root))["images/a"]
+        assert "labels/a.txt" in problem and place in problem
+    result = convert("yolo", "--root", root, "--fields", "boxes", "--skip-bad", "--out", out)
+    require_said(result, 0)
+    assert "1 of 2 images of train have no labels; labels/a.txt does not exist" in result.stderr
+    (root / "labels/b.txt").unlink()
+    with pytest.raises(SourceError, match=r"2 of 2 images of .*; labels/a\.txt does") as caught:
+        YoloImages(root)
+    assert f"There is {place}" in caught.value.hint
+    assert list(rows_of(YoloImages(root, fields=[]))) == ["images/a", "images/b"]
 
 
 def test_places_of_labels() -> None:
@@ -173,18 +197,21 @@ def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
         ("names: {1: a, 2: b}\n", "the labels are not 0, 1, 2"),
         ("names: {a: b}\n", "names: a is not a whole number"),
         ("names: cat\n", "the class names are missing"),
-        ("names: [a, b\n", "its brackets do not match"),
-        ("names: [a, [b]]\n", "brackets in brackets"),
-        ("names: &x [a]\n", "neither plain nor quoted"),
-        ("names: !!python/object/apply:os.system [id]\n", "neither plain nor quoted"),
-        ("names: |\n  a\n", "several lines"),
-        ("names:\n  0: a\n    b: c\n", "several levels"),
-        ("names: [a]\nnames: [b]\n", "the key names twice"),
+        ("names: [a, b\n", "expected ',' or ']'"),
+        ("names: [a, [b]]\n", "names: one is not text"),
+        ("names: [a, null]\n", "names: one is not text"),
+        ("names: !!python/object/apply:os.system [id]\n", "could not determine a constructor"),
+        ("names: |\n  a\n", "the class names are missing"),
+        ("names:\n  0: a\n    b: c\n", "mapping values are not allowed here"),
+        ("names: [a]\nnames: [b]\n", "a mapping has a key twice"),
+        ("names: {0: a, 1: b, 1: c}\n", "a mapping has a key twice"),
+        ("x: &x {nc: 1}\n<<: *x\n", "a mapping has a key twice, or <<"),
+        ("names: " + "[" * 10_000 + "\n", "recursion"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape: it is not [number, 2 or 3]"),
         ("names: [a]\nkpt_shape: [17, 4]\n", "kpt_shape: 4 is not"),
         ("names: [a]\nval: {a: b}\n", "val: it is neither a path nor a list"),
-        ("just text\n", "it is not 'key: value'"),
-        ("\t- a\n", "several lines"),
+        ("just text\n", "could not find expected ':'"),
+        ("\t- a\n", "cannot start any token"),
     ],
 )
 def test_damaged_descriptions(tmp_path: Path, text: str, reason: str) -> None:
@@ -198,6 +225,10 @@ def test_missing_descriptions(tmp_path: Path) -> None:
     root = write(tmp_path, GOOD)
     with pytest.raises(SourceError, match="has no split val"):
         YoloImages(root, "val")
+    for text in (b"\xff", b"- a\n"):
+        (root / "data.yaml").write_bytes(text)
+        with pytest.raises(SourceError, match=r"data\.yaml: cannot be read"):
+            YoloImages(root)
     (root / "data.yaml").write_bytes(b"\xff")
     with pytest.raises(SourceError, match=r"data\.yaml: cannot be read"):
         YoloImages(root)
@@ -219,6 +250,10 @@ def test_command(tmp_path: Path, out: Path) -> None:
     given = ("yolo", "--root", root, "--out", out / "{split}")
     require_said(convert(*given), 1, "the images of val are in images/val, which is not in")
     write_images(root / "images/val", ["a.jpg"])
+    require_said(convert(*given, "--force"), 1, "1 of 1 images of val have no labels")
+    require_said(convert(*given, "--fields", "", "--force"), 0)
+    (root / "labels/val").mkdir()
+    (root / "labels/val/a.txt").touch()
     require_said(convert(*given, "--fields", "boxes", "--force"), 0)
     assert [name for name, _ in packed_fields(out / "train")] == ["image", "boxes"]
     assert dict(packed_fields(out / "val"))["boxes"] == [[]]
@@ -227,33 +262,22 @@ def test_command(tmp_path: Path, out: Path) -> None:
     require_said(convert("yolo", "--root", root, *data), 0)
 
 
-SCALAR = st.text("ab é漢'\"#:,-&[]{}\\1 ", max_size=8).filter(lambda text: text == text.strip())
+SCALAR = st.text("ab é漢'\"#:,-&[]{}\\1 \n", max_size=8)
 
 
 @settings(max_examples=60)
-@given(st.lists(SCALAR, max_size=5), st.booleans(), st.booleans(), st.booleans())
-def test_yaml_as_pyyaml(names: list[str], mapping: bool, flow: bool, escaped: bool) -> None:
-    """YAML that PyYAML wrote is read as PyYAML reads it, or refused."""
+@given(st.lists(SCALAR, max_size=5), st.booleans(), st.booleans(), st.integers(1, 80))
+def test_class_names_that_pyyaml_wrote(
+    names: list[str], mapping: bool, escaped: bool, width: int
+) -> None:
     yaml = pytest.importorskip("yaml")
-    value: Any = dict(enumerate(names)) if mapping else names
-    data = {"path": "../x y", "download": "a: b\n\n  c #", "names": value, "nc": len(names)}
-    text = yaml.safe_dump(
-        data, default_flow_style=flow or None, allow_unicode=escaped, sort_keys=False, width=10**6
-    )
-    theirs = yaml.safe_load(text)
-    try:
-        found = parse_yaml(text, WANTED)
-    except ValueError:
-        assert flow or any(set(name) & set("[]{}") for name in names)
-        return
-    assert set(found) == {"path", "names", "nc"}
-    assert found["path"] == theirs["path"] and found["nc"] == str(theirs["nc"])
-    if not names:
-        assert not found["names"] or found["names"] in ("[]", "{}")
-    elif mapping:
-        assert found["names"] == {str(n): str(one) for n, one in theirs["names"].items()}
-    else:
-        assert found["names"] == [str(one) for one in theirs["names"]]
+    with TemporaryDirectory() as folder:
+        value: Any = dict(enumerate(names)) if mapping and names else names
+        data = {"path": ".", "train": "images", "download": "a: b\n\n  c #", "names": value}
+        text = yaml.safe_dump(data, allow_unicode=escaped, sort_keys=False, width=width)
+        root = write(Path(folder), GOOD, "")
+        (root / "data.yaml").write_text(text, "utf-8")
+        assert describe(Folder(root)).classes == names
 
 
 ULTRALYTICS = """\
@@ -270,6 +294,9 @@ names:
   1: 'traffic "light"'
   2: "dog's # caf\\xE9"
   3: it's  # a comment
+  4: no
+  5: a folded
+    name
 
 kpt_shape: [17, 3]
 flip_idx:
@@ -288,13 +315,21 @@ download: |
 """
 
 
-def test_yaml_as_ultralytics_writes_it() -> None:
-    yaml = pytest.importorskip("yaml")
-    theirs, found = yaml.safe_load(ULTRALYTICS), parse_yaml(ULTRALYTICS, WANTED)
-    assert found.pop("test") in (None, "") and theirs["test"] is None
-    assert found["names"] == {str(key): name for key, name in theirs["names"].items()}
-    assert found["kpt_shape"] == ["17", "3"]
-    assert {key: theirs[key] for key in ("path", "train", "val")}.items() <= found.items()
+def test_yaml_as_ultralytics_writes_it(tmp_path: Path) -> None:
+    theirs = pytest.importorskip("yaml").safe_load(ULTRALYTICS)
+    (tmp_path / "data.yaml").write_text(ULTRALYTICS, "utf-8")
+    found = describe(Folder(tmp_path))
+    assert theirs["names"].pop(4) is False and found.classes.pop(4) == "no"
+    assert found.classes == list(theirs["names"].values())
+    assert found.keypoints == (17, 3) and found.path == theirs["path"]
+    assert found.splits == {"train": [theirs["train"]], "val": [theirs["val"]]}
+
+
+def test_pyyaml_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(SourceError, match=r"data\.yaml: .*needs PyYAML") as caught:
+        YoloImages(write(tmp_path, GOOD))
+    assert "pip install pyyaml" in caught.value.hint
 
 
 def test_images_and_masks_alone(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 from fastdata.cli.locations import Location
 from fastdata.cli.packing import pack_all, source_name
 from fastdata.cli.packing_options import (
+    Function,
     comma_separated,
     fields_option,
     meanings,
@@ -26,6 +27,16 @@ from fastdata.converters.records import Source
 from fastdata.converters.table import TableImages
 from fastdata.converters.voc import VocImages
 from fastdata.errors import UsageError
+
+
+def _classes(default: str) -> Callable[[Function], Function]:
+    """Return the option that names the classes."""
+    return click.option(
+        "--classes",
+        metavar="NAME,NAME",
+        callback=comma_separated,
+        help=f"Class names, by label. [default: {default}]",
+    )
 
 
 @click.command("table")
@@ -46,6 +57,7 @@ from fastdata.errors import UsageError
     callback=comma_separated,
     help="Columns with paths of further files, which are packed as fields.",
 )
+@_classes("the names in the column of labels, sorted")
 @fields_option("Columns")
 @meanings
 @shared
@@ -56,6 +68,7 @@ def _table(
     label_column: str | None,
     key_column: str | None,
     file_columns: list[str],
+    classes: list[str] | None,
     fields: list[str] | None,
     formats: dict[str, str],
     masks: list[str],
@@ -84,6 +97,7 @@ def _table(
             masks=masks,
             formats=formats,
             fields=fields,
+            classes=classes,
             storage_options=options["storage_options"],
         )
 
@@ -149,17 +163,13 @@ def _coco(
     metavar="NAME",
     help="Name of a list in ImageSets/Main, or Segmentation/NAME. [default: all images]",
 )
-@click.option(
-    "--classes",
-    metavar="NAME,NAME",
-    help="Class names, by label. [default: VOC's 20; if there are others, all names, sorted]",
-)
+@_classes("VOC's 20; if there are others, all names, sorted")
 @fields_option("Columns and masks")
 @shared
 def _voc(
     root: Path | str,
     split: str | None,
-    classes: str | None,
+    classes: list[str] | None,
     fields: list[str] | None,
     **options: Any,
 ) -> None:
@@ -176,7 +186,7 @@ def _voc(
         VocImages,
         root,
         split,
-        classes=classes.split(",") if classes else None,
+        classes=classes,
         fields=fields,
         storage_options=options["storage_options"],
     )

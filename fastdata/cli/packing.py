@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
-from fastdata.converters.records import Source, has_named_labels, number_alike
+from fastdata.converters.records import Source
 from fastdata.converters.shuffling import SHUFFLED, default_order
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -35,12 +36,8 @@ def pack_all(
     root: Path | str,
     sources: Mapping[str, Callable[[], Source]],
     options: dict[str, Any],
-    others: Mapping[str, Callable[[], Source]] | None = None,
 ) -> None:
-    """Pack each split; after bad images in one, go on with the next.
-
-    ``others`` are splits that are not packed, which may have further class names.
-    """
+    """Pack each split; after bad images in one, go on with the next."""
     out, local = options.pop("out"), options.pop("local")
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
@@ -55,13 +52,8 @@ def pack_all(
         split: options["order"] or default_order(options["container"], {"split": split})
         for split in sources
     }
-    opened = {split: open_source() for split, open_source in sources.items()}
-    beside = {}
-    if others and any(map(has_named_labels, opened.values())):
-        beside = {split: open_source() for split, open_source in others.items()}
-    number_alike({**opened, **beside})
     failure: BadSamplesError | None = None
-    for split in sources:
+    for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options["container"])))
         to = (default if out is None else out).replace("{split}", split)
         place: Path | str = to if is_url(to) else Path(to)
@@ -72,7 +64,7 @@ def pack_all(
         ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
         seed = None if ignored else options["seed"]
         try:
-            _pack_one(place, opened.pop(split), local=folder, **{**options, "seed": seed})
+            _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
         except BadSamplesError as error:
             if failure is not None:
                 say(f"error: {failure.what}", err=True)
@@ -89,7 +81,7 @@ def require_out(out: str) -> None:
 
 def _pack_one(
     out: Path | str,
-    source: Source,
+    open_source: Callable[[], Source],
     *,
     container: str,
     encoding: str = "original",
@@ -101,6 +93,11 @@ def _pack_one(
     encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            source = open_source()
+        for one in caught:
+            say(f"warning: {one.message}", err=True)
         packed = pack(
             source,
             out,
