@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.samples import BESIDES, SOURCE, require_names
-from fastdata.batches.targets import reader_of
+from fastdata.batches.targets import reader_of, require_still
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
@@ -227,6 +227,10 @@ class LoaderConfig:
                     f"Give fastdata.ImageDataset(..., transform={{..., {name!r}: ...}}) and "
                     "name it in its fields=.",
                 )
+        for part in images.parts or (images,):
+            options, asked = part.options, self.fields or part.fields
+            transform = getattr(options, "transform", None)
+            require_still(transform, asked, part.schema, options.path)
 
     def _native_only(self) -> Iterator[str]:
         """Yield the given arguments that only the native path can honour."""
