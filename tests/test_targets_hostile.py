@@ -132,6 +132,32 @@ def test_a_sample_whose_targets_do_not_fit_together_is_bad(
         assert pair == expected[int(image[0, 0, 0])]
 
 
+@pytest.mark.parametrize("size", [(), (20, 20)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_no_crop_fits_is_bad(
+    v2: Any, tmp_path: Path, size: tuple[int, ...], workers: int
+) -> None:
+    """torchvision's loop does not end there; see `RandomIoUCrop` of version 2."""
+    rows = [[[0.0, 0.0, 40.0, 30.0]], [[1.0, 1.0, 3.0, 3.0]], [[0.0, 0.0, 40.0, 30.0]]]
+    packed = _packed(tmp_path, rows, [[0], [1], [2]])
+    steps = [v2.RandomAutocontrast(1.0), v2.RandomIoUCrop(0.8, sampler_options=[0.6], trials=9)]
+    resize = [v2.Resize(size)] if size else []
+    dataset = _dataset(packed, v2.Compose([*steps, *resize, v2.ToImage()]))
+    loader: Any = DataLoader(dataset, 1, collate_fn=list, require_native=True, num_workers=workers)
+    batches = iter(loader)
+    assert next(batches)[0][1]["labels"].tolist() == [0]
+    with pytest.raises(SampleError, match="sample 1 "):
+        next(batches)
+    assert next(batches)[0][1]["labels"].tolist() == [2]
+    with pytest.raises(StopIteration):
+        next(batches)
+    with pytest.raises(SampleError, match="sample 1 "):
+        dataset.__getitems__([1])
+    with pytest.warns(UserWarning, match="could not be decoded"):
+        samples = _samples(dataset, on_error="skip", num_workers=workers)
+    assert sorted({target["labels"].item() for _, target in samples}) == [0, 2]
+
+
 def test_many_boxes_in_one_sample(v2: Any, tmp_path: Path) -> None:
     many = (np.random.default_rng(0).random((100_000, 4)) * 20).round(3)
     packed = _packed(tmp_path, [many.tolist(), _GOOD], [list(range(100_000)), [1, 2]])
