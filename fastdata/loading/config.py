@@ -207,6 +207,10 @@ class LoaderConfig:
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
                 "Leave the field out, or take on_error='skip'.",
             )
+        for part in images.parts or (images,):
+            options, asked = part.options, self.fields or part.fields
+            transform = getattr(options, "transform", None)
+            require_still(transform, asked, part.schema, options.path)
         moved = [one.name for one in images.schema if one.kind == "mask" or one.format]
         for name in self.fields or ():
             if name not in known:
@@ -227,10 +231,6 @@ class LoaderConfig:
                     f"Give fastdata.ImageDataset(..., transform={{..., {name!r}: ...}}) and "
                     "name it in its fields=.",
                 )
-        for part in images.parts or (images,):
-            options, asked = part.options, self.fields or part.fields
-            transform = getattr(options, "transform", None)
-            require_still(transform, asked, part.schema, options.path)
 
     def _native_only(self) -> Iterator[str]:
         """Yield the given arguments that only the native path can honour."""
