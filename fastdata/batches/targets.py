@@ -19,7 +19,17 @@ from fastdata.errors import UsageError, warn
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BOXES, LABEL, MASKS, POINTS, RELATIVE, Field, outlines_among
+from fastdata.storage.fields import (
+    BOXES,
+    LABEL,
+    MASKS,
+    POINTS,
+    RELATIVE,
+    Field,
+    is_list,
+    numbers_of,
+    outlines_among,
+)
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.compile import movements
 from fastdata.transforms.forms import mapped
@@ -251,8 +261,8 @@ class TargetReader:
         for name in (*self._boxes, *self._points):
             column = columns[name]
             if isinstance(column, pa.Array) and _has_ragged_items(column):
-                wide = None if name in self._points else 4
-                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, wide)}
+                about = numbers_of(self._fields[name].format), name in self._points
+                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, *about)}
         for name in self._boxes:
             boxes = list_lengths(columns[name])
             for other in self._sanitised:
@@ -403,6 +413,8 @@ class TargetReader:
             and self._fields[name].kind == "column"
             and self._fields[name] != LABEL
         }
+        if faults := self._faults(columns):
+            raise source.problem(row, faults[0])
         native = self.native(columns, *([side] for side in size))
         moved = Moved(*native.after(np.zeros(1, np.uint64)))
         found: dict[str, Any] = {}
@@ -504,12 +516,17 @@ def _without(column: Column, rows: Iterable[int]) -> Column:
     return column.take(pa.array(kept, pa.int64()))
 
 
-def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:
-    """Yield the rows whose lists have not so many items, or not as many as the first."""
-    lengths = list_lengths(column.flatten())
-    if wide is None:
-        wide = int(lengths[0]) if len(lengths) else 0
-    rows = np.arange(len(column)).repeat(list_lengths(column))
+def _irregular(column: pa.Array, wide: int, several: bool) -> Iterator[tuple[int, str]]:
+    """Yield the rows whose lists have not so many numbers; or ``several`` times, as most have."""
+    lists, rows = column.flatten(), np.arange(len(column)).repeat(list_lengths(column))
+    if several and is_list(lists.type.value_type):  # of points, each a list
+        for at, why in _irregular(lists, wide, False):
+            yield int(rows[at]), why
+        wide = 1
+    lengths = list_lengths(lists)
+    if several:
+        usual = np.bincount(lengths[lengths % wide == 0])
+        wide = int(usual.argmax()) if len(usual) else wide
     for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
         yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
 
