@@ -7,7 +7,6 @@ unchanged). `DataLoader.explain` says which one, and why.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -26,8 +25,8 @@ from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.accelerate import told
 from fastdata.loading.config import Choice, LoaderConfig
-from fastdata.loading.images import PrefixDataset, leaves, reads_remotely
-from fastdata.loading.mixture import Mixture, group_of, mixtures_in
+from fastdata.loading.images import PrefixDataset, reads_remotely
+from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in, refuse_paths
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import (
     blocks_of,
@@ -193,7 +192,7 @@ class DataLoader(Resumable[T], Generic[T]):
         batch_transform: Callable[[Any], Any] | None = None,
         require_native: bool = False,
     ) -> None:
-        _refuse_path(dataset)
+        refuse_paths(dataset)
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
         torchs: dict[str, Any] = {
@@ -598,12 +597,3 @@ class DataLoader(Resumable[T], Generic[T]):
         self.__dict__.update(state)
         self._choose(self.dataset)
         self._open()
-
-
-def _refuse_path(dataset: Any) -> None:
-    """Raise an error for a path given as a dataset: torch would load its letters."""
-    if isinstance(dataset, str | os.PathLike):
-        raise UsageError(
-            f"dataset={os.fspath(dataset)!r} is a path, not a dataset",
-            "Give fastdata.ImageDataset(path, transform=...).",
-        )

@@ -363,7 +363,7 @@ def _of_ratio(
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
     """Yield the transforms of the datasets inside a dataset."""
-    from fastdata.loading.images import leaves  # as below
+    from fastdata.loading.mixture import leaves  # as below
 
     for one in leaves(dataset):
         further = getattr(one, "further_transforms", {}).values()
