@@ -14,6 +14,8 @@
 #   index     any bytes as rows of an index, and as the samples that they point to
 #   rows      the same without the samples
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
+#   codecs    damaged images of all kinds but JPEG through loaders: Pillow's pixels, or an error
+#             (tests/test_campaign_codecs.py)
 #   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
 #   threads   the engine's threads, with batches that fail or are cancelled: under ThreadSanitizer
 #
@@ -29,7 +31,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle readers
+  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle codecs readers
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -50,6 +52,19 @@ compiler=${clang:-g++}
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
+codecs)
+  # The core is instrumented; the allocator and the C library's functions are the sanitizer's for all libraries.
+  CXX=g++ CXXFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
+    "$python" setup.py -q build_ext --build-lib "$work/asan" --build-temp "$work/asan-objects"
+  for part in fastdata/[!_]* fastdata/__*; do
+    ln -sfn "$PWD/$part" "$work/asan/fastdata/"
+  done
+  python=$(command -v "$python") python=$(realpath -s "$python") work=$(realpath "$work")
+  cd tests # not the repository, whose fastdata would come first
+  exec env LD_PRELOAD="$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+    PYTHONPATH="$work/asan" FASTDATA_CAMPAIGN_CODECS="${CASES:-1000000000}" \
+    FASTDATA_CAMPAIGN_CODECS_SECONDS="$seconds" "$python" -m pytest -q -s -n 0 --timeout 0 test_campaign_codecs.py
+  ;;
 threads) inputs=decode sanitizers=thread ;;
 rows) inputs=index ;;
 huffman | seek | augment | outlines) longest=384 ;;

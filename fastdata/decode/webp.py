@@ -8,6 +8,7 @@ library of another ABI refuses the first call.
 from __future__ import annotations
 
 import ctypes
+import io
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from ctypes.util import find_library
 from functools import cache
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from fastdata.decode.decoders import Declined
 
@@ -141,7 +143,7 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
             decoded, so that damage is found whatever the crop.
 
     Raises:
-        Declined: It is animated, damaged, or there is no libwebp.
+        Exception: It is animated, damaged, or there is no libwebp.
     """
     library, found = _library(), _Features()
     if library is None:
@@ -150,6 +152,11 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
         raise Declined("libwebp does not read its header")
     if found.has_animation:
         raise Declined("animated")
+    if not trusted:
+        # libwebp reads the pixels of files whose other chunks are damaged, Pillow does not.
+        with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
+            if image.size != (found.width, found.height):
+                raise Declined("two sizes")
     return WebpFile(found.width, found.height, data, not trusted)
 
 
