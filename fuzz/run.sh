@@ -2,7 +2,7 @@
 # Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and the readers of
 # datasets and sources in Python.
 #
-#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
+#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads and codecs, in equal shares
 #
 #   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
 #   header    any bytes as the beginning of an image
@@ -31,7 +31,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle codecs readers
+  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle readers
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -52,18 +52,21 @@ compiler=${clang:-g++}
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
-codecs)
-  # The core is instrumented; the allocator and the C library's functions are the sanitizer's for all libraries.
+codecs) # the first time, it builds the extension
+  # Instrumented is the core alone. In libraries, the sanitizer sees calls of the C library.
   CXX=g++ CXXFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
     "$python" setup.py -q build_ext --build-lib "$work/asan" --build-temp "$work/asan-objects"
   for part in fastdata/[!_]* fastdata/__*; do
     ln -sfn "$PWD/$part" "$work/asan/fastdata/"
   done
-  python=$(command -v "$python") python=$(realpath -s "$python") work=$(realpath "$work")
+  python=$(realpath -s "$(command -v "$python")") work=$(realpath "$work")
   cd tests # not the repository, whose fastdata would come first
-  exec env LD_PRELOAD="$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-    PYTHONPATH="$work/asan" FASTDATA_CAMPAIGN_CODECS="${CASES:-1000000000}" \
-    FASTDATA_CAMPAIGN_CODECS_SECONDS="$seconds" "$python" -m pytest -q -s -n 0 --timeout 0 test_campaign_codecs.py
+  exec env PYTHONPATH="$work/asan" PYTHONMALLOC=malloc \
+    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)" \
+    ASAN_OPTIONS="detect_leaks=0:malloc_context_size=2:${ASAN_OPTIONS:-}" \
+    FASTDATA_CAMPAIGN_CODECS="${FASTDATA_CAMPAIGN_CODECS:-1000000000}" \
+    FASTDATA_CAMPAIGN_CODECS_SECONDS="$seconds" \
+    "$python" -m pytest -q -s -n 0 --timeout 0 test_campaign_codecs.py
   ;;
 threads) inputs=decode sanitizers=thread ;;
 rows) inputs=index ;;
