@@ -1,4 +1,4 @@
-"""WebP by Pillow's libwebp, without the GIL and only as far as a crop needs.
+"""WebP by Pillow's libwebp, only as far as a crop needs.
 
 Pillow decodes by the same library, so pixels are equal; but it decodes all of the image, to RGBA.
 Structures and functions are those of webp/decode.h of libwebp, ABI 0x0209 (libwebp 1.2.4 to 1.6); a
@@ -8,7 +8,6 @@ library of another ABI refuses the first call.
 from __future__ import annotations
 
 import ctypes
-import io
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from ctypes.util import find_library
 from functools import cache
@@ -17,7 +16,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from fastdata.decode.decoders import Declined
 
@@ -97,13 +95,11 @@ class WebpFile(NamedTuple):
         width: Columns.
         height: Rows.
         data: The file.
-        whole: Whether all of it is decoded always.
     """
 
     width: int
     height: int
     data: bytes
-    whole: bool
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
         """Return the rows above a box's lower edge, (rows, width, 3) RGB; only the box is right.
@@ -111,8 +107,6 @@ class WebpFile(NamedTuple):
         Raises:
             Declined: libwebp finds it damaged.
         """
-        if self.whole:
-            box = 0, 0, self.width, self.height
         left, top = (max(0, side - _MARGIN) & ~1 for side in box[:2])
         right, bottom = min(self.width, box[2] + _MARGIN), min(self.height, box[3] + _MARGIN)
         out = np.empty((bottom, self.width, 3), np.uint8)
@@ -139,12 +133,14 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
 
     Args:
         data: The file.
-        trusted: Whether its bytes are known to be those that were stored; else all of it is
-            decoded, so that damage is found whatever the crop.
+        trusted: Whether its bytes are known to be those that were stored. Pillow decodes others:
+            it checks all chunks, and libwebp is hardly faster where it cannot stop at the crop.
 
     Raises:
-        Exception: It is animated, damaged, or there is no libwebp.
+        Declined: It was not checked, it is animated, damaged, or there is no libwebp.
     """
+    if not trusted:
+        raise Declined("not checked")
     library, found = _library(), _Features()
     if library is None:
         raise Declined("no libwebp")
@@ -152,12 +148,7 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
         raise Declined("libwebp does not read its header")
     if found.has_animation:
         raise Declined("animated")
-    if not trusted:
-        # libwebp reads the pixels of files whose other chunks are damaged, Pillow does not.
-        with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
-            if image.size != (found.width, found.height):
-                raise Declined("two sizes")
-    return WebpFile(found.width, found.height, data, not trusted)
+    return WebpFile(found.width, found.height, data)
 
 
 def has_libwebp() -> bool:
