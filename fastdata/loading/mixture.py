@@ -17,6 +17,7 @@ from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
 from fastdata.loading.samplers import PlannedSampler, whole
 from fastdata.plan.mixture import MixturePlan
+from fastdata.plan.sharding import epoch_number
 
 #: Shares by name of source.
 Weights: TypeAlias = Mapping[str, float]
@@ -159,8 +160,12 @@ class Mixture(ConcatDataset[Any]):
         return [number / sum(scaled) for number in scaled]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself."""
-        self.epoch = epoch
+        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
 
     @property
     def fields(self) -> tuple[str, ...] | None:
