@@ -354,8 +354,8 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
     ],
 )
 def test_the_native_records_arguments(arguments: Any, error: type[Exception]) -> None:
+    index, *numbers, root = arguments
     with pytest.raises(error):
-        index, *numbers, root = arguments
         _native.RecordTable(_native.Files(index), *numbers, _native.Files([]), root)
     with pytest.raises(ValueError, match="one entry a file"):
         _native.Files(["a"], [])

@@ -73,6 +73,11 @@ def test_extents_of_more_files_than_are_kept_open(
     assert open_files(folder) == 0
 
 
+def open_until_none_is_left(path: Path, opened: list[int]) -> None:
+    while True:
+        opened.append(os.open(path, os.O_RDONLY))
+
+
 def test_files_are_closed_where_others_are_opened(
     folder: Path, limited: Callable[[int], None]
 ) -> None:
@@ -81,10 +86,9 @@ def test_files_are_closed_where_others_are_opened(
     for number in range(40):
         files.read(number, 0, 6)
     limited(len(os.listdir("/proc/self/fd")) + 1)
-    others = []
+    others: list[int] = []
     with pytest.raises(OSError, match="Too many open files"):
-        while True:
-            others.append(os.open(folder / "0", os.O_RDONLY))
+        open_until_none_is_left(folder / "0", others)
     try:
         assert _native.Files([folder / "299"]).read(0, 0, 6) == b"000299"
         assert read_extent(folder / "299", 0, 6) == b"000299"
@@ -92,8 +96,7 @@ def test_files_are_closed_where_others_are_opened(
         while _native.close_files():
             pass
         with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                others.append(os.open(folder / "0", os.O_RDONLY))
+            open_until_none_is_left(folder / "0", others)
         with pytest.raises(OSError, match="Too many open files"):
             files.read(1, 0, 6)
     finally:

@@ -10,7 +10,6 @@ import operator
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +76,10 @@ class Index(Sequence[Row]):
                 "changed after packing"
             )
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Raise errors of reading the file as those of a dataset."""
-        try:
-            yield
-        except OSError as error:
-            raise self._unreadable(error) from None
-        except ValueError:  # another file has its name
-            raise self._changed() from None
+    def unusable(self, error: OSError | ValueError) -> DatasetError:
+        """Return the error for an index that `_native.Files` cannot read."""
+        # A ValueError: another file has its name.
+        return self._unreadable(error) if isinstance(error, OSError) else self._changed()
 
     def _unreadable(self, error: OSError) -> DatasetError:
         if is_too_many(error):
@@ -105,8 +99,10 @@ class Index(Sequence[Row]):
         Raises:
             CorruptionError: It was written to.
         """
-        with self.reading():
+        try:
             unchanged = self._file.is_unchanged(0)
+        except (OSError, ValueError) as error:
+            raise self.unusable(error) from None
         if not unchanged:
             raise self._changed()
 
@@ -140,8 +136,10 @@ class Index(Sequence[Row]):
 
     def _read(self, at: int, size: int) -> bytes:
         self.require_unchanged()
-        with self.reading():
+        try:
             data = self._file.read(0, at, size)
+        except (OSError, ValueError) as error:
+            raise self.unusable(error) from None
         if len(data) != size:
             raise self.corrupt(f"ends early, after {at + len(data)} bytes")
         return data
@@ -304,8 +302,11 @@ class ExtentTable:
             CorruptionError: The index has changed since it was opened.
         """
         self._index.require_unchanged()
-        with self._index.reading():
-            return self._table.gather(np.ascontiguousarray(indices, np.int64))
+        wanted = np.ascontiguousarray(indices, np.int64)
+        try:
+            return self._table.gather(wanted)
+        except (OSError, ValueError) as error:
+            raise self._index.unusable(error) from None
 
     def rows(
         self,

@@ -504,7 +504,7 @@ class PackedSource(IndexedSource):
         path = self.file(record, number)
         try:
             shared = record.path is None
-            size = self.files.size(record.file) if shared else path.stat().st_size
+            size = self.sizes[record.file] if shared else path.stat().st_size
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)

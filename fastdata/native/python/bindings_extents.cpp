@@ -333,21 +333,24 @@ std::shared_ptr<OpenFile> opened(Files& files, size_t number) {
 }
 
 py::bytes read_file(Files& files, size_t number, int64_t offset, int64_t length) {
+  if (offset < 0 || length < 0) throw py::value_error("offset and length are not below zero");
   const std::shared_ptr<OpenFile> file = opened(files, number);
-  const int64_t size = std::max<int64_t>(file->current_stamp().size, 0);
-  offset = std::clamp<int64_t>(offset, 0, size);
-  length = std::clamp<int64_t>(length, 0, size - offset);
-  auto data = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, length));
-  if (!data) throw py::error_already_set();
-  auto* out = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(data.ptr()));
-  int error_number = 0;
-  Status status;
-  {
-    const Released release;
-    status = file->read(offset, static_cast<size_t>(length), out, error_number);
+  while (true) {
+    auto data = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, length));
+    if (!data) throw py::error_already_set();
+    auto* out = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(data.ptr()));
+    int error_number = 0;
+    Status status;
+    {
+      const Released release;
+      status = file->read(offset, static_cast<size_t>(length), out, error_number);
+    }
+    if (status.ok()) return data;
+    const int64_t rest = std::max<int64_t>(file->current_stamp().size - offset, 0);
+    if (status.code != Code::cut_short || rest >= length)
+      raise_unreadable(status, error_number, files.path(number));
+    length = rest;
   }
-  if (!status.ok()) raise_unreadable(status, error_number, files.path(number));
-  return data;
 }
 
 std::unique_ptr<RecordTable> open_records(const std::shared_ptr<Files>& index, int64_t records_at,
