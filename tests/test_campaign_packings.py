@@ -317,12 +317,13 @@ class Run:
         return self.read(data, range(len(data)))
 
     def require_verify(self) -> None:
-        """A quick check finds whole files of another packing, too."""
-        mixed = [name for name in self.mixed if name.startswith("out/")]
-        if self.moment != "before" or self.how != "rename" or self.place.remote or not mixed:
-            return
-        with suppress(DatasetError):  # it does not even open
-            assert verify(self.place.out, fast=True, workers=1).problems, self
+        """A quick check finds whole files of another packing, too, if they name it."""
+        named = {n for n in self.states[0] if n.startswith("out/_") and "_learnt" not in n}
+        mixed = named.intersection(self.mixed)
+        whole = self.moment == "before" and self.how == "rename" and not self.place.remote
+        if whole and mixed and mixed != named and self.kind != "parts":
+            with suppress(DatasetError):  # it does not even open
+                assert verify(self.place.out, fast=True, workers=1).problems, self
 
 
 def plain(field: str, value: Any) -> Any:

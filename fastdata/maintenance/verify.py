@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain, islice, product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -97,7 +97,7 @@ def verify(
     Args:
         path: The dataset's folder or URL; a staged copy of it is not looked at.
         fast: Whether to check no more than that files have their sizes and are of this packing, of
-            each the first image.
+            each the first image and blob.
         workers: Worker processes; None for one a CPU, 1 to work in this process.
         progress: Called now and then with the number of samples checked and of all.
         storage_options: Options of the driver of a URL.
@@ -139,7 +139,7 @@ def _verify_one(
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)
     if fields and fast:
-        findings.add(_check_first_images(source, findings))
+        findings.add(_check_first_blobs(source, _blobs_of(fields), findings))
     # Each sample would report an impossible index again.
     if fields and not (fast and source.manifest.blob_files):
         _check_local(source, fields, fast, workers, progress, findings)
@@ -224,16 +224,20 @@ def _check_sizes(source: PackedSource) -> Iterator[Finding]:
             yield Finding(path, problem)
 
 
-def _check_first_images(source: PackedSource, findings: _Findings) -> Iterator[Finding]:
-    """Read the first image of each file: the container's files name no generation."""
-    for number, path in enumerate(source.places[: source.manifest.blob_files]):
-        row = source.index.find_file(number)
-        if row == len(source) or source.index[row].file != number or findings.has(Path(path)):
+def _check_first_blobs(
+    source: PackedSource, names: Sequence[str], findings: _Findings
+) -> Iterator[Finding]:
+    """Read a blob of each field in each file: the container's files name no generation."""
+    for name, (number, path) in product(names, enumerate(source.places)):
+        row = source.index_of(name).find_file(number)
+        if row == len(source) or findings.has(Path(path)):
             continue
-        try:
-            source.read(source.index[row], row)
-        except DatasetError as error:
-            yield Finding(path, error.what.removeprefix(f"{source.location}: "))
+        record = source.record(row, name)
+        if record.file == number and record.length:
+            try:
+                source.read(record, row)
+            except DatasetError as error:
+                yield Finding(path, error.what.removeprefix(f"{source.location}: "))
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
