@@ -150,14 +150,15 @@ class _Rows(NamedTuple):
 
     def decode(self, box: Box) -> Pixels:
         """Return the rows above the box's lower edge."""
-        out = np.empty((box[3], *self.strips[0].shape[1:]), np.uint8)
+        channels = self.strips[0].shape[2]
+        out = np.empty((box[3], self.width, channels), np.uint8)
         at = 0
         for strip in self.strips:
             rows = strip[: max(0, box[3] - at)]
-            for channel in np.ndindex(*out.shape[2:]):  # much faster than all channels at once
-                out[(slice(at, at + len(rows)), ..., *channel)] = rows[(..., *channel)]
+            for channel in range(channels):  # much faster than all at once
+                out[at : at + len(rows), :, channel] = rows[..., channel]
             at += len(rows)
-        return out
+        return out if channels > 1 else out[..., 0]
 
 
 _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
@@ -169,13 +170,14 @@ def _open_rows(data: bytes, trusted: bool) -> Reader:
     if getattr(image, "tag_v2", {}).get(274, 1) != 1:
         raise Declined("turned")
     strips, bottom = [], 0
-    for decoder, (left, top, right, lower), offset, arguments in image.tile:  # type: ignore[attr-defined]
+    tiles: list[Any] = list(image.tile)
+    for decoder, (left, top, right, lower), offset, arguments in tiles:
         kind, stride, direction, *_ = (*arguments, 0, 1) if decoder == "raw" else ("", 0, 0)
         channels = _CHANNELS.get(kind, 0)
         if not channels or (left, top, right) != (0, bottom, image.width) or offset < 0:
             raise Declined("compressed, tiled, or not of 8 bits")
-        shape = (lower - top, image.width, channels)[: 2 + (channels > 1)]
-        steps = (stride or image.width * channels, channels, 1)[: len(shape)]
+        shape = lower - top, image.width, channels
+        steps = stride or image.width * channels, channels, 1
         if steps[0] < image.width * channels:
             raise Declined("rows that overlap")
         # NumPy raises where the file is too short.

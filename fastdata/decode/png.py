@@ -113,7 +113,9 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
         Exception: Another decoder must decide: some of 16-bit grey, animated, damaged.
     """
     header: tuple[Any, ...] = ()
-    palette, pieces, others = b"", [], []
+    palette = b""
+    pieces: list[memoryview] = []
+    others: list[memoryview] = []
     view = memoryview(data)
     at, size, kind = 8, len(data), b""
     while at + 12 <= size and kind != b"IEND":
