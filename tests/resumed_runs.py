@@ -238,7 +238,7 @@ def main(folder: Path, kinds: str, ways: str) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     runs, wrong = 0, []
     asked = [*WAYS, "plain", "accelerate"] if ways == "all" else ways.split(";")
-    for kind, how in itertools.product(KINDS if kinds == "all" else kinds.split(";"), asked):
+    for how, kind in itertools.product(asked, KINDS if kinds == "all" else kinds.split(";")):
         own = folder / f"{kind}-{how}"
         own.mkdir(exist_ok=True)
         by_name = {"plain": plain, "accelerate": accelerated}
@@ -247,6 +247,7 @@ def main(folder: Path, kinds: str, ways: str) -> None:
             runs += 1
             if got != wanted:
                 wrong.append(f"{kind}, {name}: {got}, not {wanted}")
+        print(f"{how}, {kind}: {runs} runs, {len(wrong)} wrong", file=sys.stderr)
     if dist.is_initialized():
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, wrong)

@@ -62,9 +62,7 @@ def loaders(kind: str, n: int, size: int, seed: int | None, shards: list[Any]) -
         if kind == "mixture":
             source = Mixture({"a": data, "b": Subset(data, range((n + 1) // 2))}, samples=n, seed=2)
         elif kind == "budget":
-            options["batch_sampler"] = TokenBudgetBatches(
-                data, lengths, 3 + size, 7, seed=seed or 0
-            )
+            options["batch_sampler"] = TokenBudgetBatches(data, lengths, 6, 7)
         elif kind == "repeats":
             options["sampler"] = RepeatSampler(lengths / 1.5, seed=2)
         elif kind == "weighted":
@@ -112,18 +110,16 @@ def test_states_of_drawn_loaders_resume_each_sample_once_or_are_refused() -> Non
         wanted = done + delivered(batch for one in passes for batch in one)
         if over:
             done, wanted = Counter(), delivered(batch for loader in saving for batch in loader)
-        other = draw.choice(KINDS) if draw.random() < 0.2 else kind
-        given = draw.choice([seed, None, 0, 5])
+        other = draw.choice(KINDS) if draw.random() < 0.1 else kind
+        given = draw.choice([seed, seed, None, None, 0, 5])
         resuming = loaders(other, n, draw.randint(1, 5), given, drawn_shards(draw))
         about = f"run {run}: {kind}, {states[0]}; {other}, seed {given}"
         try:
             for loader in resuming:
                 loader.load_state_dict(draw.choice(states))
         except UsageError:
-            # Batches of another size are another plan.
-            assert other != kind or given not in (None, states[0]["seed"]) or kind == "budget", (
-                about
-            )
+            own = 0 if given is None and kind == "budget" else given
+            assert other != kind or own not in (None, states[0]["seed"]), about
             refused += 1
             continue
         if draw.random() < 0.5:
@@ -138,7 +134,6 @@ def test_states_of_drawn_loaders_resume_each_sample_once_or_are_refused() -> Non
         if kind not in ("repeats", "weighted", "balanced"):
             assert set(found) == set(range(n)), about
     print(f"{PAIRS:,} pairs, {refused:,} of them refused")
-    assert refused < PAIRS / 2
 
 
 def run(folder: Path, kinds: str, ways: str, ranks: int = 1) -> None:
