@@ -440,7 +440,8 @@ def test_a_state_counts_what_was_handed_over(
     assert loader.state_dict() == state
     resumed = make()
     resumed.load_state_dict(state)
-    assert same(list(resumed), epochs[0][taken:])
+    if taken < len(epochs[0]):
+        assert same(list(resumed), epochs[0][taken:])
     assert same(list(resumed), epochs[1])
     # The one that was interrupted goes on undisturbed.
     assert same(list(iterator), epochs[0][taken:])

@@ -18,13 +18,21 @@ from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import SequentialSampler, Subset  # noqa: E402
+from torch.utils.data import DistributedSampler, SequentialSampler, Subset  # noqa: E402
 
-from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata import (  # noqa: E402
+    DataLoader,
+    DeviceLoader,
+    ImageDataset,
+    Mixture,
+    RepeatSampler,
+    TokenBudgetBatches,
+    WeightedSampler,
+)
 from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 from fastdata.loading.sampler import ShardedSampler  # noqa: E402
 from fastdata.plan.order import ORDERS, QuasiRandom, make_order  # noqa: E402
-from fastdata.transforms import Resize  # noqa: E402
+from fastdata.transforms import Resize, Schedule  # noqa: E402
 
 THREADS = st.sampled_from([0, 1, 2, 8])
 
@@ -536,3 +544,120 @@ def test_the_epoch_may_be_set_on_the_sampler(native: bool) -> None:
     assert numbers(other) == epochs[2]
     other.sampler.set_epoch(2)  # the same once more
     assert numbers(other) == epochs[2]
+
+
+def epoch_loaders() -> dict[str, Any]:
+    """Loaders of each kind, whose epochs differ."""
+    data, options = subset(SAMPLES), {**WITH_INDEX, "num_workers": 2}
+    mixture = Mixture({"a": data}, samples=SAMPLES)
+    batches = TokenBudgetBatches(data, np.arange(SAMPLES) % 3 + 1, 9, seed=2)
+    return {
+        "native": make(SAMPLES, 8, seed=3, shuffle=True, num_workers=2),
+        "sharded": make(SAMPLES, 8, shard=(0, 1), shuffle=True),
+        "quasi-random": make(SAMPLES, 8, seed=3, order="quasi-random"),
+        "mixture": DataLoader(mixture, 8, **options),
+        "sampler": DataLoader(data, 8, sampler=WeightedSampler(np.ones(SAMPLES)), **options),
+        "planned": DataLoader(data, batch_sampler=batches, **options),
+        "device": DeviceLoader(make(SAMPLES, 8, seed=3, shuffle=True, num_workers=2), "cpu"),
+        "torch": DataLoader(Numbers(), 8, shuffle=True, seed=3),
+        "torch's workers": DataLoader(Numbers(), 8, shuffle=True, seed=3, num_workers=1),
+        "given": DataLoader(
+            images(), 8, sampler=DistributedSampler(data, 1, 0), seed=1, **options
+        ),  # crops, too, are the epoch's
+    }
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    """Samples that only torch's own loader takes."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> Any:
+        return number, number, number
+
+
+EPOCH_LOADERS = (
+    "native", "sharded", "quasi-random", "mixture", "sampler", "planned", "device", "torch",
+    "torch's workers", "given",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EPOCH_LOADERS)
+def test_the_epoch_may_be_set_until_the_first_batch_is_taken(kind: str) -> None:
+    expected, loader = epoch_loaders()[kind], epoch_loaders()[kind]
+    epochs = []
+    for epoch in range(5):
+        expected.set_epoch(epoch)
+        epochs.append(list(expected))
+    labels = [[batch[1].tolist() for batch in epoch] for epoch in epochs]
+    assert labels[0] != labels[1]
+    samplers = loader.batch_sampler.sampler, loader.sampler
+    sampler = next(one for one in samplers if hasattr(one, "set_epoch"))
+    begun = iter(loader)
+    sampler.set_epoch(3)  # as Lightning does
+    assert same(list(begun), epochs[3])
+    assert kind == "given" or same(list(loader), epochs[4])
+    iter(loader), iter(loader)  # begin nothing
+    sampler.set_epoch(1)
+    begun = iter(loader)
+    sampler.set_epoch(1)
+    first = next(begun)
+    sampler.set_epoch(0)  # the next pass
+    assert same([first, *begun], epochs[1])
+    assert same(list(loader), epochs[0])
+
+
+def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:
+    """As under Lightning's limit_train_batches, also without a seed."""
+    loader, resumed = (DataLoader(subset(SAMPLES), 8, True, **WITH_INDEX) for _ in range(2))
+    done = list(itertools.islice(iter(loader), 3))
+    resumed.load_state_dict(loader.state_dict())
+    batches = iter(resumed)
+    resumed.sampler.set_epoch(1)
+    assert sorted(flat(indices(batches))) == list(range(SAMPLES))
+    again = DataLoader(subset(SAMPLES), 8, True, **WITH_INDEX)
+    again.load_state_dict(loader.state_dict())
+    batches = iter(again)
+    again.sampler.set_epoch(0)
+    assert sorted(flat(indices([*done, *batches]))) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 32, 1.0, "1", None, True])
+def test_other_epochs_are_refused(epoch: Any) -> None:
+    every = [one for kind, one in epoch_loaders().items() if kind != "given"]
+    every += [one.sampler for one in every] + [one.batch_sampler for one in every]
+    every += [Mixture({"a": subset(3)}), Schedule(lambda epoch: Resize(2)), RepeatSampler([1, 2])]
+    for one in every:
+        if hasattr(one, "set_epoch"):
+            with pytest.raises(UsageError, match="epoch"):
+                one.set_epoch(epoch)
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batch sampler"])
+def test_a_samplers_state_at_an_epochs_end_begins_the_next_one(kind: str) -> None:
+    """In torch's own loader, saved after the last batch."""
+
+    def made() -> Any:
+        if kind == "sampler":
+            sampler = RepeatSampler(np.ones(10), seed=2)
+            return sampler, torch.utils.data.DataLoader(Numbers(), 5, sampler=sampler)
+        batches = TokenBudgetBatches(Numbers(), np.ones(SAMPLES, int), 8, seed=2)
+        return batches, torch.utils.data.DataLoader(Numbers(), batch_sampler=batches)
+
+    sampler, loader = made()
+    whole, states = [], []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            whole.append(batch)
+            states.append((epoch, sampler.state_dict()))
+    for step, (own, state) in enumerate(states):
+        for first in {own, state["epoch"]}:
+            resumed, loader = made()
+            resumed.load_state_dict(state)
+            found = []
+            for epoch in range(first, 3):
+                resumed.set_epoch(epoch)
+                found += loader
+            assert same(found, whole[step + 1 :])

@@ -135,7 +135,7 @@ class Pass(Iterator[Any]):
         return getattr(self._batches, name)
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+        return len(self._batches)
 
     def __reduce__(self) -> NoReturn:
         raise cannot_pickle()
