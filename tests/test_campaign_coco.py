@@ -85,7 +85,7 @@ class Drawn:
                 copied = deepcopy(first[draw.integers(len(first))])
                 if copied["id"] not in [one["id"] for one in clean]:
                     clean.append(copied)
-            first = first or clean
+            first = first or ([] if is_captions else clean)
             listed = [*images, *images[: draw.integers(2)]]
             about = {"images": listed, **({} if is_captions else {"categories": categories})}
             (root / "oracle").mkdir(exist_ok=True)
