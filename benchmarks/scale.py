@@ -36,7 +36,7 @@ from fastdata.storage.files import human_bytes
 from fastdata.storage.formats.tars import members
 from fastdata.storage.manifest import MANIFEST_NAME, PART_NAME, FileEntry, Manifest
 from fastdata.storage.parted import Part, Parts
-from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.records import INDEX_NAME, NO_GENERATION, SCHEMA, write_index
 
 BATCH = 256
 #: Batches that a measurement takes, after the first.
@@ -163,6 +163,7 @@ def _make_part(
         options={},
         source={"fingerprint": str(number)},
         tool="benchmark",
+        generation=NO_GENERATION,
         root=str(tars.absolute()),
     )
     (out / MANIFEST_NAME).write_text(manifest.to_json())

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import pyarrow as pa
 from fastdata.converters.table import TableImages, key_of
@@ -45,7 +45,8 @@ class Table(NamedTuple):
 
     Attributes:
         rows: A row for each image: ``path``, ``key``, ``problem`` (why it cannot be packed, else
-            null), and columns of annotations.
+            null), ``size`` (width and height that its annotations are for, or null), and columns
+            of annotations.
         about: Origin of the data, for the manifest: JSON values.
         masks: Columns of paths of masks.
         formats: Formats of columns, by name; there may be others, too.
@@ -85,6 +86,7 @@ class AnnotatedImages(TableImages):
             path="path",
             key="key",
             problem="problem",
+            size="size",
             masks=[name for name in table.masks if name in chosen],
             formats={name: one for name, one in table.formats.items() if name in chosen},
             fields=fields,
@@ -99,20 +101,29 @@ class Rows:
     """Builder of a table of annotations.
 
     Args:
-        columns: Types of the columns beside path, key and problem.
+        columns: Types of the columns beside path, key, problem and size.
     """
 
     def __init__(self, columns: Mapping[str, pa.DataType]) -> None:
         first = dict.fromkeys(("path", "key", "problem"), pa.string())
-        self._schema = pa.schema({**first, **columns})
+        self._schema = pa.schema({**first, "size": pa.list_(pa.int32(), 2), **columns})
         self._values: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         self._batches: list[pa.RecordBatch] = []
 
-    def add(self, path: str, values: Mapping[str, Any], key: str | None = None) -> None:
-        """Add a good row; without a key, its key is the path without extension."""
+    def add(
+        self,
+        path: str,
+        values: Mapping[str, Any],
+        key: str | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Add a good row; without a key, its key is the path without extension.
+
+        ``size`` is the width and height that the annotations are for.
+        """
         key = key_of(path) if key is None else key
         if is_utf8(path) and is_utf8(key):
-            self._add({"path": path, "key": key, **values})
+            self._add({"path": path, "key": key, "size": size, **values})
         else:
             self.add_bad("its name is not UTF-8; rename it", path, key)
 
@@ -334,7 +345,7 @@ def number_of(text: str | None) -> float:
     return number
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: Any) -> TypeGuard[str]:
     """Return whether a value is a string that UTF-8 can hold."""
     return isinstance(value, str) and is_utf8(value)
 

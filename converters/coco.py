@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count, takewhile
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,8 @@ _OBJECTS = {
 _FORMATS = {"boxes": "xywh", "polygons": "polygons", "rle": "rle", "keypoints": "xyv"}
 #: COCO's names of the files that have a row for each image; [1] is the split.
 _ANNOTATIONS = re.compile(r"(?:instances|person_keypoints|captions)_(.+)\.json")
+#: Keys of objects. An annotation in which all of them are empty may be a caption.
+_OF_OBJECTS = ("bbox", "segmentation", "keypoints")
 #: Most pixels of a mask.
 _MOST_PIXELS = (1 << 32) - 1
 #: Most keypoints of an object.
@@ -58,11 +62,14 @@ class CocoImages(AnnotatedImages):
     empty lists. The categories with their original ids are in ``about``.
 
     An annotation that is damaged, or names an unknown category, makes its image a bad sample. An
-    image without its file is a bad sample, and so is an annotation of an unknown image.
+    image without its file, or of another width or height, is a bad sample, and so is an annotation
+    of an unknown image.
 
     Args:
         images: The folder that ``file_name`` is relative to, or its URL.
         annotations: JSON files of the same images, or their URLs; each image becomes one row.
+        categories: Categories that labels number, besides those of the files: those of other
+            splits, from `coco_categories`.
         fields: Columns to take; None for all.
         storage_options: Options of the driver of a URL.
 
@@ -77,16 +84,18 @@ class CocoImages(AnnotatedImages):
         images: str | os.PathLike[str],
         annotations: Sequence[str | os.PathLike[str]],
         *,
+        categories: Sequence[Mapping[str, Any]] = (),
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        table = coco_table(annotations, storage_options)
+        table = coco_table(annotations, storage_options, categories)
         super().__init__(table, images, fields, annotations, storage_options)
 
 
 def coco_table(
     annotations: Sequence[str | os.PathLike[str]],
     storage_options: Mapping[str, Any] | None = None,
+    categories: Sequence[Mapping[str, Any]] = (),
 ) -> Table:
     """Return the images of COCO's JSON files, and their annotations; see `CocoImages`.
 
@@ -102,7 +111,27 @@ def coco_table(
         name = os.fspath(path)
         short = name_of(name) if is_url(name) else os.path.basename(name)
         reader.read(shown_name(name), short, _parsed(path, storage_options))
+    reader.add_categories("another split", categories)
     return reader.table()
+
+
+def coco_categories(
+    annotations: Iterable[str | os.PathLike[str]],
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the categories of JSON files, such as those of all splits, by id.
+
+    Raises:
+        RemoteError: A URL cannot be reached.
+        SourceError: A file is not COCO's, or two contradict each other.
+    """
+    reader = _Reader()
+    for path in annotations:
+        name = shown_name(os.fspath(path))
+        found = _parsed(path, storage_options)
+        _require_parts(name, found)
+        reader.add_categories(name, found.get("categories", ()))
+    return reader.categories
 
 
 def coco_splits(
@@ -110,14 +139,14 @@ def coco_splits(
     split: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, tuple[str, list[str]]]:
-    """Return the folder of images and the annotations of each split in COCO's folder, or of one.
+    """Return the folder of images and the annotations of each split in COCO's folder.
 
     Files are ``annotations/<kind>_<split>.json``, and images in ``<split>/`` or
     ``images/<split>/``; or both are in ``<split>/``, and the file is ``_annotations.coco.json``.
 
     Raises:
         RemoteError: The URL cannot be reached.
-        SourceError: There is no split, or not this one.
+        SourceError: There is no split, or not ``split``.
     """
     tree = source_tree(root, storage_options)
     folders = {name: tree / name for name in tree.classes()}
@@ -140,47 +169,107 @@ def coco_splits(
             f"{tree}: has no {split or 'split'} with annotations",
             f"{there}Give the folder of images with --root and its JSON files with --annotations.",
         )
-    return {
-        name: (folders[name].root, found[name]) for name in sorted(found) if split in (None, name)
-    }
+    return {name: (folders[name].root, found[name]) for name in sorted(found)}
+
+
+class _Caption(NamedTuple):
+    """One caption, and the number of the file that it is from."""
+
+    file: int
+    text: str
+
+    def merged(self, other: _Caption) -> _Caption | None:
+        """Return the caption that both are; None if they are two."""
+        return other if self.text == other.text else None
 
 
 class _Object(NamedTuple):
-    """One annotated object.
+    """One annotated object; None for what its file does not say.
 
     Attributes:
         file: Number of the file that it is from.
-        category: Its category's id.
         box: Its box.
+        segmentation: Its polygons, arrays of float64, or its run lengths.
+        category: Its category's id.
         area: Its area.
         crowd: Whether it is a crowd.
-        polygons: Its polygons, arrays of float64.
-        rle: Its run lengths; None for polygons.
-        keypoints: Its keypoints; None without any.
+        keypoints: Its keypoints.
         labelled: Number of labelled keypoints.
     """
 
     file: int
-    category: int
     box: list[float]
-    area: float
-    crowd: bool
-    polygons: list[npt.NDArray[np.float64]]
-    rle: dict[str, Any] | None
+    segmentation: list[npt.NDArray[np.float64]] | dict[str, Any] | None
+    category: int
+    area: float | None
+    crowd: bool | None
     keypoints: list[float] | None
-    labelled: int
+    labelled: int | None
+
+    def merged(self, other: _Object) -> _Object | None:
+        """Return the object that both describe; None if they are two.
+
+        Raises:
+            ValueError: They have one outline, and contradict each other.
+        """
+        mine, its = self.segmentation, other.segmentation
+        if self.box != other.box or not (mine is None or its is None or _alike(mine, its)):
+            return None
+        known: dict[str, Any] = {"file": other.file, "segmentation": its if mine is None else mine}
+        for name in ("category", "area", "crowd", "keypoints", "labelled"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine is not None and its is not None and mine != its:
+                raise ValueError(f"an annotation of the same id and box has another {name}")
+            known[name] = its if mine is None else mine
+        return self._replace(**known)
+
+
+_Known = TypeVar("_Known", _Caption, _Object)
+
+
+def _merge(known: dict[tuple[int, int], _Known], number: int, found: _Known) -> None:
+    """Add an annotation with an id to those of its image, unless another file has it, too.
+
+    Each file may number its annotations from 1, so several annotations may have one id.
+
+    Raises:
+        ValueError: It contradicts another.
+    """
+    places = list(takewhile(known.__contains__, ((number, at) for at in count())))
+    if any(known[place].file == found.file for place in places):
+        raise ValueError("another annotation of the image has the same id")
+    for place in places:
+        both = known[place].merged(found)
+        if both is not None:
+            known[place] = both
+            return
+    known[number, len(places)] = found
 
 
 class _Image:
-    """One image, and its annotations by their ids."""
+    """One image, and its annotations by their ids and places among those of one id."""
 
-    __slots__ = ("captions", "objects", "path", "problem")
+    __slots__ = ("captions", "objects", "path", "problem", "size")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.objects: dict[int, _Object] = {}
-        self.captions: dict[int, tuple[int, str]] = {}
+        self.size: tuple[int, int] | None = None
+        self.objects: dict[tuple[int, int], _Object] = {}
+        self.captions: dict[tuple[int, int], _Caption] = {}
         self.problem: str | None = None
+
+    def require_size(self, what: str, width: int, height: int) -> None:
+        """Note the size that a part of the annotations gives the image.
+
+        Raises:
+            ValueError: Another part gives another size.
+        """
+        if self.size not in (None, (width, height)):
+            known = " x ".join(map(str, self.size or ()))
+            raise ValueError(
+                f"{what} has {width} x {height} pixels, and the image {known} elsewhere"
+            )
+        self.size = width, height
 
 
 class _Reader:
@@ -190,20 +279,17 @@ class _Reader:
         self._names: list[str] = []
         self._images: dict[int, _Image] = {}
         self._categories: dict[int, dict[str, Any]] = {}
+        self._ids: dict[str, set[int]] = {}  # of categories, by name
+        self._unlisted: set[str] = set()  # ids of images that cannot be rows, as text
         self._bad: list[tuple[str, str]] = []  # key and reason of what belongs to no image
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
     def read(self, name: str, short: str, found: Any) -> None:
         """Read one file: its categories, images, then annotations, which are removed from it."""
-        if not isinstance(found, dict) or not isinstance(found.get("images"), list):
-            raise _not_coco(name, "it has no list of images")
-        for part in ("categories", "annotations"):
-            if not isinstance(found.get(part, []), list):
-                raise _not_coco(name, f"{part} is not a list")
+        _require_parts(name, found)
         self._names.append(short)
-        for category in found.get("categories", ()):
-            self._add_category(name, category)
+        self.add_categories(name, found.get("categories", ()))
         for number, image in enumerate(found["images"]):
             problem = self._add_image(image)
             if problem is not None:
@@ -215,10 +301,35 @@ class _Reader:
         self._has_captions |= "categories" not in found
         self._add_annotations(name, short, annotations)
 
-    def _add_category(self, file: str, category: Any) -> None:
-        number = category.get("id") if isinstance(category, dict) else None
+    @property
+    def categories(self) -> list[dict[str, Any]]:
+        """All categories, by id."""
+        return [self._categories[number] for number in sorted(self._categories)]
+
+    def add_categories(self, file: str, categories: Iterable[Any]) -> None:
+        """Add the categories of a file.
+
+        Raises:
+            SourceError: One is damaged, or contradicts another file's.
+        """
+        found: dict[str, set[int]] = {}
+        for category in categories:
+            known = self._add_category(file, category)
+            found.setdefault(known["name"], set()).add(known["id"])
+        for name, ids in found.items():  # two categories of one file may have one name
+            elsewhere = self._ids.setdefault(name, ids)
+            if ids.isdisjoint(elsewhere):
+                raise SourceError(
+                    f"{file}: the category {name!r} has the id {min(ids)}, but {min(elsewhere)} "
+                    "elsewhere",
+                    "Correct the files: one name, one id.",
+                )
+            elsewhere |= ids
+
+    def _add_category(self, file: str, category: Any) -> dict[str, Any]:
+        number = _whole(category.get("id")) if isinstance(category, dict) else None
         name = category.get("name") if isinstance(category, dict) else None
-        if not _is_id(number) or not is_text(name):
+        if number is None or not is_text(name):
             raise _not_coco(file, f"a category has no id and name: {_short(category)}")
         known = self._categories.setdefault(number, {"id": number, "name": name})
         if known["name"] != name:
@@ -236,20 +347,30 @@ class _Reader:
         if points:
             known |= {"keypoints": points, "skeleton": skeleton}
         self._keypoints = max(self._keypoints, len(points))
+        return known
 
     def _add_image(self, entry: Any) -> str | None:
         """Add an image; return its problem if it cannot be a row."""
         if not isinstance(entry, dict):
             return f" is not an object: {_short(entry)}"
-        number, path = entry.get("id"), entry.get("file_name")
-        if not _is_id(number):
-            return f": its id is {_short(number)}, not a whole number"
-        if not is_text(path) or not path:
+        number, path = _whole(entry.get("id")), entry.get("file_name")
+        if number is None or not is_text(path) or not path:
+            self._unlisted.add(ascii(entry.get("id")))
+            if number is None:
+                return f": its id is {_short(entry.get('id'))}, not a whole number"
             return f": its file_name is {_short(path)}"
         image = self._images.setdefault(number, _Image(path))
-        if image.path != path:
-            problem = f"the image {number} has the file_name {image.path}, and {path}, too"
-            image.problem = image.problem or problem
+        name, sides = f"the image {number}", [entry.get("width"), entry.get("height")]
+        try:
+            if image.path != path:
+                raise ValueError(f"{name} has the file_name {image.path}, and {path}, too")
+            if None not in sides:
+                width, height = map(_whole, sides)
+                if not _is_side(width) or not _is_side(height):
+                    raise ValueError(f"{name} has the sides {_short(sides)}, not whole numbers")
+                image.require_size(name, width, height)
+        except ValueError as error:
+            image.problem = image.problem or str(error)
         return None
 
     def _add_annotations(self, name: str, short: str, annotations: list[Any]) -> None:
@@ -258,24 +379,20 @@ class _Reader:
         for number in range(len(annotations)):
             # A file's objects need ten times the memory of the arrays that become of them.
             annotation = annotations.pop()
+            place = f"{name}: annotations[{number}]"
             if not isinstance(annotation, dict):
-                what = f"{name}: annotations[{number}] is not an object: {_short(annotation)}"
-                self._bad.append((f"{short}/annotations/{number}", what))
-                continue
-            if "segments_info" in annotation:
-                raise SourceError(
-                    f"{name}: these are panoptic annotations, whose masks are PNG files",
-                    "Pack images and masks: fastdata convert masks.",
-                )
+                raise SourceError(f"{place} is not an object: {_short(annotation)}", _CORRECT)
             where = annotation.get("image_id")
-            image = self._images.get(where) if _is_id(where) else None
+            image = self._image_of(place, where)
             if image is None:
                 orphans.setdefault(_short(where), []).append(number)
                 continue
             try:
-                self._add_annotation(image, annotation)
+                if _whole(where) is None:
+                    raise ValueError(f"its image_id is {_short(where)}, not a whole number")
+                self._add_annotation(place, image, annotation)
             except ValueError as error:
-                what = f"{name}: annotations[{number}] (id {_short(annotation.get('id'))})"
+                what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
         for where, numbers in orphans.items():
             what = ", ".join(f"annotations[{number}]" for number in numbers[:5])
@@ -283,68 +400,87 @@ class _Reader:
             problem = f"{name}: the image {where} of {what}{more} is not listed"
             self._bad.append((f"{short}/annotations/{numbers[0]}", problem))
 
-    def _add_annotation(self, image: _Image, annotation: dict[str, Any]) -> None:
+    def _image_of(self, place: str, where: Any) -> _Image | None:
+        """Return the image that an ``image_id`` means, also as text; None if it is not listed.
+
+        Raises:
+            SourceError: It could mean any image, which would lack the annotation.
+        """
+        number = _whole(where)
+        if number is None and ascii(where) not in self._unlisted:
+            for read in (int, float):
+                with suppress(ValueError):
+                    if number is None and isinstance(where, str | bool):
+                        number = _whole(read(where))
+            if number is None:
+                raise SourceError(f"{place}: its image_id {_short(where)} is no id", _CORRECT)
+        return None if number is None else self._images.get(number)
+
+    def _add_annotation(self, place: str, image: _Image, annotation: dict[str, Any]) -> None:
         """Add an annotation to its image.
 
         Raises:
+            SourceError: It is panoptic.
             ValueError: It is damaged, or contradicts another.
         """
-        file = len(self._names)
-        number = annotation.get("id")
-        if not _is_id(number):
-            raise ValueError("its id is not a whole number")
-        if "caption" in annotation:
-            caption = annotation["caption"]
-            if not is_text(caption):
-                raise ValueError(f"its caption is {_short(caption)}")
-            self._has_captions = True
-            before = image.captions.get(number)
-            if before is not None and (before[0] == file or before[1] != caption):
-                raise ValueError("another caption of the image has the same id")
-            image.captions[number] = (file, caption)
-            return
-        found = self._object(file, annotation)
-        known = image.objects.get(number)
-        self._has_objects = True
-        if found.keypoints is not None:
-            self._keypoints = max(self._keypoints, len(found.keypoints) // 3)
-        if known is None:
-            image.objects[number] = found
-        elif known.file == file or known.category != found.category:
-            raise ValueError("another annotation of the image has the same id")
-        elif known.keypoints is None and found.keypoints is not None:
-            image.objects[number] = known._replace(
-                file=file, keypoints=found.keypoints, labelled=found.labelled
+        file, number = len(self._names), _whole(annotation.get("id"))
+        caption = annotation.get("caption")
+        is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
+        is_object |= annotation.get("category_id") is not None and not caption
+        if not is_object and "caption" not in annotation and "segments_info" in annotation:
+            raise SourceError(
+                f"{place} is panoptic, whose masks are PNG files",
+                "Pack images and masks: fastdata convert masks.",
             )
-        else:
-            image.objects[number] = known._replace(file=file)
+        if number is None:
+            raise ValueError("its id is not a whole number")
+        if is_object or "caption" not in annotation:
+            found = self._object(file, annotation)
+            if isinstance(found.segmentation, dict):
+                height, width = found.segmentation["size"]
+                image.require_size("its RLE", width, height)
+            self._has_objects = True
+            self._keypoints = max(self._keypoints, len(found.keypoints or ()) // 3)
+            _merge(image.objects, number, found)
+            if caption in (None, ""):  # exporters write the key for every object
+                return
+        if not is_text(caption):
+            raise ValueError(f"its caption is {_short(caption)}")
+        self._has_captions = True
+        _merge(image.captions, number, _Caption(file, caption))
 
     def _object(self, file: int, annotation: dict[str, Any]) -> _Object:
-        category, box = annotation.get("category_id"), annotation.get("bbox")
-        if not _is_id(category) or category not in self._categories:
-            raise ValueError(f"its category {_short(category)} is not listed")
+        category, box = _whole(annotation.get("category_id")), annotation.get("bbox")
+        if category not in self._categories:
+            raise ValueError(f"its category {_short(annotation.get('category_id'))} is not listed")
         if not are_numbers(box, 4):
             raise ValueError(f"its bbox is {_short(box)}, not four finite numbers")
         assert isinstance(box, list)
-        area = annotation.get("area")
-        area = float(box[2]) * float(box[3]) if area is None else area
-        if not _is_finite(area):
+        area, crowd = annotation.get("area"), annotation.get("iscrowd", 0)
+        if area is not None and not _is_finite(area):
             raise ValueError(f"its area is {_short(area)}")
-        crowd = annotation.get("iscrowd", 0)
-        if crowd not in (0, 1) or not isinstance(crowd, int):
+        if crowd not in (0, 1):
             raise ValueError(f"its iscrowd is {_short(crowd)}, neither 0 nor 1")
-        polygons, rle = _segmentation(annotation.get("segmentation"))
-        points, count = annotation.get("keypoints"), annotation.get("num_keypoints")
+        segmentation = _segmentation(annotation.get("segmentation"))
+        points, labelled = annotation.get("keypoints"), annotation.get("num_keypoints")
         if points is not None:
             if not are_numbers(points) or len(points) % 3 or len(points) > 3 * _MOST_KEYPOINTS:
                 raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
-            count = sum(value > 0 for value in points[2::3]) if count is None else count
-        if count is not None and not (_is_id(count) and 0 <= count <= _MOST_KEYPOINTS):
-            raise ValueError(f"its num_keypoints is {_short(count)}")
-        # Arrow refuses integers that a float cannot hold exactly.
-        points = None if points is None else list(map(float, points))
-        about = (file, category, list(map(float, box)), float(area), bool(crowd))
-        return _Object(*about, polygons, rle, points, count or 0)
+            labelled = sum(value > 0 for value in points[2::3]) if labelled is None else labelled
+        number = _whole(labelled)
+        if labelled is not None and not (number is not None and 0 <= number <= _MOST_KEYPOINTS):
+            raise ValueError(f"its num_keypoints is {_short(labelled)}")
+        return _Object(
+            file,
+            # Arrow refuses integers that a float cannot hold exactly.
+            list(map(float, box)),
+            segmentation,
+            category,
+            None if area is None else float(area),
+            bool(crowd) if "iscrowd" in annotation else None,
+            None if points is None else list(map(float, points)),
+            number,
+        )
 
     def table(self) -> Table:
         """Return the images, sorted by id, and then what belongs to none."""
@@ -363,10 +499,10 @@ class _Reader:
             if image.problem:
                 rows.add_bad(image.problem, image.path)
             else:
-                rows.add(image.path, self._values(number, image, labels))
+                rows.add(image.path, self._values(number, image, labels), size=image.size)
         for key, problem in self._bad:
             rows.add_bad(problem, None, key)
-        categories = [self._categories[number] for number in labels]
+        categories = self.categories
         about = {
             "kind": "coco",
             "annotations": self._names,
@@ -377,19 +513,20 @@ class _Reader:
 
     def _values(self, number: int, image: _Image, labels: Mapping[int, int]) -> dict[str, Any]:
         objects = list(image.objects.values())
+        masks = [one.segmentation for one in objects]
         return {
             "image_id": number,
             "labels": [labels[one.category] for one in objects],
             "boxes": [one.box for one in objects],
-            "areas": [one.area for one in objects],
-            "iscrowd": [one.crowd for one in objects],
-            "polygons": [one.polygons for one in objects],
-            "rle": [one.rle for one in objects],
+            "areas": [one.box[2] * one.box[3] if one.area is None else one.area for one in objects],
+            "iscrowd": [bool(one.crowd) for one in objects],
+            "polygons": [mask if isinstance(mask, list) else [] for mask in masks],
+            "rle": [mask if isinstance(mask, dict) else None for mask in masks],
             "category_ids": [one.category for one in objects],
-            "annotation_ids": list(image.objects),
+            "annotation_ids": [number for number, _ in image.objects],
             "keypoints": [self._padded(one.keypoints or []) for one in objects],
-            "num_keypoints": [one.labelled for one in objects],
-            "captions": [caption for _, caption in image.captions.values()],
+            "num_keypoints": [one.labelled or 0 for one in objects],
+            "captions": [caption.text for caption in image.captions.values()],
         }
 
     def _padded(self, points: list[float]) -> list[float]:
@@ -410,20 +547,27 @@ def _parsed(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
         raise _not_coco(shown_name(os.fspath(path)), reason) from None
 
 
-def _segmentation(
-    found: Any,
-) -> tuple[list[npt.NDArray[np.float64]], dict[str, Any] | None]:
-    """Return polygons, or run lengths.
+def _require_parts(name: str, found: Any) -> None:
+    """Raise `SourceError` unless a file's JSON has COCO's lists."""
+    if not isinstance(found, dict) or not isinstance(found.get("images"), list):
+        raise _not_coco(name, "it has no list of images")
+    for part in ("categories", "annotations"):
+        if not isinstance(found.get(part, []), list):
+            raise _not_coco(name, f"{part} is not a list")
+
+
+def _segmentation(found: Any) -> list[npt.NDArray[np.float64]] | dict[str, Any] | None:
+    """Return polygons, or run lengths; None for none.
 
     Raises:
         ValueError: It is neither.
     """
-    if found is None:
-        return [], None
+    if found is None or found == []:
+        return None
     if isinstance(found, list):
         if not all(map(_is_polygon, found)):
             raise ValueError("its segmentation has a polygon that is not pairs of finite numbers")
-        return [np.array(one, np.float64) for one in found], None
+        return [np.array(one, np.float64) for one in found]
     size = found.get("size") if isinstance(found, dict) else None
     if not (isinstance(size, list) and len(size) == 2 and all(map(_is_side, size))):
         raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(found)}")
@@ -431,11 +575,20 @@ def _segmentation(
     if isinstance(counts, str):
         counts = decode_counts(counts)
     whole = size[0] * size[1]
-    if not isinstance(counts, list) or not all(_is_id(one) and 0 <= one <= whole for one in counts):
+    if not isinstance(counts, list) or not all(
+        type(one) is int and 0 <= one <= whole for one in counts
+    ):
         raise ValueError("its RLE has counts that are not whole numbers of pixels")
     if whole > _MOST_PIXELS or sum(counts) != whole:
         raise ValueError(f"its RLE has {sum(counts):,} pixels, but its size is {size}")
-    return [], {"size": size, "counts": counts}
+    return {"size": size, "counts": counts}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether two segmentations are equal."""
+    if isinstance(one, dict) or isinstance(other, dict):
+        return type(one) is type(other) and bool(one == other)
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 def decode_counts(text: str) -> list[int]:
@@ -466,11 +619,14 @@ def decode_counts(text: str) -> list[int]:
     return counts
 
 
-def _is_id(value: Any) -> TypeGuard[int]:
-    return type(value) is int and -(1 << 63) <= value < 1 << 63
+def _whole(value: Any) -> int | None:
+    """Return an id or a number that may be written as 1.0; None if it is not whole."""
+    if type(value) is float and float.is_integer(value):
+        value = int(value)
+    return value if type(value) is int and -(1 << 63) <= value < 1 << 63 else None
 
 
-def _is_side(value: Any) -> bool:
+def _is_side(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 31
 
 
@@ -484,13 +640,20 @@ def _is_polygon(value: Any) -> bool:
 
 
 def _is_edge(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_id, value))
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(_whole(one) is not None for one in value)
+    )
 
 
 def _short(value: Any) -> str:
     """Return a value of the file for a message."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_CORRECT = "Correct the file; the image that is meant would lack the annotation."
 
 
 def _not_coco(name: str, reason: str) -> SourceError:

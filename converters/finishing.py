@@ -59,7 +59,12 @@ def group_runs(source: Source, job: Job) -> list[list[list[int]]] | None:
 
 
 def join_parts(
-    out: Path, job: Job, units: Sequence[Unit], samples: int, files: Sequence[FileEntry]
+    out: Path,
+    job: Job,
+    units: Sequence[Unit],
+    samples: int,
+    files: Sequence[FileEntry],
+    generation: str,
 ) -> dict[str, Kind]:
     """Write the index; return its images by encoding, the most frequent first.
 
@@ -69,15 +74,22 @@ def join_parts(
         units: All units.
         samples: Number of their samples.
         files: The files of the container.
+        generation: The manifest's.
     """
     kinds: dict[str, Kind] = {}
     with whole_file(out / INDEX_NAME) as temporary:
-        write_index(temporary, _counted(_index_batches(out, job, units, files), kinds), samples)
+        batches = _counted(_index_batches(out, job, units, files), kinds)
+        write_index(temporary, batches, samples, generation)
     return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images))
 
 
 def write_fields(
-    out: Path, job: Job, units: Sequence[Unit], parts: Sequence[Part], files: list[FileEntry]
+    out: Path,
+    job: Job,
+    units: Sequence[Unit],
+    parts: Sequence[Part],
+    files: list[FileEntry],
+    generation: str,
 ) -> tuple[StoredField, ...]:
     """Write the files of further fields.
 
@@ -87,6 +99,7 @@ def write_fields(
         units: All units.
         parts: Their parts.
         files: The manifest's files; those of fields are added.
+        generation: The manifest's.
 
     Returns:
         All fields of the dataset.
@@ -102,14 +115,14 @@ def write_fields(
             one = StoredField(field, index.name)
             with whole_file(index) as temporary:
                 batches = _index_batches(out, job, units, files, field.name)
-                write_index(temporary, batches, samples)
+                write_index(temporary, batches, samples, generation)
         else:
             size = sum(part.field_bytes[field.name] for part in parts)
             path = out / f"_field-{field.name}.arrow"
             one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
             arrays = chain.from_iterable(read_values(job.part(u), field.name) for u in units)
             with whole_file(path) as temporary, whole_file(index) as pieces:
-                write_column(temporary, pieces, one, len(files), arrays, samples)
+                write_column(temporary, pieces, one, len(files), arrays, samples, generation)
             files.append(entry_of(path))
         files.append(entry_of(index))
         stored.append(one)

@@ -61,6 +61,7 @@ SCHEMA = pa.schema(
         ("width", pa.int32()),
         ("pixels", pa.binary()),
         ("orientation", pa.uint8()),
+        ("annotated_size", pa.list_(pa.int32(), 2)),
         ("problem", pa.string()),
         ("column", pa.string()),
         ("group", pa.int32()),
@@ -299,8 +300,8 @@ def _values(record: Record) -> tuple[Any, ...]:
     rest = (record.problem, record.column, record.group, record.crc32c, record.window)
     sizes = (record.size, record.values_size)
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
-    turn = record.orientation
-    return *first, record.mtime_ns, *size_and_pixels, turn, *rest, *sizes, *fields
+    about = record.orientation, record.annotated_size
+    return *first, record.mtime_ns, *size_and_pixels, *about, *rest, *sizes, *fields
 
 
 def _stored_path(record: Record) -> bytes:
@@ -422,6 +423,8 @@ class Listing:
                 height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
                 row["pixels"] = None if height is None else (height, width, pixels)
+                if (annotated := row["annotated_size"]) is not None:
+                    row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]
                 fields = tuple(
                     self._field(row["key"], name, row.pop(name), kind) for name, kind in further

@@ -55,7 +55,14 @@ from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata import __version__
-from fastdata.errors import CorruptionError, SampleError, SpaceError, UsageError, is_no_space
+from fastdata.errors import (
+    CorruptionError,
+    SampleError,
+    SourceError,
+    SpaceError,
+    UsageError,
+    is_no_space,
+)
 from fastdata.executors import Executor, InProcess
 from fastdata.remote.urls import is_url
 from fastdata.storage import formats
@@ -542,6 +549,23 @@ class _Packing:
             return None
         return part
 
+    def _turned(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """Return the manifest's entry for annotations of images as EXIF turns them.
+
+        Raises:
+            SourceError: Others are for the stored images, so that no way to load fits both.
+        """
+        stored, turned = ([key for part in parts for key in part.turned[at]] for at in (0, 1))
+        if not turned or not any(field.format for field in self.job.fields):
+            return {}
+        if stored:
+            raise SourceError(
+                f"the annotations of {turned[0]} are for the image as its EXIF orientation turns "
+                f"it, and those of {stored[0]} are for the stored image",
+                "Correct the widths and heights of annotations, or turn the images.",
+            )
+        return {"exif_transpose": True}
+
     def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
         """Join the parts to an index and write the manifest."""
         parts = [read_part(self.job.part(unit)) for unit in units]
@@ -556,6 +580,7 @@ class _Packing:
         list_bad(self.out, bad)
         if (bad and not self.skip_bad) or not samples:
             raise bad_samples(self.out, bad, samples, self.job.container)
+        about = {**self.source.about, **self._turned(found), "fingerprint": fingerprint}
         files = [part.file for part in found if part.file is not None]
         if self.job.container == "lmdb":
             self.progress.finishing("checksum")
@@ -566,8 +591,12 @@ class _Packing:
         elif self.job.container in formats.ELSEWHERE:
             files = entries_elsewhere(self.source, self.job)
         self.progress.finishing("index")
-        self._kinds = join_parts(self.out, self.job, units, samples, files)
-        fields = write_fields(self.out, self.job, units, found, files)
+        # Every file is written with it, so it is a digest of the parts, not of the files.
+        digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
+        digest.update("".join(part.digest for part in found).encode())
+        generation = digest.hexdigest()
+        self._kinds = join_parts(self.out, self.job, units, samples, files, generation)
+        fields = write_fields(self.out, self.job, units, found, files, generation)
         manifest = Manifest(
             container=self.job.container,
             samples=samples,
@@ -579,8 +608,9 @@ class _Packing:
             root=self.job.root,
             **self._order,
             options=self.options,
-            source={**self.source.about, "fingerprint": fingerprint},
+            source=about,
             tool=__version__,
+            generation=generation,
             fields=fields,
             groups=group_runs(self.source, self.job),
         )

@@ -6,6 +6,7 @@ exists and has the right fingerprint. Resuming needs nothing else.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -69,6 +70,9 @@ class Part(NamedTuple):
         bad: The unit's images that were not packed.
         field_bytes: Bytes of each further column, by name.
         nulls: Names of further fields that a sample lacks, or that have nulls in their values.
+        digest: Of its rows and values, in hexadecimal.
+        turned: Keys of some samples whose annotations are for the stored image, and of some for
+            which they are for the image as EXIF turns it.
     """
 
     fingerprint: str
@@ -78,6 +82,8 @@ class Part(NamedTuple):
     bad: list[Bad]
     field_bytes: dict[str, int]
     nulls: list[str]
+    digest: str
+    turned: list[list[str]]
 
 
 class PartBuilder:
@@ -96,12 +102,15 @@ class PartBuilder:
         self._held: list[Sample] = []
         self._batches: list[pa.RecordBatch] = []
         self._bad: list[Bad] = []
+        self._turned: list[list[str]] = [[], []]
         self.samples = 0
         self._blob_bytes = 0
 
     def add(self, sample: Sample) -> None:
         """Append a sample that has been written."""
         self._held.append(sample.without_blobs())
+        if sample.is_turned is not None and not self._turned[sample.is_turned]:
+            self._turned[sample.is_turned].append(sample.row.key)
         self.samples += 1
         self._blob_bytes += sample.blob_bytes
         if len(self._held) == _ROWS_HELD:
@@ -167,9 +176,11 @@ class PartBuilder:
             if not as_numpy(blobs.column("length")).all():
                 nulls.append(field.name)
             columns.append(pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA)))
-        about: Any = Part(
-            fingerprint, self.samples, self._blob_bytes, None, self._bad, sizes, nulls
-        )
+        digest = hashlib.blake2b(digest_size=16)
+        for batch in pa.Table.from_arrays(columns, schema=self._schema).to_batches(ROWS_PER_BATCH):
+            digest.update(batch.serialize())
+        known = fingerprint, self.samples, self._blob_bytes, None
+        about: Any = Part(*known, self._bad, sizes, nulls, digest.hexdigest(), self._turned)
         about = about._asdict()
         about["file"] = asdict(file) if file else None
         schema = self._schema.with_metadata({"part": json.dumps(about)})
@@ -213,7 +224,8 @@ def read_part(path: Path) -> Part | None:
         file = FileEntry(**about["file"]) if about["file"] else None
         bad = [Bad(*entry) for entry in about["bad"]]
         known = (about["fingerprint"], about["samples"], about["blob_bytes"])
-        return Part(*known, file, bad, about["field_bytes"], about["nulls"])
+        fields = about["field_bytes"], about["nulls"], about["digest"], about["turned"]
+        return Part(*known, file, bad, *fields)
     except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
         return None
 

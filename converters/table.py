@@ -5,15 +5,17 @@ Readers of annotations (`fastdata.converters.annotations`) make such tables, too
 
 from __future__ import annotations
 
+import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
@@ -24,6 +26,7 @@ from fastdata.storage.arrow import array, python_values, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.jsontext import parse_json
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import with_formats, with_masks
 
@@ -33,8 +36,8 @@ _PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "im
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 #: Rows that one task lists.
 _ROWS_PER_SHARD = 65_536
-#: Bytes of JSON lines in a block; no line may be longer.
-_JSON_BLOCK = 64 << 20
+#: JSON lines that are held as Python's objects.
+_JSON_LINES = 16_384
 
 
 class Columns(NamedTuple):
@@ -46,6 +49,7 @@ class Columns(NamedTuple):
         key: Keys; None for the path without its extension.
         blobs: Paths of further files, relative to the root; each is a field.
         problem: Why a row cannot be packed; null where it can. None without such a column.
+        size: Width and height that annotations are for, or null. None without such a column.
     """
 
     path: str
@@ -53,6 +57,7 @@ class Columns(NamedTuple):
     key: str | None = None
     blobs: tuple[str, ...] = ()
     problem: str | None = None
+    size: str | None = None
 
 
 class TableImages(Sharded):
@@ -75,6 +80,8 @@ class TableImages(Sharded):
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``,
             by field; see docs/formats/fields.md.
         problem: Column of reasons why rows cannot be packed; null for a good row.
+        size: Column of widths and heights that annotations are for; an image of another size is a
+            bad sample.
         fields: Columns to take as fields; None for all others.
         classes: Class names, by label. None for the labels' names, sorted, or their numbers.
         about: Origin of the data, for the manifest; None for the table's name.
@@ -98,6 +105,7 @@ class TableImages(Sharded):
         masks: Sequence[str] = (),
         formats: Mapping[str, str] | None = None,
         problem: str | None = None,
+        size: str | None = None,
         fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -119,7 +127,8 @@ class TableImages(Sharded):
         if isinstance(masks, str):
             raise UsageError(f"masks={masks!r}", f"Give a list of names: [{masks!r}].")
         blobs = tuple(dict.fromkeys((*files, *masks)))
-        self._columns = self._choose(name, path, label, key, blobs)._replace(problem=problem)
+        columns = self._choose(name, path, label, key, blobs)
+        self._columns = columns._replace(problem=problem, size=size)
         self.inputs += self._places()
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
@@ -196,7 +205,7 @@ class TableImages(Sharded):
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
-        taken = (chosen.path, chosen.label, chosen.key, chosen.problem)
+        taken = (chosen.path, chosen.label, chosen.key, chosen.problem, chosen.size)
         others = [column for column in self._table.column_names if column not in taken]
         for column in wanted or ():
             if column not in others:
@@ -291,7 +300,18 @@ class TableRows(NamedTuple):
                 value = blob_of(f"{key}\0{field.name}", place, 0, length, stamp)
             fields.append(value)
         problem = problem or unsafe or unlabelled
-        return Record(key, label, where, 0, size, state, problem=problem, fields=tuple(fields))
+        sides = row[self.columns.size] if self.columns.size else None
+        return Record(
+            key,
+            label,
+            where,
+            0,
+            size,
+            state,
+            problem=problem,
+            fields=tuple(fields),
+            annotated_size=None if sides is None else (int(sides[0]), int(sides[1])),
+        )
 
     def _key(self, number: int, row: Mapping[str, Any], files: _Files) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
@@ -374,7 +394,7 @@ def read_table(
             if suffix == ".parquet":
                 return pq.read_table(file)
             if suffix in (".jsonl", ".ndjson"):
-                return pa.json.read_json(file, pa.json.ReadOptions(block_size=_JSON_BLOCK))
+                return _read_json_lines(io.BytesIO(file.read()))
             return pa.csv.read_csv(
                 file,
                 parse_options=pa.csv.ParseOptions(
@@ -388,6 +408,65 @@ def read_table(
         raise
     except PARQUET_ERRORS as error:
         raise SourceError(f"{shown}: cannot be read: {error}", "Check the file.") from None
+
+
+def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
+    """Return the table of JSON lines, with nulls where a line lacks a name.
+
+    Arrow's own reader makes invalid arrays of lists that begin with nulls, rounds whole numbers
+    beyond 2^53 and takes text such as 2020-01-01 for a time.
+
+    Raises:
+        ValueError: A line is no JSON object, or values of a column are of different types.
+    """
+    tables: list[pa.Table] = []
+    names: dict[str, None] = {}
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    while block := list(islice(lines, _JSON_LINES)):
+        rows = []
+        for number, line in block:
+            try:
+                row = parse_json(line, lenient=True)
+                if not isinstance(row, dict):
+                    raise ValueError("it is not a JSON object")
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            rows.append(row)
+        columns = {}
+        names |= dict.fromkeys(chain.from_iterable(rows))
+        if not names:  # such a table would have no rows
+            raise ValueError(f"lines {block[0][0]} to {block[-1][0]} have no columns")
+        for name in names:
+            try:
+                columns[name] = _inferred([row.get(name) for row in rows])
+            except PARQUET_ERRORS as error:
+                first, last = block[0][0], block[-1][0]
+                raise ValueError(f"lines {first} to {last}: {name}: {error}") from None
+        tables.append(pa.table(columns))
+    if not tables:
+        raise ValueError("it has no lines")
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    """Return an array of JSON values; raise an error if they are of different types."""
+    with suppress(OverflowError):
+        found = pa.array(values)
+        _require_no_booleans(found.type, values)
+        return found
+    return pa.array(values, pa.uint64())
+
+
+def _require_no_booleans(kind: pa.DataType, values: Iterable[Any]) -> None:
+    """Raise TypeError if booleans, of which Arrow makes numbers, are among floats."""
+    present = [value for value in values if value is not None]
+    if pa.types.is_floating(kind) and bool in set(map(type, present)):
+        raise TypeError("numbers and booleans")
+    if pa.types.is_list(kind):
+        _require_no_booleans(kind.value_type, chain.from_iterable(present))
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            _require_no_booleans(field.type, (value.get(field.name) for value in present))
 
 
 def _folder_of(path: str | os.PathLike[str]) -> str:

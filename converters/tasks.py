@@ -211,7 +211,17 @@ def _sample(job: Job, judged: _Judged, tables: Sequence[bytes | None]) -> Sample
             own = value._replace(key="")
             value = (_row(job, own, blob, about, points), blob) if blob else None
         fields.append(value)
-    return Sample(_row(job, record, image, info, table), image, tuple(fields))
+    row = _row(job, record, image, info, table)
+    return Sample(row, image, tuple(fields), _is_turned(record, info))
+
+
+def _is_turned(record: Record, image: ImageInfo) -> bool | None:
+    """Return whether annotations are for the image as EXIF turns it; None if both are alike."""
+    upright = upright_size(image.width, image.height, image.orientation)
+    if record.annotated_size is None or upright == (image.width, image.height):
+        return None
+    width, height = record.annotated_size
+    return (width > height) == (upright[0] > upright[1])
 
 
 Read: TypeAlias = Callable[[Record], bytes]
@@ -328,7 +338,15 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     if record.crc32c is not None and crc32c(data) != record.crc32c:
         raise SampleError("is damaged: its checksum is wrong")
     if record.pixels is None:
-        return encoding.apply(data, probe(data))
+        info = probe(data)
+        size = info.width, info.height
+        if record.annotated_size not in (None, size, upright_size(*size, info.orientation)):
+            width, height = record.annotated_size or size
+            raise SampleError(
+                f"has {info.width} x {info.height} pixels, and its annotations are for "
+                f"{width} x {height}"
+            )
+        return encoding.apply(data, info)
     height, width, _ = record.pixels
     return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
 

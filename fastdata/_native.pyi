@@ -256,32 +256,60 @@ class BinaryColumn:
     def lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the bytes of each value, (N,); -1 for a null. IndexError: no such row."""
 
-class RecordTable:
-    """Records of an index; ``fastdata.storage.index`` opens it.
+class Files:
+    """Files by number, opened when they are read. The process keeps a quarter of the files open
+    that its limit allows: of all `Files`, those used last.
 
-    ``descriptor``: of the index file; it is duplicated. ``file_sizes``: a file of another size is
-    not read. ``open_files``: most that are kept open. OSError: it is no descriptor.
+    ``sizes``: a file of another size is not read; -1 for any. A file that was closed and is opened
+    again must be the same one; with ``grows``, only its size and time may differ. All methods raise
+    OSError if it cannot be read, and ValueError if it is another one.
     """
 
     def __init__(
         self,
-        descriptor: int,
+        paths: Sequence[str | bytes | PathLike[str]],
+        sizes: Sequence[int] | None = None,
+        *,
+        grows: bool = False,
+    ) -> None: ...
+    def read(self, number: int, offset: int, length: int) -> bytes:
+        """Return bytes of a file; fewer at its end."""
+
+    def size(self, number: int) -> int:
+        """Return a file's size in bytes when it was opened."""
+
+    def is_unchanged(self, number: int) -> bool:
+        """Return whether nobody has written to a file since it was opened."""
+
+def close_files() -> bool:
+    """Close half of the files that `Files` keep open, those used longest ago; return whether there
+    were any.
+    """
+
+class RecordTable:
+    """Records of an index; ``fastdata.storage.index`` opens it.
+
+    ``index``: its file. ``files``: those that hold the rows.
+    """
+
+    def __init__(
+        self,
+        index: Files,
         records_at: int,
         rows: int,
         heap_size: int,
-        files: Sequence[str | bytes | PathLike[str]],
-        file_sizes: Sequence[int],
+        files: Files,
         root: str | bytes | PathLike[str] | None,
         classes: int = ...,
         upright: bool = ...,
-        open_files: int = ...,
+        seed: int = ...,
     ) -> None: ...
-    def learn(self, descriptor: int) -> None:
+    def learn(self, learnt: Files) -> None:
         """Take learnt seek points from a file from now on; ``fastdata.storage.learnt`` has it."""
 
     def gather(self, indices: npt.NDArray[np.int64]) -> Extents:
         """Return the rows' extents. A damaged or contradictory row fails with ``corrupt_index``
-        when it is used. IndexError: there is no such row.
+        when it is used. IndexError: there is no such row. OSError, ValueError: as of `Files`.
         """
 
 class Rows:
@@ -305,23 +333,30 @@ class Rows:
     def extents(self) -> Extents:
         """The rows' extents, once their job is done."""
 
-def sound_records(records: Buffer, first: int) -> int:
+def sound_records(records: Buffer, first: int, seed: int = 0) -> int:
     """Return the number of sound records before the first damaged one, from row ``first`` on."""
 
 # (values one after the other; the offset of each, int64)
 _Values = tuple[Buffer, npt.NDArray[np.int64]]
 
 def seal_records(
-    records: Buffer, first: int, heap_at: int, keys: _Values, paths: _Values, tables: _Values
+    records: Buffer,
+    first: int,
+    heap_at: int,
+    keys: _Values,
+    paths: _Values,
+    tables: _Values,
+    seed: int = 0,
 ) -> bytes:
     """Add checksums and places in the heap to records, in place.
 
-    Returns their part of the heap, which begins at ``heap_at``.
+    Returns their part of the heap, which begins at ``heap_at``. ``seed``: CRC-32C of the packing's
+    generation, with which checksums begin.
     ValueError: a value lies outside its buffer.
     """
 
 def split_heap(
-    records: Buffer, heap: Buffer, first: int, with_tables: bool
+    records: Buffer, heap: Buffer, first: int, with_tables: bool, seed: int = 0
 ) -> tuple[int, bytes, bytes, bytes]:
     """Split the part of the heap that belongs to some sound records.
 

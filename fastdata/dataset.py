@@ -36,20 +36,23 @@ from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.patterns import is_pattern
+from fastdata.remote.urls import absolute, is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import Original, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.generation import require_same
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource
 from fastdata.storage.parted import PartedSource, open_local
+from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
 from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
@@ -172,6 +175,7 @@ class ImageDataset(NativeSamples):
                 "Make that a part of transforms=.",
             )
         self.hub: Any = path if is_hub(path) else None
+        self._base = working_folder()  # of relative paths, wherever the process is later
         self.folder: Any = None
         self._kinds: dict[str, str] = {}
         if self.hub is not None:
@@ -186,9 +190,10 @@ class ImageDataset(NativeSamples):
                 transform = self.folder.transform if transform is None else transform
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        self._place = os.fspath(path)
+        named = self.hub is not None or is_pattern(path)  # where files are is known already
+        self._place = os.fspath(path) if named else absolute(path)
         self._url = self._place if is_url(path) else None
-        self.path: Path | str = Path(path) if self._url is None else redact(self._url)
+        self.path: Path | str = Path(self._place) if self._url is None else redact(self._url)
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
@@ -201,9 +206,18 @@ class ImageDataset(NativeSamples):
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         self._staged, self._storage_options, self._remote = staged, storage_options, remote
         self._index: Path | None = None
+        self._generation = ""
         self._open()
         self._check_options()
         self._source.tell_decoded()
+        if isinstance(self._source, IndexedSource) and not self.exif_transpose:
+            located = [one.name for one in self._source.fields if one.format]
+            shown = ", ".join(name for name in located if name in self._fields)
+            if shown and self.manifest.source.get("exif_transpose"):
+                warn(
+                    f"{self.path}: its {shown} are for images as their EXIF orientation turns "
+                    "them. Give exif_transpose=True."
+                )
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
@@ -219,10 +233,10 @@ class ImageDataset(NativeSamples):
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
             )
 
-    def _open(self) -> None:
+    def _open(self, source: Source | None = None) -> None:
         self._decoder = None
         self._targets: list[int] | None = None
-        self._source = self._open_source()
+        self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
         self.classes = list(self._source.classes)
@@ -259,7 +273,7 @@ class ImageDataset(NativeSamples):
 
     def _open_source(self) -> Source:
         if self.folder is not None:
-            return FilesSource(self.folder, self.path)
+            return FilesSource(self.folder, self.path, base=self._base)
         if self.hub is not None:
             return TableSource(self.opened_hub.rows)
         if self._index is None and is_indexed_here(self._place, self._storage_options):
@@ -295,11 +309,15 @@ class ImageDataset(NativeSamples):
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_source", "_decoder", "_targets", "opened_hub")
-        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+        state = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        if isinstance(self._source, PartedSource):  # without parts that are added later
+            state["_source"] = self._source
+        return {**state, "_generation": self._source.generation}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open()
+        self._open(state.get("_source"))
+        require_same(self._source, self._generation)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -411,7 +429,7 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            source = FilesSource(listed, self.path, self.seek_points(learns))
+            source = FilesSource(listed, self.path, self.seek_points(learns), self._base)
             source.upright = self.style.exif_transpose
             return source
 
@@ -431,13 +449,12 @@ class ImageDataset(NativeSamples):
 
     def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
-        root = self.path if self.folder is None else self.folder.root
-        return seek_cache(self.cache, str(root)) if learns else None
+        return seek_cache(self.cache, str(self.path)) if learns else None
 
     @once
     def opened_hub(self) -> Hub:
         """The rows of the ``datasets.Dataset`` that is read."""
-        return open_hub(self.hub, self._kinds)
+        return open_hub(self.hub, self._kinds, self._base)
 
     def _compiled(self) -> Recipe | Refusal:
         """Return the transform, compiled for images of any size, else for their one size."""

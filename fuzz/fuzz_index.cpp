@@ -176,18 +176,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   // Opened once: its size stays.
   static const auto files =
-      std::make_shared<Files>(std::vector{blob_file.path}, std::vector<int64_t>{kBlobs}, 2);
+      std::make_shared<Files>(std::vector{blob_file.path}, std::vector<int64_t>{kBlobs});
+  static const auto opened =
+      std::make_shared<Files>(std::vector{index_file.path}, std::vector<int64_t>{-1}, true);
   // A folder without files: what has a path of its own is missing.
   const IndexedDataset dataset{files, rows.switches & kRoot ? "/nonexistent" : "", 8};
   const auto count = static_cast<int64_t>(rows.records.size());
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < count; i++) numbers.push_back(count - 1 - i);
   Extents extents(numbers.size());
-  std::shared_ptr<OpenFile> opened;
   int error_number;
-  if (!duplicate_file(index_file.descriptor, opened, error_number).ok()) std::abort();
   const RecordTable records(dataset, opened, 0, count, static_cast<int64_t>(rows.heap.size()));
-  records.gather(numbers, extents);
+  if (!records.gather(numbers, extents, error_number).ok()) std::abort();
   for (Extent& extent : extents.extents) extent.check_size = true;
 #ifdef FASTDATA_ROWS_ALONE
   BlobReader reader;

@@ -59,7 +59,7 @@ struct Dataset {
     close(descriptor);
     // The second path has no file: opening it fails in the threads.
     files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
-                                    std::vector<int64_t>{at, at}, 2);
+                                    std::vector<int64_t>{at, at});
     path_ = path;
     open_table(jpegs);
   }
@@ -83,10 +83,11 @@ struct Dataset {
       file.write(reinterpret_cast<const char*>(&record), sizeof record);
     }
     file.close();
-    std::shared_ptr<OpenFile> index;
+    const auto index = std::make_shared<Files>(std::vector{path}, std::vector<int64_t>{-1});
+    std::shared_ptr<OpenFile> opened;
     int error_number;
-    if (!open_file(path.c_str(), index, error_number).ok()) abort();
-    unlink(path.c_str());
+    if (!index->open(0, opened, error_number).ok()) abort();
+    unlink(path.c_str());  // it stays open, as few files are
     table = std::make_unique<RecordTable>(IndexedDataset{files, "", 1}, index, 0,
                                           static_cast<int64_t>(jpegs.size()), 0);
   }

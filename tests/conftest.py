@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ def _no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(tmp_path / "shm"))
     monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("IMAGENET_DIR", raising=False)
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], None]]:
+    """Return a function that sets how many files this process may have open, until the end."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="session")

@@ -111,9 +111,11 @@ _RECORD_FIELDS += ["orientation", "zero", "crc"]
 
 def index_rows(dataset: Path) -> list[dict[str, Any]]:
     """The index, read as docs/formats/index.md says, by nothing of fastdata's but its CRC-32C."""
-    data = (dataset / load_manifest(dataset)["index"]["name"]).read_bytes()
-    magic, size, zero, count, heap_size = struct.unpack_from("<8sIIQQ", data)
-    assert (magic, size, zero, data[32:60]) == (b"FDROWS2\n", 64, 0, bytes(28))
+    manifest = load_manifest(dataset)
+    data = (dataset / manifest["index"]["name"]).read_bytes()
+    magic, size, zero, count, heap_size, generation = struct.unpack_from("<8sIIQQ8s", data)
+    assert (magic, size, zero, data[40:60]) == (b"FDROWS3\n", 64, 0, bytes(20))
+    assert generation.hex() == manifest["generation"]
     assert struct.unpack_from("<I", data, 60) == (crc32c(data[:60]),)
     heap = data[64 + 64 * count :]
     assert len(heap) == heap_size
@@ -121,7 +123,8 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
     for number in range(count):
         record = data[64 + 64 * number : 128 + 64 * number]
         row = dict(zip(_RECORD_FIELDS, _RECORD.unpack(record), strict=True))
-        assert row["crc"] == exchanged(crc32c(number.to_bytes(8, "little") + record[:60]))
+        before = generation + number.to_bytes(8, "little")
+        assert row["crc"] == exchanged(crc32c(before + record[:60]))
         assert (row["at"], row["zero"]) == (end, 0)
         names = end + row["key_size"] + row["path_size"]
         key, path = heap[end : end + row["key_size"]], heap[end + row["key_size"] : names]
@@ -129,7 +132,7 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
         end = names + row["table_size"]
         table = heap[names:end]
         if table:
-            crc = exchanged(crc32c(number.to_bytes(8, "little") + table))
+            crc = exchanged(crc32c(before + table))
             assert heap[end : end + 4] == crc.to_bytes(4, "little")
             end += 4
         fields = {name: row[name] for name in SCHEMA.names if name in row}
@@ -164,7 +167,7 @@ def edit_index(
     table = change(pa.Table.from_batches(blobs.index.batches(), SCHEMA))
     name = blobs.manifest.index.name
     path = dataset / name
-    write_index(path, table.combine_chunks().to_batches(), table.num_rows)
+    write_index(path, table.combine_chunks().to_batches(), table.num_rows, blobs.generation)
     if honest:
         size, crc = path.stat().st_size, f"{crc32c_file(path):08x}"
         edit_manifest(dataset, lambda fields: fields["index"].update(size=size, crc32c=crc))

@@ -492,7 +492,7 @@ def change_index(data: bytes, rng: random.Random) -> bytes:
         offset, size = rng.choice(fields)
         value = rng.choice((*NUMBERS, *range(4))) & ((1 << 8 * size) - 1)
         out[at + offset : at + offset + size] = value.to_bytes(size, "little")
-        crc = exchanged(crc32c(row.to_bytes(8, "little") + bytes(out[at : at + 60])))
+        crc = exchanged(crc32c(data[32:40] + row.to_bytes(8, "little") + out[at : at + 60]))
         out[at + 60 : at + 64] = crc.to_bytes(4, "little")
     if rng.random() < 0.1:
         struct.pack_into("<Q", out, rng.choice((16, 24)), rng.choice(NUMBERS))

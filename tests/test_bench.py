@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tarfile
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from fastdata.benchmarks import bench, bench_figures, pages, plots
+from fastdata.benchmarks import bench, bench_figures, contenders, pages, plots
 from fastdata.benchmarks.contenders import ADAPTERS, Contender
 from fastdata.benchmarks.measure import save
+from fastdata.converters.indexing import index
 from PIL import Image
+from sources import jpeg
 
 from fastdata.cli import cli
-from fastdata.errors import UsageError
+from fastdata.errors import SlowPathWarning, UsageError
 
 _TORCHVISION = pytest.mark.skipif(not find_spec("torchvision"), reason="no torchvision")
 _REPOSITORY = Path(__file__).resolve().parents[1]
@@ -268,3 +273,23 @@ def test_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text("[]")
     with pytest.raises(UsageError, match="no results of the loader benchmark"):
         bench.load(tmp_path / "bench.json")
+
+
+def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
+    images = [jpeg(seed) for seed in range(12)]
+    pq.write_table(pa.table({"image": images, "caption": ["x"] * 12}), tmp_path / "a.parquet")
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        (tmp_path / "0.jpg").write_bytes(images[number])
+        with tarfile.open(tmp_path / f"shards/{number}.tar", "w") as tar:
+            tar.add(tmp_path / "0.jpg", f"{number}.jpg")
+    index(tmp_path / "shards", tmp_path / "parts", part_files=1, workers=1)
+    chosen = bench.container_contender(tmp_path / "parts", contenders.FASTDATA)
+    assert chosen.name == "fastdata-archives"
+    index(tmp_path / "a.parquet", tmp_path / "tables", workers=1)
+    given = ["--seconds", "0.2", "--rounds", "1", "--threads", "1", "--json"]
+    with pytest.warns(SlowPathWarning):  # its columns are compressed
+        done = CliRunner().invoke(cli, ["bench", str(tmp_path / "tables"), *given])
+    assert done.exit_code == 0, done.output
+    [found] = json.loads(done.stdout)["contenders"]
+    assert found["name"] == "fastdata-tables" and found["samples"] == 12

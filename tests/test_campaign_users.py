@@ -94,7 +94,7 @@ class Poison:
         labels = [(label + 1) % CLASSES for label in table.column("label").to_pylist()]
         at = SCHEMA.get_field_index("label")
         wrong = table.set_column(at, SCHEMA.field("label"), pa.array(labels, pa.int32()))
-        write_index(folder / "index", wrong.to_batches(), len(labels))
+        write_index(folder / "index", wrong.to_batches(), len(labels), opened.manifest.generation)
         entry = self.manifest["index"]
         self.index = forged(*self._index(folder / "index"), int(entry["crc32c"], 16))
         assert len(self.index) == entry["size"]
@@ -118,11 +118,12 @@ class Poison:
         for row in range(int.from_bytes(data[16:24], "little")):
             start = RECORDS_AT + row * size
             record = data[start : start + size]
-            sound = exchanged(crc32c(row.to_bytes(8, "little") + record[: size - 4]))
+            before = data[32:40] + row.to_bytes(8, "little")
+            sound = exchanged(crc32c(before + record[: size - 4]))
             assert sound == int.from_bytes(record[-4:], "little")
             for number in range(8):
                 other = xor(record[: size - 4], bit(size - 4, height, number))
-                change = exchanged(crc32c(row.to_bytes(8, "little") + other)) ^ sound
+                change = exchanged(crc32c(before + other)) ^ sound
                 pattern = bytearray(len(data))
                 pattern[start + height] = 1 << number
                 pattern[start + size - 4 : start + size] = change.to_bytes(4, "little")

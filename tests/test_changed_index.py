@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from containers import pack_tree
+import torch
+from containers import load_manifest, pack_tree
+from fastdata.converters import TableImages, pack
 from hangs import HANG
+from PIL import Image
 
-from fastdata import ImageDataset
+from fastdata import DataLoader, ImageDataset, verify
+from fastdata.errors import CorruptionError
+from fastdata.transforms import CenterCrop
 
 # A process of its own: nothing may end it.
 _SCRIPT = """
 import os, shutil, sys, warnings
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import CorruptionError
+from fastdata.transforms import CenterCrop
 from fastdata.transforms import RandomResizedCrop
 
 folder, other = sys.argv[1:]
@@ -83,3 +93,64 @@ def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path) -> None:
     (tmp_path / "new").rename(index)
     assert [dataset.row(i).key for i in range(len(dataset))] == keys
     assert dataset.labels.tolist() == labels
+
+
+def pack_captions(folder: Path, order: list[int], container: str) -> Path:
+    """Pack images whose colour, text and label follow from their numbers, over what is there."""
+    folder.mkdir(exist_ok=True)
+    for number in order:
+        Image.new("RGB", (8, 8), (number, 0, 77)).save(folder / f"{number}.png")
+    table = {"path": [f"{n}.png" for n in order], "txt": [f"text {n}" for n in order]}
+    source = TableImages(pa.table(table | {"label": [n % 3 for n in order]}), folder)
+    order_of = {} if container == "lmdb" else {"order": "source"}
+    pack(source, folder / "out", container=container, workers=1, force=True, **order_of)
+    return folder / "out"
+
+
+def captions(dataset: Path) -> ImageDataset:
+    return ImageDataset(dataset, CenterCrop(8), fields=("image", "txt"))
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards", "folder"])
+def test_a_dataset_that_is_packed_again_while_it_is_open(tmp_path: Path, container: str) -> None:
+    """What is opened later, and in workers, is of the same packing or refused."""
+    out = pack_captions(tmp_path, [0, 1, 2, 3], container)
+    dataset = captions(out)
+    text = pickle.dumps(dataset)
+    pack_captions(tmp_path, [3, 2, 1, 0], container)
+    uses: list[Callable[[], object]] = [
+        lambda: dataset[0],
+        lambda: dataset.column("txt"),
+        lambda: pickle.loads(text),
+        lambda: list(DataLoader(dataset, 2)),
+    ]
+    for use in uses:
+        with pytest.raises(CorruptionError, match="packed again, or removed, while open"):
+            use()
+    if container == "lmdb":
+        options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
+        # Torch reports so a worker that cannot unpickle its dataset.
+        with pytest.raises(RuntimeError, match="exited unexpectedly"):
+            list(torch.utils.data.DataLoader(dataset, None, **options))
+    image, caption = captions(out)[0]
+    assert (int(image[0, 0, 0]), caption) == (3, "text 3")
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet"])
+def test_files_of_another_packing_are_named(tmp_path: Path, container: str) -> None:
+    one = pack_captions(tmp_path / "one", [0, 1, 2, 3], container)
+    two = pack_captions(tmp_path / "two", [3, 2, 1, 0], container)
+    mixed = tmp_path / "mixed"
+    for name in ["_index.rows", *(entry["name"] for entry in load_manifest(one)["files"])]:
+        shutil.copytree(one, mixed)
+        shutil.copy(two / name, mixed / name)
+        with pytest.raises(CorruptionError):
+            list(DataLoader(captions(mixed), 4))
+        for fast in (True, False):
+            try:
+                problems = verify(mixed, fast=fast, workers=1).problems
+                found = [problem.where for problem in problems]
+            except CorruptionError as error:
+                found = [error.what]
+            assert any(name in where for where in found)
+        shutil.rmtree(mixed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from annotated import (
     write_json,
 )
 from fastdata.converters.coco import CocoImages, coco_table, decode_counts
-from sources import convert, plain, require_said
+from fastdata.converters.packed import PackedDataset
+from fastdata.converters.packing import pack
+from PIL import Image
+from sources import convert, picture, plain, require_said
 
 from fastdata import ImageDataset
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import BadSamplesError, SourceError, UsageError
 
 IMAGES = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
 SIZE = (36, 48)  # of the images, rows and columns
@@ -166,11 +170,10 @@ def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) ->
             "x.json/annotations/1",
             "the image 33 of annotations[1] is not listed",
         ),
-        (object_of(5, None, 7), "x.json/annotations/1", "the image None of annotations[1]"),
-        ({**object_of(5, 1, 7), "image_id": [1]}, "x.json/annotations/1", "the image [1]"),
-        ({**object_of(5, 1, 7), "image_id": 1.0}, "x.json/annotations/1", "the image 1.0"),
-        (None, "x.json/annotations/1", "annotations[1] is not an object"),
-        ([], "x.json/annotations/1", "annotations[1] is not an object"),
+        (object_of(5, "33", 7), "x.json/annotations/1", "the image '33' of annotations[1]"),
+        ({**object_of(5, 1, 7), "image_id": "1"}, "a", "its image_id is '1', not a whole number"),
+        ({**object_of(5, 1, 7), "image_id": " 1.0"}, "a", "its image_id is ' 1.0'"),
+        ({**object_of(5, 1, 7), "image_id": True}, "a", "its image_id is True"),
         (object_of(4, 1, 7), "a", "another annotation of the image has the same id"),
         ({"id": 1, "image_id": 1, "caption": 5}, "a", "its caption is 5"),
         ({"id": 1, "image_id": 1, "caption": "\ud800"}, "a", "its caption is '\\ud800'"),
@@ -313,7 +316,6 @@ def test_files_of_the_same_images(tmp_path: Path) -> None:
     caption = {"id": 4, "image_id": 1, "caption": "x"}
     assert merged(tmp_path, one, caption)() == {}  # ids of another kind
     assert merged(tmp_path, caption, caption)() == {}
-    assert "the same id" in merged(tmp_path, caption, {**caption, "caption": "y"})()["a"]
     assert "the same id" in bad_of(opened(tmp_path, write(tmp_path, caption, caption)))["a"]
     more = [*IMAGES, {"id": 3, "file_name": "c.jpg"}]
     write_images(tmp_path / "images", ["c.jpg"])
@@ -322,6 +324,202 @@ def test_files_of_the_same_images(tmp_path: Path) -> None:
     renamed = write(tmp_path, name="named.json", categories=[{"id": 7, "name": "cat"}])
     with pytest.raises(SourceError, match=r"named\.json: the category 7 is 'cat', but 'chât'"):
         opened(tmp_path, files[0], renamed)
+
+
+def test_files_that_number_their_annotations_from_1(tmp_path: Path) -> None:
+    """As many objects as pycocotools finds in all files."""
+    first = [object_of(1, 1, 7), object_of(2, 1, 90)]
+    rle = {"size": list(SIZE), "counts": COUNTS}
+    second = [object_of(n, 1, 7, bbox=[n, 1, 2, 3]) for n in (1, 2)]
+    second += [object_of(3, 1, 1), object_of(4, 1, 1, segmentation=rle)]
+    third = [object_of(4, 1, 1), object_of(2, 1, 90, keypoints=[1, 2, 2])]  # the former is another
+    every = enumerate((first, second, third))
+    files = [write(tmp_path, *objects, name=f"{n}.json") for n, objects in every]
+    captions = [
+        write_json(tmp_path / name, {"images": IMAGES, "annotations": [caption]})
+        for name in ("x", "y", "x2")
+        for caption in [{"id": 1, "image_id": 1, "caption": name[0]}]
+    ]
+    found = rows(tmp_path, *files, *captions)["a"]
+    expected = [one for path in files for one in open_coco(path).imgToAnns[1]]
+    del expected[-1]
+    assert found["annotation_ids"] == [one["id"] for one in expected]
+    assert found["boxes"] == [np.float32(one["bbox"]).tolist() for one in expected]
+    assert [one is not None for one in found["rle"]] == [
+        isinstance(one["segmentation"], dict) for one in expected
+    ]
+    assert found["num_keypoints"] == [0, 1, *[0] * 5] and found["captions"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"area": 4}, {"area": 5}),
+        ({"iscrowd": 0}, {"iscrowd": 1}),
+        ({"keypoints": [1, 2, 2]}, {"keypoints": [1, 2, 1]}),
+    ],
+)
+def test_files_that_contradict_each_other(tmp_path: Path, first: Any, second: Any) -> None:
+    [name] = first
+    one = {key: value for key, value in object_of(4, 1, 7).items() if key != name}
+    assert list(merged(tmp_path, one | first, one | second)()) == ["a"]
+    for files in ((one, one | second), (one | second, one), (one, one | second)):
+        paths = [write(tmp_path, each, name=f"{n}.json") for n, each in enumerate(files)]
+        column = {"area": "areas"}.get(name, name)
+        [found] = rows(tmp_path, *paths)["a"][column]
+        assert found == [1, 2, 1, 0, 0, 0] if name == "keypoints" else second[name]
+
+
+@pytest.mark.parametrize("caption", ["", None, "a dog"])
+@pytest.mark.parametrize("container", ["shards", "folder"])
+def test_keys_say_nothing_of_a_kind(tmp_path: Path, caption: str | None, container: str) -> None:
+    one = object_of(4, 1, 7, caption=caption, segments_info=[])
+    path = write(tmp_path, one, object_of(5, 1, 1))
+    out = tmp_path / "out"
+    pack(opened(tmp_path, path), out, container=container, workers=1, order="source")
+    found = dict(packed_fields(out))
+    expected = open_coco(path).imgToAnns[1]
+    assert found["boxes"][0] == [np.float32(each["bbox"]).tolist() for each in expected]
+    assert found["polygons"][0] == [each["segmentation"] for each in expected]
+    assert found.get("captions", [[]])[0] == ([caption] if caption else [])
+    others = {"segments_info": [{}], "bbox": [], "segmentation": [], "category_id": 7}
+    noted = write(tmp_path, {"id": 1, "image_id": 1, "caption": "x", **others})
+    assert rows(tmp_path, noted)["a"]["captions"] == ["x"]
+    bare = write(tmp_path, {"id": 1, "image_id": 1, "category_id": 7, "caption": caption or ""})
+    assert bool(bad_of(opened(tmp_path, bare))) == (not caption)
+
+
+def test_whole_floats_are_ids(tmp_path: Path) -> None:
+    """As for pycocotools, to which 1.0 is 1."""
+    images = [{**IMAGES[0], "id": 1.0}, {**IMAGES[1], "width": 48.0, "height": 36.0}]
+    one = {**object_of(4, 1, 7.0), "id": 4.0, "image_id": 1, "iscrowd": 1.0, "num_keypoints": 0.0}
+    categories = [{"id": 7.0, "name": "cat"}]
+    path = write(tmp_path, one, object_of(5, 2.0, 7), images=images, categories=categories)
+    found, coco = rows(tmp_path, path), open_coco(path)
+    for number, key in enumerate("ab", 1):
+        assert found[key]["annotation_ids"] == [each["id"] for each in coco.imgToAnns[number]]
+    assert found["a"]["iscrowd"] == [True] and found["b"]["image_id"] == 2
+    packed = packed_without_bad(opened(tmp_path, path), tmp_path / "out")
+    assert packed.manifest.source["categories"] == categories
+
+
+@pytest.mark.parametrize("found", [None, [1], {}, "a", "", 1.5, float("nan"), 10**400])
+def test_annotations_that_could_be_of_any_image(tmp_path: Path, found: Any) -> None:
+    path = write(tmp_path, object_of(4, 1, 7), {**object_of(5, 1, 7), "image_id": found})
+    with pytest.raises(SourceError, match=r"x\.json: annotations\[1\]"):
+        opened(tmp_path, path)
+    path = write(tmp_path, object_of(4, 1, 7), found)
+    with pytest.raises(SourceError, match=r"x\.json: annotations\[1\]"):
+        opened(tmp_path, path)
+
+
+def exif_image(path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[274] = orientation
+    picture(3, (60, 40)).save(path, exif=exif)
+
+
+class TestSizes:
+    """Widths and heights that do not fit the file."""
+
+    def source(self, root: Path, *sizes: tuple[Any, Any], **more: Any) -> CocoImages:
+        pairs = zip(IMAGES, sizes, strict=False)
+        images = [{**image, "width": w, "height": h} for image, (w, h) in pairs]
+        objects = [object_of(n, image["id"], 7, **more) for n, image in enumerate(images)]
+        path = write(root, *objects, images=images)
+        exif_image(root / "images/a.jpg", 6)
+        return opened(root, path)
+
+    @pytest.mark.parametrize("container", ["lmdb", "shards", "folder"])
+    def test_turned_by_exif(self, tmp_path: Path, container: str) -> None:
+        out = tmp_path / "out"
+        source = self.source(tmp_path, (40, 60), (48, 36))
+        pack(source, out, container=container, workers=1, order="source")
+        for path in (out, tmp_path / "again"):
+            with pytest.warns(UserWarning, match="boxes .*exif_transpose=True"):
+                ImageDataset(path, fields=("image", "boxes"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                ImageDataset(path)
+                dataset = ImageDataset(path, fields=("image", "boxes"), exif_transpose=True)
+            assert dataset[0][0].size == (40, 60)
+            if path == out:
+                pack(PackedDataset(out), tmp_path / "again", workers=1)
+        given = ("--root", tmp_path / "images", "--annotations", tmp_path / "x.json")
+        result = convert("coco", *given, "--out", out, "--to", container, "--force")
+        assert "exif_transpose=True)" in result.stdout
+
+    @pytest.mark.parametrize("size", [(60, 41), (120, 80), (0, 0), (-1, -1), ("60", 40), (1.5, 1)])
+    @pytest.mark.parametrize("orientation", [1, 3])
+    def test_another_size(self, tmp_path: Path, size: Any, orientation: int) -> None:
+        source = self.source(tmp_path, size, (48, 36))
+        exif_image(tmp_path / "images/a.jpg", orientation)
+        with pytest.raises(BadSamplesError, match=r"a\.jpg"):
+            pack(source, tmp_path / "out", workers=1)
+        packed_without_bad(source, tmp_path / "rest")
+        assert dict(packed_fields(tmp_path / "rest"))["image_id"] == [2]
+
+    @pytest.mark.parametrize("size", [(60, 40), (None, 60), (60.0, 40.0)])
+    def test_the_same_size(self, tmp_path: Path, size: Any) -> None:
+        packed = pack(self.source(tmp_path, size, (48, 36)), tmp_path / "out", workers=1)
+        assert packed.manifest.samples == 2 and "exif_transpose" not in packed.manifest.source
+
+    def test_swapped_without_exif(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSamplesError, match="has 48 x 36 pixels"):
+            pack(self.source(tmp_path, (40, 60), (36, 48)), tmp_path / "out", workers=1)
+
+    def test_no_setting_fits_both(self, tmp_path: Path) -> None:
+        source = self.source(tmp_path, (40, 60), (60, 40))
+        exif_image(tmp_path / "images/b.jpg", 8)
+        with pytest.raises(SourceError, match=r"of a are .* of b are"):
+            pack(source, tmp_path / "out", workers=1)
+
+    def test_run_lengths_say_the_size(self, tmp_path: Path) -> None:
+        rle = {"size": [60, 40], "counts": [2400]}
+        packed = pack(
+            self.source(tmp_path, (None, None), segmentation=rle), tmp_path / "out", workers=1
+        )
+        assert packed.manifest.source["exif_transpose"]
+        assert list(bad_of(self.source(tmp_path, (60, 40), segmentation=rle))) == ["a"]
+
+    def test_files_that_disagree(self, tmp_path: Path) -> None:
+        paths = [
+            write(
+                tmp_path, name=f"{width}.json", images=[{**IMAGES[0], "width": width, "height": 36}]
+            )
+            for width in (48, 47)
+        ]
+        assert list(bad_of(opened(tmp_path, *paths))) == ["a"]
+
+
+def write_splits(root: Path, *categories: list[dict[str, Any]]) -> Path:
+    for split, listed in zip(("train", "valid"), categories, strict=True):
+        write_images(root / split, ["a.jpg", "b.jpg"])
+        objects = [object_of(n, 1, one["id"]) for n, one in enumerate(listed)]
+        about = {"images": IMAGES, "categories": listed, "annotations": objects}
+        write_json(root / split / "_annotations.coco.json", about)
+    return root
+
+
+@pytest.mark.parametrize("split", [(), ("--split", "valid")])
+def test_a_class_has_one_number_in_all_splits(tmp_path: Path, split: tuple[str, ...]) -> None:
+    root = write_splits(tmp_path / "in", CATEGORIES, CATEGORIES[:1])  # dog, the last of three
+    require_said(convert("coco", "--root", root, *split, "--out", tmp_path / "out-{split}"), 0)
+    out = tmp_path / "out-valid"
+    assert dict(packed_fields(out))["labels"][0] == [2]
+    assert ImageDataset(out).manifest.source["classes"] == ["person", "chât", "dog"]
+
+
+def test_splits_with_other_ids(tmp_path: Path) -> None:
+    renamed = [{"id": 90, "name": "cat"}]
+    numbered = [{"id": 3, "name": "dog"}]
+    for at, categories in enumerate((renamed, numbered)):
+        root = write_splits(tmp_path / str(at), CATEGORIES, categories)
+        given = ("--root", root, "--split", "valid", "--out", tmp_path / "out")
+        require_said(convert("coco", *given), 1, "valid/_annotations.coco.json: the category")
+    twice = [*CATEGORIES, {"id": 2, "name": "dog"}]  # as exporters that add a root category
+    root = write_splits(tmp_path / "twice", twice, CATEGORIES)
+    require_said(convert("coco", "--root", root, "--out", tmp_path / "out-{split}"), 0)
 
 
 def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -541,6 +541,17 @@ def mutated(mutant: Mutant) -> Any:
     return names[mutant.name]
 
 
+#: How a mutant shows: pixels or states are wrong, or the code fails on what it finds.
+_NOTICED = (AssertionError, AttributeError, ValueError, simgpu.CUDAError, KeyboardInterrupt)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sound_batches() -> None:
+    """Programs compare with these batches; a mutant must not make them."""
+    programs.native_batches()
+    programs.dali_batches()
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_missing_protection_is_noticed(name: str) -> None:
     mutant = MUTANTS[name]
@@ -550,7 +561,7 @@ def test_a_missing_protection_is_noticed(name: str) -> None:
                 noticed = False
                 try:
                     mutant.program(gpus, random.Random(number), **mutant.options)
-                except (AssertionError, ValueError, simgpu.CUDAError, KeyboardInterrupt):
+                except _NOTICED:
                     noticed = True
                 if noticed:
                     gc.collect()  # iterators of the program want the simulated GPU to end

@@ -155,7 +155,7 @@ def test_many_rows(tmp_path: Path) -> None:
     ]
     file = tmp_path / "file"
     file.write_bytes(b"x" * count)
-    table = index_of(tmp_path, rows).locate([file], [count], None)
+    table = index_of(tmp_path, rows).locate(_native.Files([file], [count]), None)
     for chosen in (
         np.array([count - 1, 0, ROWS_PER_BATCH, ROWS_PER_BATCH - 1, 0]),
         np.random.default_rng(0).integers(0, count, 500),
@@ -181,7 +181,7 @@ def test_threads_gather_at_once(tmp_path: Path) -> None:
         for name in SCHEMA.names
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    table = index_of(tmp_path, rows).locate(["file"], [1], None)
+    table = index_of(tmp_path, rows).locate(_native.Files(["file"], [1]), None)
     wrong: list[object] = []
 
     def work(seed: int) -> None:
@@ -264,7 +264,7 @@ def with_tables(folder: Path) -> tuple[ExtentTable, Path]:
         for i, blob in enumerate(IMAGES)
     ]
     index = index_of(folder, rows)
-    return index.locate([folder / "file"], [starts[-1]], None), index.path
+    return index.locate(_native.Files([folder / "file"], [starts[-1]]), None), index.path
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -330,7 +330,7 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
         at = draw.choice([0, 8, 16, 24, 28, 32, 36, 48, 50, 52, 56])
         size = 8 if at < 24 else 2 if at in (48, 50) else 1 if at == 56 else 4
         record[at : at + size] = (draw.choice(hostile) % 256**size).to_bytes(size, "little")
-        record[60:] = exchanged(crc32c(bytes(8) + record[:60])).to_bytes(4, "little")
+        record[60:] = exchanged(crc32c(bytes(16) + record[:60])).to_bytes(4, "little")
         overwrite(path, 64, record)
         _, failures = run(table.gather(np.arange(5)))
         assert failures.keys() <= {0}
@@ -345,17 +345,22 @@ def test_records_of_an_attacker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((-1, 64, 5, 0, [], [], None), OSError),
-        ((0, 64, -1, 0, [], [], None), ValueError),
-        ((0, -64, 5, 0, [], [], None), ValueError),
-        ((0, 64, 2**60, 0, [], [], None), ValueError),
-        ((0, 64, 5, -1, [], [], None), ValueError),
-        ((0, 64, 5, 0, ["a"], [], None), ValueError),
+        ((["a", "b"], 64, 5, 0, None), ValueError),
+        ((["a"], 64, -1, 0, None), ValueError),
+        ((["a"], -64, 5, 0, None), ValueError),
+        ((["a"], 64, 2**60, 0, None), ValueError),
+        ((["a"], 64, 5, -1, None), ValueError),
+        ((0, 64, 5, 0, None), TypeError),
     ],
 )
 def test_the_native_records_arguments(arguments: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        _native.RecordTable(*arguments)
+        index, *numbers, root = arguments
+        _native.RecordTable(_native.Files(index), *numbers, _native.Files([]), root)
+    with pytest.raises(ValueError, match="one entry a file"):
+        _native.Files(["a"], [])
+    with pytest.raises(IndexError):
+        _native.Files(["a"]).size(1)
 
 
 def test_records_are_sealed_and_split_within_their_buffers() -> None:

@@ -574,7 +574,7 @@ def test_a_column_that_is_not_what_the_manifest_says(
         data, index = message.serialize().to_pybytes(), out / "_index-ids.rows"
         (out / "_field-ids.arrow").write_bytes(data)
         row = Row("", 0, 1, None, 0, len(data), 4, 1, 1, "other", crc32c(data))
-        write_index(index, [rows_to_batch([row])], 1)
+        write_index(index, [rows_to_batch([row])], 1, load_manifest(out)["generation"])
         for name in ("_index-ids.rows", "_field-ids.arrow"):
             refit(out, name)
     else:

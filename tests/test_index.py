@@ -24,6 +24,7 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.records import (
+    NO_GENERATION,
     RECORDS_AT,
     ROWS_PER_BATCH,
     SCHEMA,
@@ -90,6 +91,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options={},
         source={},
         tool="0",
+        generation=NO_GENERATION,
     )
     (folder / "_dataset.json").write_text(manifest.to_json(), "utf-8")
     return folder
@@ -174,7 +176,8 @@ def test_opening_does_not_depend_on_the_number_of_rows(tmp_path: Path) -> None:
         file.write(header + crc32c(header).to_bytes(4, "little"))
         file.seek(RECORDS_AT + 64 * (rows - 1))
         number = (rows - 1).to_bytes(8, "little")
-        file.write(record + exchanged(crc32c(number + record)).to_bytes(4, "little") + heap)
+        crc = exchanged(crc32c(header[32:40] + number + record))
+        file.write(record + crc.to_bytes(4, "little") + heap)
     index = Index(tmp_path / "index", rows)
     assert index[-1] == row(1)
     with pytest.raises(CorruptionError, match="damaged at row 50000000"):
@@ -237,7 +240,7 @@ def test_a_missing_index(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"FDROWS2\n", b"ARROW1" * 100, bytes(5000)])
+@pytest.mark.parametrize("data", [b"", b"x", b"FDROWS3\n", b"ARROW1" * 100, bytes(5000)])
 def test_garbage_is_no_index(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "index").write_bytes(data)
     with pytest.raises(CorruptionError, match=r"index: the index (ends early|cannot be read)"):

@@ -33,6 +33,7 @@ def manifest(**changes: Any) -> Manifest:
         "options": {"encoding": "original", "shard_size": 1},
         "source": {"kind": "imagefolder", "root": "/data"},
         "tool": "0.1.0",
+        "generation": "0123456789abcdef",
     }
     return Manifest(**{**fields, **changes})
 
@@ -72,6 +73,7 @@ _JSON = st.dictionaries(_TEXTS, st.none() | st.booleans() | st.integers() | _TEX
         options=_JSON,
         source=_JSON,
         tool=_TEXTS,
+        generation=st.integers(0, (1 << 64) - 1).map("{:016x}".format),
     ),
     root=st.sampled_from([None, "/images", "images"]),
 )

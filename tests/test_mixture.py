@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import tarfile
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from fastdata.converters import TableImages, index, pack
 from field_data import image_file
+from hangs import HANG
 from loader_data import SAMPLES, dataset, images, same
+from PIL import Image
 from test_concat import SMALL, broken, image_folder, shifted
 from torch.utils.data import ConcatDataset, Subset
 
@@ -461,3 +470,90 @@ def test_what_is_wrong_is_named(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(UsageError, match=message):
         make()
+
+
+_FORTY = """
+import os, random, resource, sys, warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset
+
+from fastdata import DataLoader, ImageDataset, Mixture
+from fastdata.transforms import CenterCrop
+
+warnings.simplefilter("ignore")
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+rank, places = int(sys.argv[1]), sorted(Path(sys.argv[2]).glob("*/data"))
+fields = ("image", "seg.png", "txt")
+
+
+def sources(**transforms):
+    return [ImageDataset(place, fields=fields, **transforms) for place in places]
+
+
+def number_of(image, mask, text):
+    image, number = np.asarray(image), int(text)
+    assert abs(image.mean() - 20 * number) < 3 and (np.asarray(mask) == number).all(), text
+    return number
+
+
+torch.set_num_threads(1)
+mixture = Mixture({str(n): one for n, one in enumerate(sources(transforms=CenterCrop(16)))}, seed=1)
+loader = DataLoader(mixture, 8, shard=(rank, 2), require_native=True)
+for _ in range(2):  # with seek points that the first pass has learnt
+    seen = [number_of(*one) for images, targets in loader
+            for one in zip(images, *map(targets.get, fields[1:]))]
+    assert len(seen) >= 200
+
+whole = ConcatDataset(sources())
+loader = DataLoader(whole, 8, True, num_workers=2, collate_fn=list)
+assert sorted(number_of(*one) for batch in loader for one in batch) == sorted(
+    [*range(12)] * len(places))
+order = random.Random(rank).sample(range(len(whole)), len(whole))
+assert [number_of(*whole[i]) for i in order] == [i % 12 for i in order]
+for one in whole.datasets:
+    assert one.column("txt").to_pylist() == [str(n) for n in range(12)]
+print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+def test_forty_sources_where_a_process_may_open_256_files(tmp_path: Path) -> None:
+    """Two processes, each with workers: in every container, with fields of every kind."""
+    root = tmp_path / "in"
+    root.mkdir()
+    rows = []
+    tars: list[tarfile.TarFile] = []
+    for n in range(12):
+        Image.new("RGB", (20, 20), (20 * n,) * 3).save(root / f"{n}.jpg", quality=100)
+        Image.new("L", (20, 20), n).save(root / f"{n}.seg.png")
+        (root / f"{n}.txt").write_text(str(n))
+        rows.append({"path": f"{n}.jpg", "seg.png": f"{n}.seg.png", "txt": str(n)})
+        if n % 3 == 0:
+            tars.append(tarfile.open(tmp_path / f"{n:02}.tar", "w"))  # noqa: SIM115
+        for ending in ("jpg", "seg.png", "txt"):
+            tars[-1].add(root / f"{n}.{ending}", f"{n:02}.{ending}")
+    for tar in tars:
+        tar.close()
+    kinds = ["lmdb", "parquet", "shards", "folder", "archives", "parts"]
+    for at in range(40):
+        out, kind = tmp_path / "sources" / f"{at:02}", kinds[at % len(kinds)]
+        if at >= len(kinds):
+            shutil.copytree(tmp_path / "sources" / f"{at % len(kinds):02}", out)
+        elif at < 4:
+            source = TableImages(pa.Table.from_pylist(rows), root, masks=["seg.png"])
+            about: dict[str, Any] = {"order": "source", "container": kind}
+            about |= {"shard_size": 2000} if kind in ("parquet", "shards") else {}
+            pack(source, out / "data", workers=1, **about)
+        else:
+            (out / "tars").mkdir(parents=True)
+            for path in tmp_path.glob("*.tar"):
+                shutil.copy(path, out / "tars")
+            few = {"append": True, "part_files": 1} if kind == "parts" else {}
+            index(out / "tars", out / "data", workers=1, source={"masks": ["seg.png"]}, **few)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _FORTY, str(rank), tmp_path / "sources"])
+        for rank in range(2)
+    ]
+    assert [process.wait(HANG) for process in processes] == [0, 0]

@@ -160,6 +160,29 @@ def test_splits_of_hugging_face_are_datasets_of_their_own(
     assert parquet_splits(tmp_path / "hf") == []
 
 
+@pytest.mark.parametrize("split", [(), ("--split", "test")])
+def test_a_class_has_one_number_in_all_splits(tmp_path: Path, split: tuple[str, ...]) -> None:
+    for name, labels in {"train": ["cat", "dog"], "test": ["dog", "owl"]}.items():
+        columns = {"image": IMAGES[:2], "label": labels}
+        write(tmp_path / f"hf/{name}-00000-of-00001.parquet", columns)
+    out = tmp_path / "out-{split}"
+    require_said(convert("parquet", "--root", tmp_path / "hf", *split, "--out", out), 0)
+    found = ImageDataset(tmp_path / "out-test")
+    assert found.classes == ["cat", "dog", "owl"]
+    assert [found.row(i).label for i in range(2)] == [1, 2]
+
+
+def test_splits_that_disagree_on_classes(tmp_path: Path) -> None:
+    names = {"train": ["cat", "dog"], "test": ["dog", "cat"]}
+    for split, listed in names.items():
+        columns = {"image": IMAGES[:2], "label": [0, 1], "class": listed}
+        write(tmp_path / f"hf/{split}-00000-of-00001.parquet", columns)
+    given = ("--root", tmp_path / "hf", "--out", tmp_path / "out-{split}")
+    require_said(convert("parquet", *given), 2, "the label 0 would be")
+    assert [path.name for path in tmp_path.glob("out-*")] == ["out-test"]
+    columns = {"image": IMAGES[:2], "label": [0, 3], "class": ["cat", "owl"]}
+    write(tmp_path / "hf/test-00000-of-00001.parquet", columns)
+    require_said(convert("parquet", *given), 0)
 def test_splits_number_class_names_alike(tmp_path: Path) -> None:
     for name, labels in {"train": ["a", "c"], "test": ["c"], "validation": ["b", "c"]}.items():
         columns = {"image": IMAGES[: len(labels)], "label": labels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,11 @@ def test_a_dataset_of_one_becomes_the_first_part(tars: Any, tmp_path: Path) -> N
     require_said(run("index", root, "--out", out, "--append", "--seek-points"), 0)
     assert held.read([3]) == [expected["00003"]["jpg"]]
     assert_all(ImageDataset(out), expected)
+    pickled = pickle.dumps(ImageDataset(out))
+    more = write_tars(root, range(9, 10))
+    require_said(run("index", root, "--out", out, "--append", "--seek-points"), 0)
+    assert_all(pickle.loads(pickled), expected)  # as it was
+    expected |= more
     # Seek points are each part's own.
     require_said(run("seek-points", out), 1, "several parts", "part-000000")
     require_said(run("seek-points", out / "part-000000"), 0)

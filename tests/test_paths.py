@@ -1,29 +1,37 @@
-"""Paths that data names: one rule, the same wherever a manifest, a row, a tar or a key has one."""
+"""Paths that data names, by one rule wherever they are; and relative paths of users."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import pickle
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from fastdata.converters import TableImages, pack
 from fastdata.converters.listing import write_listing
 from fastdata.converters.records import Record
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from test_extents import IMAGES, row, table_of
+from torchvision_stub import import_torchvision
+from vision_datasets import make_kitti, make_voc
 
+from fastdata import Cache, DataLoader, ImageDataset, stage, unstage
 from fastdata.errors import CorruptionError, SourceError
 from fastdata.executors import InProcess
 from fastdata.storage.formats.tars import members
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
-from fastdata.storage.records import INDEX_NAME, rows_to_batch, write_index
+from fastdata.storage.records import INDEX_NAME, NO_GENERATION, rows_to_batch, write_index
+from fastdata.transforms import CenterCrop
 
 PARTS = st.sampled_from(["..", ".", "", "a", "...", "..a", "é", "\0"])
 PATHS = st.one_of(
@@ -91,7 +99,7 @@ def test_the_native_core_has_the_same_rule(
 
 def accepted_by_manifest(folder: Path, path: str) -> bool:
     entry = {"name": path, "size": 0, "crc32c": "00000000"}
-    manifest = Manifest("lmdb", 0, 0, [], 0, FileEntry(**entry), [], {}, {}, "0")  # type: ignore[arg-type]
+    manifest = Manifest("lmdb", 0, 0, [], 0, FileEntry(**entry), [], {}, {}, "0", NO_GENERATION)  # type: ignore[arg-type]
     try:
         Manifest.parse(manifest.to_json(), "_dataset.json")
     except CorruptionError:
@@ -104,7 +112,7 @@ def accepted_by_rows(folder: Path, path: str) -> bool:
     rows = rows_to_batch([row(0, IMAGES[0], file=-1, path=path)])
     write_index(folder / INDEX_NAME, [rows], 1)
     entry = FileEntry(INDEX_NAME, (folder / INDEX_NAME).stat().st_size, "00000000")
-    manifest = Manifest("folder", 1, 0, ["a"], 1, entry, [], {}, {}, "0", root="images")
+    manifest = Manifest("folder", 1, 0, ["a"], 1, entry, [], {}, {}, "0", NO_GENERATION, "images")
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), "utf-8")
     blobs = PackedSource(folder)
     try:
@@ -158,3 +166,155 @@ def test_every_user_has_the_rule(
     tmp_path: Path, user: Callable[[Path, str], bool], path: str
 ) -> None:
     assert user(tmp_path, path) == CASES[path]
+
+
+# --- relative paths, after os.chdir ----------------------------------------------------------
+
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two folders with images and datasets of the same names."""
+    found = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    for at, folder in enumerate(found):
+        (folder / "tree" / "a").mkdir(parents=True)
+        lines = []
+        for i in range(ROWS):
+            Image.new("RGB", (32, 32), (10 * i + at, 0, 9)).save(folder / f"tree/a/{i}.png")
+            lines.append(json.dumps({"path": f"a/{i}.png", "n": 10 * i + at, "label": 0}))
+        (folder / "tree" / "t.jsonl").write_text("\n".join(lines))
+        for container in ("lmdb", "folder"):
+            source = TableImages(folder / "tree/t.jsonl", folder / "tree")
+            pack(source, folder / container, container=container, workers=1)
+        for shard in (0, 1):
+            with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+                for i in range(shard * ROWS // 2, (shard + 1) * ROWS // 2):
+                    tar.add(folder / f"tree/a/{i}.png", f"{i}.png")
+                    info = tarfile.TarInfo(f"{i}.txt")
+                    content = str(10 * i + at).encode()
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+    return found
+
+
+@pytest.fixture
+def folders(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The same; the process is in the first."""
+    monkeypatch.chdir(made[0])
+    return made
+
+
+def image_folder() -> Any:
+    import_torchvision()
+    from torchvision.datasets import ImageFolder
+
+    return ImageFolder("tree")
+
+
+def hub_of_paths() -> Any:
+    datasets = pytest.importorskip("datasets")
+    columns = {"image": [f"tree/a/{i}.png" for i in range(ROWS)], "n": [*range(0, 10 * ROWS, 10)]}
+    return datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
+
+
+NAMED = {
+    "packed": "lmdb",
+    "dots": "tree/.././lmdb/",
+    "loose": "folder",
+    "file": "file://lmdb",
+    "tars": "{0..1}.tar",
+    "list": "0.tar::1.tar",
+    "torchvision": image_folder,
+    "datasets": hub_of_paths,
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # indexed now; workers
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_dataset_stays_the_same_in_another_folder(
+    kind: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its columns, images and pickles; also in workers that begin there."""
+    place: Any = NAMED[kind]
+    place = place() if callable(place) else place
+    other = {"torchvision": "label", "tars": "txt", "list": "txt"}.get(kind, "n")
+    fields = ("image", other)
+    data = ImageDataset(place, CenterCrop(8), fields=fields)
+    original = ImageDataset(place, fields=fields)
+    lazy = DataLoader(data, 2)
+    workers = DataLoader(original, 2, collate_fn=list, num_workers=1)
+    pickled = pickle.dumps(original)
+    monkeypatch.chdir(folders[1])
+    expected = [10 * i for i in range(ROWS)]
+    if other != "label":
+        assert [int(str(number)) for number in data.column(other)] == expected
+        assert [int(number) for _, numbers in lazy for number in numbers] == expected
+    assert [int(x[0, 0, 0]) for images, _ in lazy for x in images] == expected
+    for same in (original, pickle.loads(pickled)):
+        assert [same[i][0].getpixel((0, 0))[0] for i in range(len(expected))] == expected
+        assert len(same.read([0])[0]) > 0
+    assert [image.getpixel((0, 0))[0] for batch in workers for image, _ in batch] == expected
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("name", ["VOCDetection", "VOCSegmentation", "Kitti", "ImageFolder"])
+def test_torchvision_datasets_stay_the_same_in_another_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_torchvision()
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    make_voc(tmp_path / "data")
+    make_kitti(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+
+    def made(root: str) -> Any:
+        if name == "ImageFolder":
+            return datasets.ImageFolder(f"{root}/VOCdevkit", CenterCrop(24))
+        steps = v2.Compose([v2.ToImage(), v2.Resize((24, 24))])
+        about: Any = {} if name == "Kitti" else {"year": "2007", "image_set": "train"}
+        found = getattr(datasets, name)(root, download=False, transforms=steps, **about)
+        return datasets.wrap_dataset_for_transforms_v2(found)
+
+    expected = repr([*DataLoader(made(str(tmp_path / "data")), 3, collate_fn=list)])
+    loader = DataLoader(made("data"), 3, collate_fn=list)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for _ in range(2):
+        assert repr([*loader]) == expected
+
+
+@pytest.mark.filterwarnings("ignore")  # indexed now
+def test_caches_and_copies_stay_in_the_folder_that_was_named(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = folders
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", "caches")
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", "copies")
+    cache = Cache("points", 1 << 20)
+    first = ImageDataset("0.tar", cache="points")
+    copy = stage("lmdb").path
+    assert copy.is_relative_to(one / "copies")
+    monkeypatch.chdir(two)
+    assert os.fspath(cache.path or "") == str(one / "points")
+    assert first.cache is not None and first.cache.path == str(one / "points")
+    assert ImageDataset(one / "lmdb").location == copy
+    (kept,) = (one / "caches" / "indexed").glob("0.tar-*[0-9a-f]")
+    assert ImageDataset(one / "0.tar").location == kept
+    assert [*unstage(one / "lmdb").paths] == [copy]
+    assert {path.name for path in two.iterdir()} == {"tree", "lmdb", "folder", "0.tar", "1.tar"}
+
+
+def test_a_link_is_followed_when_files_are_read(folders: tuple[Path, Path]) -> None:
+    """A link that changes between two openings leads to the new place, as its owner wants."""
+    os.symlink("lmdb", "current")
+    os.symlink("current", "link")
+    data = ImageDataset("link", fields=("n",))
+    assert Path(data.path) == folders[0] / "link"
+    os.unlink("current")
+    os.symlink(folders[1] / "lmdb", "current")
+    assert pickle.loads(pickle.dumps(data)).column("n").tolist() == [
+        10 * i + 1 for i in range(ROWS)
+    ]

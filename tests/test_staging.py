@@ -833,9 +833,9 @@ def test_paths_that_leave_the_root_are_refused(
     dataset = make("folder")
     manifest = Manifest.load(dataset)
     index = dataset / manifest.index.name
-    rows: list[Row] = list(Index(index, manifest.samples))
+    rows: list[Row] = list(Index(index, manifest.samples, manifest.generation))
     changed = rows_to_batch([rows[0]._replace(path=path), *rows[1:]])
-    write_index(index, [changed], len(rows))
+    write_index(index, [changed], len(rows), manifest.generation)
     entry = FileEntry(index.name, index.stat().st_size, f"{crc32c_file(index):08x}")
     text = replace(manifest, index=entry).to_json()
     (dataset / MANIFEST_NAME).write_text(text, "utf-8")

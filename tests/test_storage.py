@@ -11,20 +11,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fastdata import _native
 from fastdata.errors import BusyError, SpaceError, is_no_space
 from fastdata.storage.files import (
-    ExtentReader,
     file_lock,
     free_space,
     human_bytes,
     no_space,
     publish,
     read_exactly,
+    read_extent,
     whole_file,
     written_behind,
 )
@@ -49,28 +51,95 @@ def open_files(folder: Path) -> int:
     return found
 
 
-def test_extents_of_more_files_than_are_kept_open(folder: Path) -> None:
-    reader = ExtentReader()
-    for _ in range(2):
+def files_of(folder: Path) -> _native.Files:
+    return _native.Files([folder / str(number) for number in range(FILES)], [60] * FILES)
+
+
+def test_extents_of_more_files_than_are_kept_open(
+    folder: Path, limited: Callable[[int], None]
+) -> None:
+    """All that this process reads share a quarter of the limit, which may change."""
+    several = [files_of(folder) for _ in range(3)]
+    for limit in (512, 256):
+        limited(limit)
         for number in range(FILES):
-            assert reader.read(folder / str(number), 6, 6) == b"%06d" % number
-            assert reader.size(folder / str(number)) == 60
-    assert 0 < open_files(folder) <= 128
-    del reader
+            for files in several:
+                assert files.read(number, 6, 6) == b"%06d" % number
+                assert files.size(number) == 60
+        assert open_files(folder) == limit // 4
+    del several[0]
+    assert 0 < open_files(folder) < 64
+    del several, files
     assert open_files(folder) == 0
 
 
-def test_threads_read_while_files_are_closed(folder: Path) -> None:
-    reader = ExtentReader()
+def test_files_are_closed_where_others_are_opened(
+    folder: Path, limited: Callable[[int], None]
+) -> None:
+    """By the program, until no more may be open: the core's, and those of Python."""
+    files = files_of(folder)
+    for number in range(40):
+        files.read(number, 0, 6)
+    limited(len(os.listdir("/proc/self/fd")) + 1)
+    others = []
+    with pytest.raises(OSError, match="Too many open files"):
+        while True:
+            others.append(os.open(folder / "0", os.O_RDONLY))
+    try:
+        assert _native.Files([folder / "299"]).read(0, 0, 6) == b"000299"
+        assert read_extent(folder / "299", 0, 6) == b"000299"
+        assert files.read(0, 0, 6) == b"000000"
+        while _native.close_files():
+            pass
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                others.append(os.open(folder / "0", os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files"):
+            files.read(1, 0, 6)
+    finally:
+        for other in others:
+            os.close(other)
+
+
+@pytest.mark.parametrize("change", ["replaced", "written"])
+def test_a_file_that_is_opened_again_must_be_the_same(folder: Path, change: str) -> None:
+    files, growing = files_of(folder), _native.Files([folder / "0"], grows=True)
+    assert files.read(0, 0, 6) == growing.read(0, 0, 6) == b"000000"
+    before = (folder / "0").stat()
+    if change == "replaced":
+        (folder / "1").replace(folder / "0")
+        os.utime(folder / "0", ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert files.is_unchanged(0) and files.read(0, 0, 6) == b"000000"
+    else:
+        (folder / "0").write_bytes(b"000001" * 10)
+        os.utime(folder / "0", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        assert not files.is_unchanged(0)
+    while _native.close_files():
+        pass
+    for read in (files.is_unchanged, files.size, lambda number: files.read(number, 0, 6)):
+        with pytest.raises(ValueError, match="not the one"):
+            read(0)
+    if change == "written":
+        assert growing.read(0, 0, 6) == b"000001"
+    else:
+        with pytest.raises(ValueError, match="not the one"):
+            growing.read(0, 0, 6)
+
+
+def test_threads_read_while_files_are_closed(folder: Path, limited: Callable[[int], None]) -> None:
+    limited(256)
+    files = files_of(folder)
     wrong: list[str] = []
 
     def read(start: int) -> None:
         try:
             for step in range(2_000):
                 number = (start + 7 * step) % FILES
-                if reader.read(folder / str(number), 0, 6) != b"%06d" % number:
+                if files.read(number, 0, 6) != b"%06d" % number:
                     wrong.append(f"file {number}")
-        except OSError as error:
+                if step % 100 == 0:
+                    _native.close_files()
+        except (OSError, ValueError) as error:
             wrong.append(str(error))
 
     threads = [threading.Thread(target=read, args=(start,)) for start in range(0, FILES, 50)]
@@ -81,14 +150,16 @@ def test_threads_read_while_files_are_closed(folder: Path) -> None:
     assert wrong == []
 
 
-def test_a_reader_goes_on_after_a_fork(folder: Path) -> None:
-    reader = ExtentReader()
-    reader.read(folder / "0", 0, 6)
+def test_files_are_read_after_a_fork(folder: Path, limited: Callable[[int], None]) -> None:
+    """A child counts the files that it has from its parent."""
+    limited(256)
+    files = files_of(folder)
+    assert all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
     child = os.fork()
     if child == 0:
-        good = all(reader.read(folder / str(i), 0, 6) == b"%06d" % i for i in range(FILES))
-        os._exit(0 if good else 1)
-    assert all(reader.read(folder / str(i), 0, 6) == b"%06d" % i for i in range(FILES))
+        good = all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
+        os._exit(0 if good and open_files(folder) == 64 else 1)
+    assert all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -149,11 +220,14 @@ def test_who_makes_no_progress_is_not_waited_for(holder: int, tmp_path: Path) ->
 
 
 def test_an_extent_beyond_the_end_is_short(folder: Path) -> None:
-    reader = ExtentReader()
-    assert reader.read(folder / "0", 50, 100) == b"00000000000"[:10]
-    assert reader.read(folder / "0", 100, 5) == b""
+    files = _native.Files([folder / "0", folder / "missing"])
+    for read in (partial(files.read, 0), partial(read_extent, folder / "0")):
+        assert read(50, 100) == b"00000000000"[:10]
+        assert read(100, 5) == b""
     with pytest.raises(FileNotFoundError):
-        reader.read(folder / "missing", 0, 1)
+        files.read(1, 0, 1)
+    with pytest.raises(FileNotFoundError):
+        read_extent(folder / "missing", 0, 1)
 
 
 def test_short_preads_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

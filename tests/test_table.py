@@ -16,6 +16,7 @@ import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
 from click.testing import Result
 from fastdata.converters import TableImages
+from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said
 
 from fastdata import ImageDataset
@@ -309,6 +310,50 @@ def test_files_that_are_no_tables(root: Path) -> None:
     (root / "y.csv").mkdir()
     with pytest.raises(SourceError, match=r"y\.csv: cannot be read: .*Is a directory"):
         TableImages(root / "y.csv")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, [None, [1, 2]], [[3]]],
+        [None, [None, {"a": 1}], [{"b": "x"}, None]],
+        [[], [[]], [[], [0.5, None]]],
+        [{"a": None}, {"a": {"b": None}}, {"a": {"b": [None, [1]], "c": 2.5}}],
+        [{}, None, {"a": []}],
+        [1, 2.5, None],
+        [2**53 + 1, -(2**63), 2**63 - 1],
+        [2**64 - 1, 2**63],
+        ["2020-01-01", "2020-01-01T00:00:00", None],
+        [True, None, False],
+    ],
+)
+def test_values_of_json_lines(tmp_path: Path, values: list[Any]) -> None:
+    """As Python's json reads them, also where they first stand far down."""
+    few = [{"x": value} if value is not None else {} for value in values]
+    far_down = [{"path": "a"}] * 17_000 + few
+    for rows in (few, far_down, [{"path": "a"}, *few[:1] * 17_000, *few[1:]]):
+        found = read_table(written(tmp_path, "t.jsonl", rows)).column("x").to_pylist()
+        expected = [row.get("x") for row in rows]
+        assert list(map(filled, found)) == list(map(filled, expected))
+
+
+def filled(value: Any) -> Any:
+    """A value without nulls in structs: Arrow's have all names."""
+    if isinstance(value, dict):
+        return {k: filled(v) for k, v in value.items() if filled(v) is not None} or None
+    return list(map(filled, value)) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    "values", [[0.5, True], [[0.5], [False]], [{"a": 1.5}, {"a": True}], [2**53 + 1, 0.5], [2**64]]
+)
+def test_json_lines_that_no_column_can_hold(tmp_path: Path, values: list[Any]) -> None:
+    path = written(tmp_path, "t.jsonl", [{"x": value} for value in values])
+    with pytest.raises(SourceError, match=r"t\.jsonl: .*lines 1 to \d: x: "):
+        read_table(path)
+    path.write_text("{}\n" * 20_000)
+    with pytest.raises(SourceError, match=r"t\.jsonl: .*no columns"):
+        read_table(path)
 
 
 def test_long_lines_of_json(root: Path) -> None:

@@ -55,6 +55,7 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     else:
         staged = request.variant == "staged"
         dataset = ImageDataset(request.data, transform, staged=staged)
+        dataset.fields = ("image", "label" if "label" in dataset.fields else "index")
     loader: Any = DataLoader
     if request.variant == "dali":
         from fastdata.dali import DALILoader

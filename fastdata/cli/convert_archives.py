@@ -96,16 +96,18 @@ def _tabular(
 
         def source(one: str | None) -> Source:
             found = opened(root, fields=fields, split=one, storage_options=drivers, **columns)
-            say(f"{named(root)}: {found.columns_taken}", err=True)
+            if split in (None, one):
+                say(f"{named(root)}: {found.columns_taken}", err=True)
             return found
 
         names = splits(root, drivers)
+        sources = {one: partial(source, one) for one in names if split in (None, one)}
+        others = {one: partial(source, one) for one in names if one not in sources}
         if split is not None:
-            names = [split]
-        sources = {one: partial(source, one) for one in names}
-        if split is None and len(names) < 2:
+            sources = {split: partial(source, split)}
+        elif len(names) < 2:
             sources = {"": partial(source, None)}
-        pack_all(source_name(root).removesuffix(f".{kind}"), root, sources, options)
+        pack_all(source_name(root).removesuffix(f".{kind}"), root, sources, options, others)
 
     return run
 

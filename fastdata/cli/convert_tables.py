@@ -21,7 +21,7 @@ from fastdata.cli.packing_options import (
 )
 from fastdata.converters import yolo
 from fastdata.converters.annotations import Folder
-from fastdata.converters.coco import CocoImages, coco_splits
+from fastdata.converters.coco import CocoImages, coco_categories, coco_splits
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.records import Source
 from fastdata.converters.table import TableImages
@@ -144,9 +144,14 @@ def _coco(
             )
         pack_all(source_name(root), root, {"": partial(opened, root, annotations)}, options)
         return
+    splits = coco_splits(root, split, drivers)
+    if len(splits) > 1:  # also for one of them, whose categories may be fewer
+        every = [file for _, files in splits.values() for file in files]
+        opened = partial(opened, categories=coco_categories(every, drivers))
     sources: dict[str, Callable[[], Source]] = {
         name: partial(opened, images, files)
-        for name, (images, files) in coco_splits(root, split, drivers).items()
+        for name, (images, files) in splits.items()
+        if split in (None, name)
     }
     pack_all(source_name(root), root, sources, options)
 

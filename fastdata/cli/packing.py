@@ -122,6 +122,9 @@ def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> No
         fields = packed.manifest.field_list
         further = [field.name for field in fields if field not in IMAGE_AND_LABEL]
         chosen = f", fields={tuple(field.name for field in fields)}" if further else ""
+        if packed.manifest.source.get("exif_transpose"):
+            chosen += ", exif_transpose=True"
+            say("annotations are for images as their EXIF orientation turns them")
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 

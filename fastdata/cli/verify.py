@@ -26,7 +26,7 @@ _SHOWN = 20
 
 @click.command("verify")
 @click.argument("dataset", type=Location())
-@click.option("--fast", is_flag=True, help="Check sizes only.")
+@click.option("--fast", is_flag=True, help="Check sizes, and that all files are of one packing.")
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
 @json_option
 @storage_options

@@ -17,6 +17,7 @@ from fastdata.decode.limits import DEFAULT_MAX_SCANS
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
 from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.files import code_of
 from fastdata.storage.source import upright_size
 
 if TYPE_CHECKING:
@@ -415,14 +416,14 @@ class _OneOfBatch(Alone):
         try:
             sample = self._batch._sample(self._index)
         except (OSError, ValueError) as error:  # its file was removed meanwhile
-            return Verdict("file_unreadable", str(error))
+            return Verdict(code_of(error), str(error))
         return self._batch._run_one(self._index, sample, self._batch._orientation(self._index))
 
     def by_codec(self) -> Encoded:
         try:
             sample = self._batch._sample(self._index)
         except (OSError, ValueError) as error:
-            raise DecodeError("file_unreadable", str(error), 0, self._number) from None
+            raise DecodeError(code_of(error), str(error), 0, self._number) from None
         upright = self._batch._orientation(self._index) != 0
         image, pixels = _by_codec(sample, self._number, upright)
         verdict = self._batch._run_one(self._index, pixels, 0)
@@ -436,7 +437,7 @@ class _OneOfBatch(Alone):
             try:
                 sample = self._batch._sample(self._index)
             except (OSError, ValueError) as error:
-                return DecodeError("file_unreadable", str(error), 0, self._number)
+                return DecodeError(code_of(error), str(error), 0, self._number)
         return self._error(verdict, sample)
 
     def _error(self, verdict: Verdict, sample: Any) -> DecodeError:

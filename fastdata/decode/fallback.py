@@ -28,6 +28,7 @@ NOTHING_TO_DECODE = (
     "out_of_memory",
     "file_missing",
     "file_unreadable",
+    "too_many_files",
     "cut_short",
     "changed",
     "corrupt_index",

@@ -137,7 +137,7 @@ def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -
         SampleError: The loader failed, or its image is beyond the limits.
     """
     try:
-        image = folder.loader(folder.samples[row][0])
+        image = folder.loader(source.path(row))
         if isinstance(image, Image.Image):
             limits.check_size(*image.size)
     except FileNotFoundError:

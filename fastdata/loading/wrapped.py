@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.errors import SampleError
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
+from fastdata.storage.paths import working_folder
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
@@ -115,7 +117,16 @@ def _coco_outlines(objects: Any) -> dict[str, Any]:
 
 def _voc_target(dataset: Any) -> Callable[[int], Any]:
     parse = sys.modules["torchvision.datasets.voc"].ET_parse
-    return lambda row: dataset.parse_voc_xml(parse(dataset.annotations[row]).getroot())
+    files = _absolute(dataset.annotations)
+    return lambda row: dataset.parse_voc_xml(parse(files[row]).getroot())
+
+
+def _kitti_target(dataset: Any) -> Callable[[int], Any] | None:
+    if not dataset.train:
+        return None
+    own = copy(dataset)
+    own.targets = _absolute(dataset.targets)
+    return own._parse_target
 
 
 def _face_target(dataset: Any) -> Callable[[int], Any] | None:
@@ -151,7 +162,7 @@ _KINDS = {
         "kitti_wrapper_factory",
         lambda one: _Samples(list(one.images)),
         lambda one: (list(one.images), list(one.targets), one.train),
-        lambda one: one._parse_target if one.train else None,
+        _kitti_target,
         methods=("_parse_target",),
         as_stored=True,
     ),
@@ -190,8 +201,14 @@ _KINDS = {
 }
 
 
+def _absolute(files: Sequence[Any]) -> list[str]:
+    """Return the paths of files, which ``os.chdir`` does not change."""
+    base = working_folder()
+    return [os.path.join(base, file) for file in files]
+
+
 class _Samples(Sequence[tuple[Any, int]]):
-    """(path, -1) of images; paths are made when they are asked for.
+    """(path, -1) of images, absolute; paths are made when they are asked for.
 
     Args:
         keys: The images.
@@ -199,13 +216,13 @@ class _Samples(Sequence[tuple[Any, int]]):
     """
 
     def __init__(self, keys: Sequence[Any], path: Callable[[Any], Any] = os.fspath) -> None:
-        self._keys, self._path = keys, path
+        self._keys, self._path, self._base = keys, path, working_folder()
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, row: Any) -> Any:
-        return self._path(self._keys[row]), -1
+        return os.path.join(self._base, self._path(self._keys[row])), -1
 
 
 def annotated_classes() -> tuple[type[Any], ...]:
@@ -386,12 +403,14 @@ def _as_images(
     """
     transforms = dataset.transforms
 
+    (root,) = _absolute([inner.root])
+
     def opener(learns: bool) -> Source:
-        cache = SeekCache(str(inner.root), DEFAULT_BYTES, None) if learns else None
-        return AnnotatedSource(annotated, inner.root, cache)
+        cache = SeekCache(root, DEFAULT_BYTES, None) if learns else None
+        return AnnotatedSource(annotated, root, cache)
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
-    options = Options(inner.root, opener(False))
+    options = Options(root, opener(False))
     pipeline = transforms if steps is None else steps
     recipe: Recipe | Refusal = compile_recipe(pipeline, None, joint)
     if transforms is not None and (reason := pillow_changed()):
@@ -426,7 +445,7 @@ def _with_parts(inner: Any, kind: _Kind) -> tuple[Annotated, Joint]:
     if not found:
         fields, joint = _NOTHING
         return Annotated(kind.images(inner), fields, lambda row: {_TARGET: None}), joint
-    files = {name: values for name, values in found.items() if not _are_labels(values)}
+    files = {name: _absolute(one) for name, one in found.items() if not _are_labels(one)}
     fields = [
         Field(name, "mask") if name in files else Field(name, "column", pa.int64())
         for name in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
         DatasetError: The index cannot be read.
     """
     if stored.file is not None:
+        yield from _other_packing(source, stored.file)
         yield from _impossible_pieces(source, stored)
     else:
         yield from _impossible_rows(source, stored)
@@ -71,6 +73,17 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
                 f"offset {row.offset}, length {row.length}",
             )
         start += batch.num_rows
+
+
+def _other_packing(source: PackedSource, name: str) -> Iterator[Finding]:
+    """Check the generation that a column's file names."""
+    path = source.location / name
+    with suppress(pa.ArrowException, OSError):  # other checks report such a file
+        with pa.OSFile(str(path)) as file:
+            file.seek(8)  # past the magic bytes
+            named = pa.ipc.read_schema(file).metadata or {}
+        if named.get(b"generation") != source.generation.encode():
+            yield Finding(str(path), "belongs to another packing than the manifest")
 
 
 def _impossible_pieces(source: PackedSource, stored: StoredField) -> Iterator[Finding]:

@@ -164,7 +164,7 @@ def _add(
                     yield batch.append_column(field, array(values, pa.binary()))
 
         with whole_file(folder / name) as temporary:
-            write_index(temporary, batches(), total)
+            write_index(temporary, batches(), total, old.generation)
     index = folder / name
     entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
     manifest = replace(

@@ -96,7 +96,8 @@ def verify(
 
     Args:
         path: The dataset's folder or URL; a staged copy of it is not looked at.
-        fast: Whether to check sizes only: of files, and of extents against them.
+        fast: Whether to check no more than that files have their sizes and are of this packing, of
+            each the first image.
         workers: Worker processes; None for one a CPU, 1 to work in this process.
         progress: Called now and then with the number of samples checked and of all.
         storage_options: Options of the driver of a URL.
@@ -137,6 +138,8 @@ def _verify_one(
     findings = _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)
+    if fields and fast:
+        findings.add(_check_first_images(source, findings))
     # Each sample would report an impossible index again.
     if fields and not (fast and source.manifest.blob_files):
         _check_local(source, fields, fast, workers, progress, findings)
@@ -219,6 +222,18 @@ def _check_sizes(source: PackedSource) -> Iterator[Finding]:
         problem = _file_problem(Path(path), entry.size)
         if problem:
             yield Finding(path, problem)
+
+
+def _check_first_images(source: PackedSource, findings: _Findings) -> Iterator[Finding]:
+    """Read the first image of each file: the container's files name no generation."""
+    for number, path in enumerate(source.places[: source.manifest.blob_files]):
+        row = source.index.find_file(number)
+        if row == len(source) or source.index[row].file != number or findings.has(Path(path)):
+            continue
+        try:
+            source.read(source.index[row], row)
+        except DatasetError as error:
+            yield Finding(path, error.what.removeprefix(f"{source.location}: "))
 
 
 def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:

@@ -44,9 +44,10 @@ void DecodeTask::look_up() {
       make_samples();
       for (const auto& view : views) view->make_samples();
       *lookup->extents = Extents(count());
-      lookup->table->gather(lookup->rows, *lookup->extents);
-      refused_.resize(count());
-      for (size_t i = 0; i < count(); i++) refused_[i] = draw(i);
+      int error_number;
+      const Status found = lookup->table->gather(lookup->rows, *lookup->extents, error_number);
+      refused_.assign(count(), found);
+      for (size_t i = 0; i < count() && found.ok(); i++) refused_[i] = draw(i);
     } catch (const std::bad_alloc&) {
       no_memory_ = true;
     }

@@ -31,6 +31,7 @@ namespace fastdata {
   /* The sample's bytes cannot be had. */                                      \
   C(file_missing)                                                              \
   C(file_unreadable)                                                           \
+  C(too_many_files) /* are open, in this process or this machine */            \
   C(cut_short)     /* the file ends before the blob does */                    \
   C(changed)       /* the blob is not the one that was packed */               \
   C(corrupt_index) /* the index row makes no sense */                          \

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.remote.urls import absolute, is_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
 _MOST = 8 << 20  # bytes of a request
@@ -204,7 +204,7 @@ def archive_files(
         OSError: A path of this machine cannot be read, or a file is missing.
         RemoteError: The URL cannot be reached.
     """
-    names = expand(place)
+    names = [*map(absolute, expand(place))]
     if is_url(names[0]):
         if not is_pattern(place):
             return list_paths(names[0], extension, storage_options)

@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, SlowPathWarning, UsageError, warn
+from fastdata.errors import (
+    CorruptionError,
+    DatasetError,
+    RemoteError,
+    SlowPathWarning,
+    UsageError,
+    warn,
+)
 from fastdata.once import once
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
@@ -26,9 +33,10 @@ from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, digest_name, file_lock
+from fastdata.storage.generation import generation_of, require_same
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import IndexedSource, index_size, require_size
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import VALUE_BITS, Blocks, split_name, starts_of
 from fastdata.storage.source import Rows, Source
@@ -91,6 +99,15 @@ class Fetched(Source):
     @abstractmethod
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
         """Return the file of a gathered sample, which must not be corrupt."""
+
+    def generation_now(self) -> str:
+        """See `Source.generation_now`; if the server does not answer, nothing has changed."""
+        try:
+            return generation_of(read_manifest(self.url, self.storage_options))
+        except RemoteError:
+            return self.generation
+        except DatasetError:
+            return ""
 
     def start_pass(
         self,
@@ -211,7 +228,7 @@ class RemoteSource(Fetched, IndexedSource):
         Fetched.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
-        index = self._open_index(manifest.index, manifest.samples)
+        index = self._index_at(manifest.index, manifest.samples, manifest.generation)
         root = None if manifest.root is None else images_url(url, manifest.root)
         files = manifest.places(url, root, join_url)
         location = redact(url) if is_url(url) else Path(url)
@@ -225,7 +242,8 @@ class RemoteSource(Fetched, IndexedSource):
             self.options = replace(self.options, piece_bytes=self._group_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteSource, (self.url, self.given_cache, self.storage_options, self.options)
+        about = self.url, self.given_cache, self.storage_options, self.options
+        return _reopen, (self.generation, *about)
 
     def tell_decoded(self) -> None:
         """See `Source.tell_decoded`."""
@@ -263,13 +281,14 @@ class RemoteSource(Fetched, IndexedSource):
         return Blocks(starts, max(self.options.memory // (2 * self._group_bytes * fields), 1))
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        return Index(self._fetch_index(entry), rows)
+        return self._index_at(entry, rows, self.generation)
+
+    def _index_at(self, entry: FileEntry, rows: int, generation: str) -> Index:
+        return Index(self._fetch_index(entry), rows, generation)
 
     def _fetch_index(self, entry: FileEntry) -> Path:
         if not is_url(self.url):
-            path = Path(self.url, entry.name)
-            require_size(path, entry.size, index_size(path))
-            return path
+            return Path(self.url, entry.name)
         base = self.cache or Path(os.path.realpath(cache_folder())) / "remote"
         folder = base / digest_name(name_of(self.url), self.id)
         path = folder / Path(entry.name).name
@@ -393,6 +412,13 @@ class RemoteSource(Fetched, IndexedSource):
             about = entry.size, starts_of(runs), self.storage_options
             tables[name] = Table(join_url(str(self._root), table), column, *about)
         return RowGroups(tables, reader, self.options.memory)
+
+
+def _reopen(generation: str, *about: Any) -> RemoteSource:
+    """Open a dataset in a worker."""
+    source = RemoteSource(*about)
+    require_same(source, generation)
+    return source
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:

@@ -14,7 +14,7 @@ from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.cache import Cache
 from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import IndexedSource
-from fastdata.storage.parted import Part, PartedSource, Parts, most_open
+from fastdata.storage.parted import Part, PartedSource, Parts
 
 
 class RemoteParts(Fetched, PartedSource):
@@ -42,7 +42,7 @@ class RemoteParts(Fetched, PartedSource):
         text: bytes | None = None,
     ) -> None:
         Fetched.__init__(self, url, cache, storage_options, options, text)
-        PartedSource.__init__(self, redact(url), manifest, most_open(manifest, 2))
+        PartedSource.__init__(self, redact(url), manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
         about = self.url, self.manifest, self.given_cache, self.storage_options, self.options

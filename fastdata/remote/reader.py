@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
@@ -16,7 +15,7 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import Request
 from fastdata.remote.retries import Patience, Retries, wait_before
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.files import ExtentReader
+from fastdata.storage.files import read_extent
 
 if TYPE_CHECKING:
     from fastdata.remote.cache import PieceCache
@@ -57,7 +56,6 @@ class RangeReader:
         #: Event loop of all requests.
         self.loop: asyncio.AbstractEventLoop = getattr(self._fs, "loop", None) or get_loop()
         self._async = bool(getattr(self._fs, "async_impl", False))
-        self._local = ExtentReader()
         self._slots = asyncio.Semaphore(options.concurrency)
 
     async def read(self, url: str, start: int, stop: int) -> bytes:
@@ -157,7 +155,7 @@ class RangeReader:
     async def _get(self, url: str, start: int, stop: int) -> bytes:
         data: bytes
         if not is_url(url):  # a column of an index on this machine of files behind URLs
-            data = await asyncio.to_thread(self._local.read, Path(url), start, stop - start)
+            data = await asyncio.to_thread(read_extent, url, start, stop - start)
             return data
         path = self._fs._strip_protocol(url)
         if self._async:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from fastdata.storage.paths import working_folder
+
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
 #: Schemes in which ``?`` begins a query and ``%`` quotes; buckets take both literally.
@@ -28,6 +30,20 @@ _secrets: dict[str, None] = {}
 def is_url(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a URL for fsspec, ``scheme://…``."""
     return bool(_URL.match(os.fspath(path)))
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """Return a path, or a URL of this machine, that is the same after ``os.chdir``.
+
+    Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
+    """
+    text = os.fspath(place)
+    if not is_url(text):
+        return os.path.join(working_folder(), text)
+    scheme, separator, path = text.partition("://")
+    if scheme.lower() not in ("file", "local"):
+        return text
+    return scheme + separator + os.path.join(working_folder(), path)
 
 
 def scheme_of(url: str) -> str:

@@ -436,7 +436,7 @@ class _Staging:
         for name in names:
             entry = manifest.index if name is None else manifest.files[manifest.number_of(name)]
             path = self._source.local_index(entry, copy)
-            for batch in Index(path, manifest.samples).batches(
+            for batch in Index(path, manifest.samples, manifest.generation).batches(
                 columns=("path", "length", "crc32c")
             ):
                 columns = (batch.column(one).to_pylist() for one in batch.schema.names)

@@ -47,6 +47,7 @@ from fastdata.storage.manifest import (
     Manifest,
     with_root,
 )
+from fastdata.storage.paths import folder_variable
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
@@ -64,7 +65,7 @@ _MOST_CHECKED = 1_000
 
 def default_place() -> Path:
     """Return the default place of copies: $FASTDATA_STAGE_ROOT, or ``/dev/shm``."""
-    return Path(os.path.realpath(os.environ.get("FASTDATA_STAGE_ROOT") or "/dev/shm"))
+    return Path(os.path.realpath(folder_variable("FASTDATA_STAGE_ROOT") or "/dev/shm"))
 
 
 def find_staged(

@@ -16,6 +16,7 @@ from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.columns import Column, as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
+from fastdata.storage.files import code_of
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.seek_cache import SeekCache
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
@@ -97,7 +98,7 @@ class AnnotatedSource(FilesSource):
             raise self.problem(row, detail, "file_missing") from None
         except OSError as error:
             detail = f"its annotations cannot be read: {error}"
-            raise self.problem(row, detail, "file_unreadable") from None
+            raise self.problem(row, detail, code_of(error)) from None
         except SampleError as error:
             raise self.problem(row, error.what, hint=error.hint) from None
         except FastdataError:

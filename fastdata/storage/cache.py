@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from fastdata.errors import UsageError
+from fastdata.storage.paths import working_folder
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,5 @@ class Cache:
     def __post_init__(self) -> None:
         if self.bytes is not None and (type(self.bytes) is not int or self.bytes < 0):
             raise UsageError(f"Cache(bytes={self.bytes!r})", "Give a number of bytes from 0.")
+        if self.path is not None and "://" not in os.fspath(self.path):
+            object.__setattr__(self, "path", os.path.join(working_folder(), self.path))

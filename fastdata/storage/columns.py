@@ -19,7 +19,7 @@ from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, item_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
-from fastdata.storage.records import Row, rows_to_batch, write_index
+from fastdata.storage.records import NO_GENERATION, Row, rows_to_batch, write_index
 
 if TYPE_CHECKING:
     from fastdata.storage.index import Index
@@ -43,7 +43,13 @@ def rows_per_piece(size: int, rows: int) -> int:
 
 
 def write_column(
-    path: Path, index: Path, stored: StoredField, number: int, arrays: Iterable[pa.Array], rows: int
+    path: Path,
+    index: Path,
+    stored: StoredField,
+    number: int,
+    arrays: Iterable[pa.Array],
+    rows: int,
+    generation: str = NO_GENERATION,
 ) -> None:
     """Write a column's file and the index of its pieces.
 
@@ -54,6 +60,7 @@ def write_column(
         number: The file's place among the manifest's.
         arrays: The values of all rows, in order.
         rows: Number of rows.
+        generation: The manifest's.
 
     Raises:
         OSError: A file cannot be written.
@@ -61,7 +68,8 @@ def write_column(
     """
     schema = pa.schema([(stored.field.name, stored.field.type)])
     found: list[Row] = []
-    with path.open("wb") as file, pa.ipc.new_file(file, schema) as writer:
+    named = schema.with_metadata({"generation": generation})
+    with path.open("wb") as file, pa.ipc.new_file(file, named) as writer:
         for piece in _cut(arrays, stored.rows):
             batch = pa.RecordBatch.from_arrays([piece], schema=schema)
             # The first batch is written behind the schema, so count from its end.
@@ -71,7 +79,7 @@ def write_column(
             found.append(Row(*about, len(piece), 1, 1, "other", crc32c(message)))
     if sum(piece.width for piece in found) != rows:
         raise ValueError(f"not {rows} rows")
-    write_index(index, [rows_to_batch(found)], len(found))
+    write_index(index, [rows_to_batch(found)], len(found), generation)
 
 
 def _cut(arrays: Iterable[pa.Array], rows: int) -> Iterator[pa.Array]:

@@ -15,10 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastdata import _native
 from fastdata.errors import BusyError, SpaceError
+from fastdata.storage.paths import folder_variable
 
-#: How many files a reader keeps open.
-_OPEN_FILES = 128
+#: Remedy where too many files are open.
+MORE_FILES = "Allow this process more open files: ulimit -n 65536"
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
@@ -40,14 +42,36 @@ def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags | more_flags)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | more_flags
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        # Those of datasets can be opened again.
+        if not is_too_many(error) or not _native.close_files():
+            raise
+        descriptor = os.open(path, flags)
     try:
         _require_regular(os.fstat(descriptor), path)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_too_many(error: OSError) -> bool:
+    """Return whether a file could not be opened because too many are open."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def code_of(error: OSError | ValueError) -> str:
+    """Return the core's code for a file that cannot be read."""
+    too_many = isinstance(error, OSError) and is_too_many(error)
+    return "too_many_files" if too_many else "file_unreadable"
+
+
+def remedy(error: OSError, hint: str) -> str:
+    """Return the hint for a file that cannot be read: ``hint``, unless too many are open."""
+    return MORE_FILES if is_too_many(error) else hint
 
 
 def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
@@ -90,72 +114,10 @@ def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> Non
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
-class OpenFile:
-    """File descriptor that closes with its last reference.
-
-    Attributes:
-        descriptor: The descriptor.
-        stamp: What `current_stamp` was when it was opened.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = open_descriptor(path)
-        self.stamp = self.current_stamp()
-
-    @property
-    def size(self) -> int:
-        """The file's size in bytes when it was opened."""
-        return self.stamp[0]
-
-    def current_stamp(self) -> tuple[int, int]:
-        """Return its size in bytes and its time of change in nanoseconds."""
-        found = os.fstat(self.descriptor)
-        return found.st_size, found.st_mtime_ns
-
-    # While the interpreter ends, names of this module may be gone; this one is kept here.
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if hasattr(self, "descriptor"):
-            close(self.descriptor)
-
-
-class ExtentReader:
-    """Reader of extents (file, offset, length) by ``pread``.
-
-    There is no file position, no lock, and no state but a cache of open files, so one
-    reader serves any number of threads and goes on working in a forked child. ``pread``
-    rather than a memory map, because a file that shrinks under a map kills the process.
-
-    Args:
-        most: How many files it keeps open; beyond that the one opened first is closed.
-    """
-
-    def __init__(self, most: int = _OPEN_FILES) -> None:
-        self._most = most
-        self._files: dict[Path, OpenFile] = {}
-
-    def _open(self, path: Path) -> OpenFile:
-        file = self._files.get(path)
-        if file is None:
-            # Two threads may both get here; the file that loses closes itself.
-            self._files[path] = file = OpenFile(path)
-            for oldest in list(self._files)[: -self._most]:
-                # A thread that reads from it at this moment holds it, so it stays open until done.
-                self._files.pop(oldest, None)
-        return file
-
-    def size(self, path: Path) -> int:
-        """Return the size of a file when it was opened, in bytes."""
-        return self._open(path).size
-
-    def read(self, path: Path, offset: int, length: int) -> bytes:
-        """Read one extent; fewer bytes at the end of the file.
-
-        Raises:
-            OSError: The file cannot be opened or read.
-        """
-        # Held until the read is done: another thread may drop it from the cache meanwhile.
-        file = self._open(path)
-        return read_exactly(file.descriptor, offset, length)
+def read_extent(path: str | os.PathLike[str], offset: int, length: int) -> bytes:
+    """Return bytes of a regular file, fewer at its end; see `open_descriptor`."""
+    with open_file(path) as file:
+        return read_exactly(file.fileno(), offset, length)
 
 
 def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
@@ -395,9 +357,10 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
 
 def cache_folder() -> Path:
     """Return $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata."""
-    if given := os.environ.get("FASTDATA_CACHE_DIR"):
+    if given := folder_variable("FASTDATA_CACHE_DIR"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fastdata"
+    base = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores relative ones
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fastdata"
 
 
 #: Digits of a digest, and bytes of a name, in `digest_name`: with a suffix, 255 bytes at most.

@@ -88,12 +88,13 @@ def streamed_files(dataset: Any) -> list[str]:
     return []
 
 
-def open_hub(dataset: Any, kinds: Mapping[str, str]) -> Hub:
+def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     """Return a dataset as rows of a table. Reads no values but of the table's schema.
 
     Args:
         dataset: A ``datasets.Dataset``.
         kinds: "image" or "mask" for columns of images, instead of what their names say.
+        base: Folder of relative paths of images.
 
     Raises:
         UsageError: It has no images, or no such column.
@@ -109,7 +110,7 @@ def open_hub(dataset: Any, kinds: Mapping[str, str]) -> Hub:
         numbers = as_numpy(pa.concat_arrays(column)).view(np.int64)
     names = _KEYS if _KEYS in table.column_names else None
     own = os.path.join(location, _digest(dataset, paths))
-    about = names, files, own, location
+    about = names, files, own, location, base
     return Hub(TableRows(table, found.parts, numbers, found.classes, *about), found.mode)
 
 

@@ -6,11 +6,11 @@ of rows, and a file that is cut off, overwritten or unreadable is an error.
 
 from __future__ import annotations
 
-import errno
 import operator
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.files import OpenFile, read_exactly
+from fastdata.storage.files import MORE_FILES, is_too_many
 from fastdata.storage.records import (
     IN_HEAP,
+    NO_GENERATION,
     RECORD,
     RECORDS_AT,
     ROWS_PER_BATCH,
@@ -33,12 +34,10 @@ from fastdata.storage.records import (
     Values,
     heap_span,
     parse_header,
+    seed_of,
     unpack_batch,
     unpack_row,
 )
-
-#: Most of a dataset's files that are kept open.
-OPEN_FILES = 128
 
 
 class Index(Sequence[Row]):
@@ -50,36 +49,48 @@ class Index(Sequence[Row]):
     Args:
         path: The index file.
         rows: How many rows the manifest says there are.
+        generation: The manifest's.
 
     Raises:
         DatasetError: The user may not read the file.
-        CorruptionError: The file is missing, or is not an index of that many rows.
+        CorruptionError: The file is missing, belongs to another packing, or is not an index of that
+            many rows.
     """
 
-    def __init__(self, path: Path, rows: int) -> None:
+    def __init__(self, path: Path, rows: int, generation: str = NO_GENERATION) -> None:
         self.path = path
-        self._rows = rows
+        self._rows, self._seed = rows, seed_of(generation)
+        self._file = _native.Files([path])
         try:
-            self._file = OpenFile(path)
-        except OSError as error:
-            raise self._unreadable(error) from None
-        try:
-            found, self._heap_size = parse_header(self._read(0, RECORDS_AT))
+            found, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
         except ValueError as error:
             raise self.corrupt(str(error)) from None
+        if own != generation:
+            raise self.corrupt("belongs to another packing than the manifest")
         if found != rows:
             raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
-        if self._file.size != self._heap_at + self._heap_size:
+        said = self._heap_at + self._heap_size
+        if (size := self._file.size(0)) != said:
             raise self.corrupt(
-                f"has {self._file.size} bytes, its header says {self._heap_at + self._heap_size}"
+                f"has {size} bytes, its header says {said}: it was cut short, or "
+                "changed after packing"
             )
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise errors of reading the file as those of a dataset."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unreadable(error) from None
+        except ValueError:  # another file has its name
+            raise self._changed() from None
+
     def _unreadable(self, error: OSError) -> DatasetError:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if is_too_many(error):
             return DatasetError(
-                f"{self.path}: the index cannot be opened: {error.strerror}",
-                "Allow this process more open files: ulimit -n 65536",
+                f"{self.path}: the index cannot be opened: {error.strerror}", MORE_FILES
             )
         if isinstance(error, PermissionError):
             return DatasetError(
@@ -94,7 +105,9 @@ class Index(Sequence[Row]):
         Raises:
             CorruptionError: It was written to.
         """
-        if self._file.current_stamp() != self._file.stamp:
+        with self.reading():
+            unchanged = self._file.is_unchanged(0)
+        if not unchanged:
             raise self._changed()
 
     def _changed(self) -> CorruptionError:
@@ -127,10 +140,8 @@ class Index(Sequence[Row]):
 
     def _read(self, at: int, size: int) -> bytes:
         self.require_unchanged()
-        try:
-            data = read_exactly(self._file.descriptor, at, size)
-        except OSError as error:
-            raise self.corrupt(f"cannot be read: {error.strerror}") from None
+        with self.reading():
+            data = self._file.read(0, at, size)
         if len(data) != size:
             raise self.corrupt(f"ends early, after {at + len(data)} bytes")
         return data
@@ -139,7 +150,7 @@ class Index(Sequence[Row]):
         """Return the records of some rows, checked."""
         size = RECORD.itemsize
         data = self._read(RECORDS_AT + start * size, (stop - start) * size)
-        sound = _native.sound_records(data, start)
+        sound = _native.sound_records(data, start, self._seed)
         if sound != stop - start:
             raise self._damaged(start + sound)
         return np.frombuffer(data, RECORD)
@@ -150,7 +161,8 @@ class Index(Sequence[Row]):
         if not 0 <= begin <= end <= self._heap_size:
             raise self._damaged(start)
         heap = self._read(self._heap_at + begin, end - begin)
-        sound, *values = _native.split_heap(records.view(np.uint8), heap, start, with_tables)
+        bytes_of = records.view(np.uint8)
+        sound, *values = _native.split_heap(bytes_of, heap, start, with_tables, self._seed)
         if sound != len(records):
             raise self._damaged(start + sound)
         keys, paths, tables = values
@@ -247,38 +259,22 @@ class Index(Sequence[Row]):
 
     def locate(
         self,
-        files: Sequence[str | os.PathLike[str]],
-        file_sizes: Sequence[int],
+        files: _native.Files,
         root: str | os.PathLike[str] | None,
         classes: int = 1 << 31,
         *,
         upright: bool = False,
-        open_files: int = OPEN_FILES,
     ) -> ExtentTable:
         """Return the table that gathers extents of rows.
 
         Args:
             files: The dataset's files, in the order that the index counts them.
-            file_sizes: Their sizes in bytes, as the manifest says. A file that has another size
-                when it is opened is not read.
             root: The folder of rows that have a path of their own; None if there is none.
             classes: How many there are. A row of another label is not read.
             upright: Whether images are turned as their orientation says.
-            open_files: Most of the files that are kept open.
         """
-        table = _native.RecordTable(
-            self._file.descriptor,
-            RECORDS_AT,
-            self._rows,
-            self._heap_size,
-            files,
-            file_sizes,
-            root,
-            classes,
-            upright,
-            open_files,
-        )
-        return ExtentTable(self, table)
+        about = self._rows, self._heap_size, files, root, classes, upright, self._seed
+        return ExtentTable(self, _native.RecordTable(self._file, RECORDS_AT, *about))
 
 
 class ExtentTable:
@@ -289,13 +285,10 @@ class ExtentTable:
 
     def __init__(self, index: Index, table: _native.RecordTable) -> None:
         self._index, self._table = index, table
-        self._learnt: int | None = None
 
-    def learn(self, descriptor: int) -> None:
+    def learn(self, file: _native.Files) -> None:
         """Take seek points of rows that have none from a file of `Learnt` from now on."""
-        if descriptor != self._learnt:
-            self._table.learn(descriptor)
-            self._learnt = descriptor
+        self._table.learn(file)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
         """Return the extents of some rows.
@@ -311,7 +304,8 @@ class ExtentTable:
             CorruptionError: The index has changed since it was opened.
         """
         self._index.require_unchanged()
-        return self._table.gather(np.ascontiguousarray(indices, np.int64))
+        with self._index.reading():
+            return self._table.gather(np.ascontiguousarray(indices, np.int64))
 
     def rows(
         self,

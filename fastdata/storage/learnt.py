@@ -9,15 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from fastdata import _native
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import (
-    OpenFile,
     cache_folder,
     digest_name,
     file_lock,
@@ -27,12 +28,13 @@ from fastdata.storage.files import (
     whole_file,
     write_exactly,
 )
+from fastdata.storage.records import seed_of
 from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
 
 #: Name of the file.
 NAME = "_learnt.points"
-_HEADER = struct.Struct("<8sqq8s32x")
-_MAGIC = b"fdlearn1"
+_HEADER = struct.Struct("<8sq8s40x")
+_MAGIC = b"fdlearn2"
 #: Offset and length of a row's table; zeros: it has none.
 _ENTRY = struct.Struct("<qq")
 #: Most bytes of a table. The native core has the same bound (``io/record.h``).
@@ -47,8 +49,8 @@ class Learnt:
     """Seek points of one dataset's rows, in a file that appears with the first of them.
 
     Args:
-        path: The file. One of another index is replaced.
-        index: Size and checksum of the index file, as the manifest has them.
+        path: The file. One of another packing is replaced.
+        generation: The manifest's.
         rows: Number of the dataset's rows.
         owner: A user who is trusted beside this one: the owner of the index.
         limit: Most bytes of the file; None for no limit.
@@ -58,42 +60,46 @@ class Learnt:
     """
 
     def __init__(
-        self, path: Path, index: tuple[int, str], rows: int, owner: int, limit: int | None = None
+        self, path: Path, generation: str, rows: int, owner: int, limit: int | None = None
     ) -> None:
         self.path = path
-        self._header = _HEADER.pack(_MAGIC, rows, index[0], index[1].encode())
+        self._header = _HEADER.pack(_MAGIC, rows, bytes.fromhex(generation))
+        self._seed = seed_of(generation)
         self._heap_at = _HEADER.size + rows * _ENTRY.size
         self._owner, self._limit = owner, limit
         self._pending: list[tuple[int, bytes]] = []
         self._pending_bytes = 0
-        self._file: OpenFile | None = None
+        self._file: _native.Files | None = None
         self.stopped = False
 
     @property
-    def descriptor(self) -> int | None:
-        """Descriptor of the file for reading; None while there is none of this index."""
+    def file(self) -> _native.Files | None:
+        """The file for reading; None while there is none of this index."""
         if self._file is None:
             self._file = self._opened()
-        return None if self._file is None else self._file.descriptor
+        return self._file
 
-    def _opened(self) -> OpenFile | None:
+    def _opened(self) -> _native.Files | None:
         """Open the file for reading; None if there is none of this index."""
-        with suppress(OSError):
-            found = OpenFile(self.path)
-            if self._is_ours(found.descriptor):
+        with suppress(OSError, ValueError):
+            found = _native.Files([self.path], grows=True)
+            # Opened first: what is checked next stays the same file.
+            header = found.read(0, 0, _HEADER.size)
+            if self._is_ours(os.stat(self.path), header):
                 return found
         return None
 
-    def _is_ours(self, descriptor: int) -> bool:
+    def _is_ours(self, state: os.stat_result, header: bytes) -> bool:
         """Return whether a file is of this index, and can be believed: it has no signature."""
-        if not is_own_file(os.fstat(descriptor), (self._owner,)):
-            return False
-        return read_exactly(descriptor, 0, _HEADER.size) == self._header
+        return is_own_file(state, (self._owner,)) and header == self._header
 
     def table(self, row: int) -> bytes | None:
         """Return a row's seek table; None if there is none that is sound."""
-        descriptor = self.descriptor
-        return None if descriptor is None else _table(descriptor, row)
+        if self.file is None:
+            return None
+        with suppress(OSError, ValueError):  # another process has replaced it
+            return self._table(partial(self.file.read, 0), row)
+        return None
 
     def put(self, tables: Sequence[tuple[int, bytes]]) -> None:
         """Keep seek tables: (row, table)."""
@@ -134,10 +140,11 @@ class Learnt:
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
             for row, table in tables:
-                if len(table) > _MOST or _table(descriptor, row) is not None:
+                found = self._table(partial(read_exactly, descriptor), row)
+                if len(table) > _MOST or found is not None:
                     continue  # another process was faster
                 entries.append((row, end + len(heap), len(table)))
-                heap += table + _checksum(row, table)
+                heap += table + self._checksum(row, table)
             if self._limit is not None and end + len(heap) > self._limit:
                 self.stopped = True
                 return
@@ -158,9 +165,10 @@ class Learnt:
         """
         for _ in range(2):
             with suppress(FileNotFoundError):
-                # Not `self.descriptor`: each lock needs a descriptor of its own.
+                # Each lock needs a descriptor of its own.
                 descriptor = open_descriptor(self.path, os.O_RDWR | os.O_NOFOLLOW)
-                if self._is_ours(descriptor):
+                header = read_exactly(descriptor, 0, _HEADER.size)
+                if self._is_ours(os.fstat(descriptor), header):
                     return descriptor
                 os.close(descriptor)
             with file_lock(self.path.with_name(NAME + ".lock"), patience=_PATIENCE):
@@ -173,15 +181,27 @@ class Learnt:
                             file.truncate(self._heap_at)
         raise OSError(0, "another dataset's index replaces it again and again")
 
+    def _table(self, read: Callable[[int, int], bytes], row: int) -> bytes | None:
+        entry = read(_HEADER.size + row * _ENTRY.size, _ENTRY.size)
+        at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
+        if not (at > 0 and 0 < size <= _MOST):
+            return None
+        data = read(at, size + 4)
+        table = data[:size]
+        return table if data[size:] == self._checksum(row, table) else None
 
-def learnt_of(
-    index: Path, stated: tuple[int, str], rows: int, cache: Cache | None
-) -> Learnt | None:
+    def _checksum(self, row: int, table: bytes) -> bytes:
+        """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
+        crc = crc32c(table, crc32c(row.to_bytes(8, "little"), self._seed))
+        return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")
+
+
+def learnt_of(index: Path, generation: str, rows: int, cache: Cache | None) -> Learnt | None:
     """Return what is learnt of a dataset: beside its index, or else in a cache folder.
 
     Args:
         index: The index file on this machine.
-        stated: As of `Learnt`.
+        generation: As of `Learnt`.
         rows: As of `Learnt`.
         cache: The folder to use instead, and the most bytes of the file; 0 bytes keep nothing.
     """
@@ -200,7 +220,7 @@ def learnt_of(
         or (distrust(folder, (os.geteuid(), owner)) is not None)
     ):
         base = Path(os.path.realpath(cache.path or cache_folder() / "learnt"))
-        name, owner = digest_name(folder.name, f"{stated[1]}{stated[0]:x}"), os.geteuid()
+        name, owner = digest_name(folder.name, generation), os.geteuid()
         try:
             make_cache_folder(base / name)
         except (OSError, UsageError) as error:
@@ -210,24 +230,8 @@ def learnt_of(
             )
             return None
         folder = base / name
-    return Learnt(folder / NAME, stated, rows, owner, cache.bytes)
+    return Learnt(folder / NAME, generation, rows, owner, cache.bytes)
 
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-def _table(descriptor: int, row: int) -> bytes | None:
-    entry = read_exactly(descriptor, _HEADER.size + row * _ENTRY.size, _ENTRY.size)
-    at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
-    if not (at > 0 and 0 < size <= _MOST):
-        return None
-    data = read_exactly(descriptor, at, size + 4)
-    table = data[:size]
-    return table if data[size:] == _checksum(row, table) else None
-
-
-def _checksum(row: int, table: bytes) -> bytes:
-    """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
-    crc = crc32c(table, crc32c(row.to_bytes(8, "little")))
-    return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")

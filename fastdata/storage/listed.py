@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.storage.fields import BLOBS
-from fastdata.storage.files import read_file
+from fastdata.storage.files import is_too_many, read_file
 from fastdata.storage.seek_cache import SeekCache, Stamped
 from fastdata.storage.source import (
     MOST_BYTES,
@@ -121,7 +121,10 @@ class LearningSource(Source):
             detail = f"{it} is missing: {path}" if field else "the file is missing"
             raise self.problem(row, detail, "file_missing") from None
         except OSError as error:
-            raise self.problem(row, f"{it} cannot be read: {error.strerror or error}") from None
+            code = "too_many_files" if is_too_many(error) else ""
+            raise self.problem(
+                row, f"{it} cannot be read: {error.strerror or error}", code
+            ) from None
         return self._turned(data, field)
 
     def _turned(self, data: bytes, field: str = "") -> Blob:
@@ -169,6 +172,7 @@ class FilesSource(LearningSource):
         listing: The files. The list must keep its length once rows have been gathered.
         location: Their folder.
         cache: As of `LearningSource`.
+        base: Folder of relative paths; "" for the current one.
     """
 
     hints = Hints(
@@ -177,10 +181,14 @@ class FilesSource(LearningSource):
     )
 
     def __init__(
-        self, listing: Listing, location: Path | str = "", cache: SeekCache | None = None
+        self,
+        listing: Listing,
+        location: Path | str = "",
+        cache: SeekCache | None = None,
+        base: str = "",
     ) -> None:
         super().__init__(len(listing.samples), cache)
-        self._listing = listing
+        self._listing, self._base = listing, base
         self.location = location
 
     def __len__(self) -> int:
@@ -201,11 +209,15 @@ class FilesSource(LearningSource):
         path: str = os.fspath(self._listing.samples[row][0])
         return path
 
-    _name = key
+    def path(self, row: int) -> str:
+        """Return the path of a row's file, which ``os.chdir`` does not change."""
+        return os.path.join(self._base, self.key(row))
+
+    _name = path
 
     def describe(self, row: int) -> str:
         """See `Source.describe`."""
-        return f"{self.key(row)}: sample {row}"
+        return f"{self.path(row)}: sample {row}"
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
         """See `Source.column`."""
@@ -218,7 +230,7 @@ class FilesSource(LearningSource):
         """See `Source.gather`."""
         samples = self._listing.samples
         chosen = [samples[row] for row in rows.tolist()]
-        images = self._images(rows, [os.fspath(path) for path, _ in chosen])
+        images = self._images(rows, [os.path.join(self._base, path) for path, _ in chosen])
         columns = {}
         if "label" in fields:
             columns["label"] = np.array([label for _, label in chosen], np.int64)
@@ -227,4 +239,4 @@ class FilesSource(LearningSource):
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
         self.field(field, BLOBS)
-        return self._file(row, self.key(row)) if data is None else self._turned(data)
+        return self._file(row, self.path(row)) if data is None else self._turned(data)

@@ -18,7 +18,7 @@ from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.arrow import is_storable, stored_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
-from fastdata.storage.files import read_file
+from fastdata.storage.files import read_file, remedy
 from fastdata.storage.formats import CONTAINERS, ELSEWHERE, IN_PLACE
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import look
@@ -31,7 +31,7 @@ MANIFEST_NAME = "_dataset.json"
 PART_NAME = "part-{:06d}"
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "_bad-samples.jsonl"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: Most bytes of a manifest: the names of 400,000 files.
 MOST_BYTES = 64 << 20
 #: The field that holds the checksum of the others.
@@ -81,6 +81,7 @@ class Manifest:
         seed: Of the permutation, where they are shuffled.
         source: Where it came from: kind, layout, split, root.
         tool: The version of fastdata that wrote it.
+        generation: Digest of what was packed, 16 hexadecimal digits. Its indexes have it, too.
         format_version: Version of the layout.
         fields: The fields of its rows, and their files.
         groups: Rows of the row groups of each file of ``tables``, as runs of (rows, groups); None
@@ -97,6 +98,7 @@ class Manifest:
     options: dict[str, Any]
     source: dict[str, Any]
     tool: str
+    generation: str
     root: str | None = None
     order: str = "source"
     seed: int | None = None
@@ -185,8 +187,11 @@ class Manifest:
                 raise not_a_manifest(path, ValueError(error.strerror)) from None
             raise DatasetError(
                 f"{path}: cannot be read: {error.strerror}",
-                "Check that it is a file, and that you may read it and its folder (ls -ld, "
-                "chmod +r).",
+                remedy(
+                    error,
+                    "Check that it is a file, and that you may read it and its folder (ls -ld, "
+                    "chmod +r).",
+                ),
             ) from None
 
     @classmethod
@@ -328,10 +333,12 @@ def check_types(manifest: Manifest) -> None:
     """Raise ValueError for values that no manifest has."""
     for name in ("samples", "skipped", "blob_bytes"):
         require_count(name, getattr(manifest, name))
-    kinds = {"tool": str, "classes": list, "options": dict, "source": dict}
+    kinds = {"tool": str, "generation": str, "classes": list, "options": dict, "source": dict}
     for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
             raise ValueError(f"{name} is {getattr(manifest, name)!r}")
+    if not re.fullmatch("[0-9a-f]{16}", manifest.generation):
+        raise ValueError(f"generation is {manifest.generation!r}")
     if not isinstance(manifest.order, str):
         raise ValueError(f"order is {manifest.order!r}")
     if not (manifest.seed is None or type(manifest.seed) is int):

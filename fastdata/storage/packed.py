@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,15 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, printable, warn
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, printable, warn
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import ExtentReader
+from fastdata.storage.files import read_extent, remedy
 from fastdata.storage.formats import IN_PLACE
-from fastdata.storage.index import OPEN_FILES, ExtentTable, Index
+from fastdata.storage.generation import explained, generation_in, require_same
+from fastdata.storage.index import ExtentTable, Index
 from fastdata.storage.learnt import Learnt, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
@@ -78,9 +79,6 @@ class IndexedSource(Source):
         "pack without them (--skip-bad).",
     )
 
-    #: Most of its files that the core keeps open.
-    open_files = OPEN_FILES
-
     def __init__(
         self,
         location: Path | str,
@@ -94,9 +92,10 @@ class IndexedSource(Source):
     ) -> None:
         self.location = location
         self.manifest = manifest
+        self.generation = manifest.generation
         self.index = index
         self._files, self._root = files, root
-        self._guard = guard
+        self._given_guard = guard
         if manifest.container in IN_PLACE:
             self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_MISSING_IN_PLACE_HINT)
         self._warned = False
@@ -125,6 +124,11 @@ class IndexedSource(Source):
         files = self.manifest.files
         return [ADDRESSES if tables and not one.crc32c else one.size for one in files]
 
+    @once
+    def files(self) -> _native.Files:
+        """The manifest's files, if they are on this machine."""
+        return _native.Files(self._files, self.sizes)
+
     @property
     def classes(self) -> Sequence[str]:
         """Names of classes."""
@@ -147,14 +151,7 @@ class IndexedSource(Source):
         if found is None:
             given = [len(self.classes)] if field == "image" and self._has_label else []
             index = self.index_of(field)
-            found = index.locate(
-                self._files,
-                self.sizes,
-                self._table_root(),
-                *given,
-                upright=upright,
-                open_files=self.open_files,
-            )
+            found = index.locate(self.files, self._table_root(), *given, upright=upright)
             self._tables[field, upright] = found
             self._show_learnt()
         return found
@@ -167,9 +164,7 @@ class IndexedSource(Source):
         """
         if self._learnt is not None or self.capabilities.seek_points:
             return
-        entry = self.manifest.index
-        stated = entry.size, entry.crc32c
-        self._learnt = learnt_of(self.index.path, stated, len(self), cache)
+        self._learnt = learnt_of(self.index.path, self.generation, len(self), cache)
         if self._learnt is not None:
             self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
             self._show_learnt()
@@ -186,8 +181,8 @@ class IndexedSource(Source):
         if self._learnt.stopped:
             self.capabilities = replace(self.capabilities, stride=0)
         for (field, _), table in self._tables.items():
-            if field == "image" and self._learnt.descriptor is not None:
-                table.learn(self._learnt.descriptor)
+            if field == "image" and self._learnt.file is not None:
+                table.learn(self._learnt.file)
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
@@ -201,6 +196,23 @@ class IndexedSource(Source):
             self._learnt.flush()
             self._show_learnt()
 
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Extend errors of reading: they may come of another packing."""
+        with self._given_guard():
+            try:
+                yield
+            except DatasetError as error:
+                raise explained(self, error) from None
+
+    def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
+        """See `Source.problem`."""
+        return explained(self, super().problem(row, detail, code, hint))
+
+    def generation_now(self) -> str:
+        """See `Source.generation_now`."""
+        return generation_in(self.location)
+
     def _turns(self, field: str) -> bool:
         return self.upright and (field == "image" or self.field(field).kind == "image")
 
@@ -213,7 +225,8 @@ class IndexedSource(Source):
         if found is None:
             entry = self.manifest.files[self.manifest.number_of(stored.index)]
             rows = -(-len(self) // stored.rows) if stored.rows else len(self)
-            found = self._indexes[field] = self._open_index(entry, rows)
+            with self._guard():
+                found = self._indexes[field] = self._open_index(entry, rows)
         return found
 
     def _table_root(self) -> Path | str | None:
@@ -456,7 +469,6 @@ class PackedSource(IndexedSource):
         path: The dataset's folder.
         guard: See `IndexedSource`.
         manifest: Its manifest; None to read it.
-        reader: Reads its files; None for a reader of its own.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.
@@ -469,24 +481,18 @@ class PackedSource(IndexedSource):
         path: Path,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
         manifest: Manifest | None = None,
-        reader: ExtentReader | None = None,
     ) -> None:
         manifest = manifest or Manifest.load(path)
-        index = path / manifest.index.name
-        require_size(index, manifest.index.size, index_size(index))
         root = None if manifest.root is None else path / manifest.root
         files = manifest.places(path, root)
-        opened = Index(index, manifest.samples)
+        opened = Index(path / manifest.index.name, manifest.samples, manifest.generation)
         super().__init__(path, manifest, opened, files, root, guard=guard)
-        self._reader = reader or ExtentReader()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.location, self.manifest.index)
+        return _reopen, (self.location, self.generation)
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        path = self.location / entry.name
-        require_size(path, entry.size, index_size(path))
-        return Index(path, rows)
+        return Index(self.location / entry.name, rows, self.generation)
 
     def file(self, record: Row, number: int | None) -> Path:
         """See `IndexedSource.file`."""
@@ -497,21 +503,26 @@ class PackedSource(IndexedSource):
         """See `IndexedSource.read`."""
         path = self.file(record, number)
         try:
-            size = self._reader.size(path)
-            if record.path is None:
-                expected = self.manifest.files[record.file].size
-                require_size(path, expected, size, self.hints.changed)
+            shared = record.path is None
+            size = self.files.size(record.file) if shared else path.stat().st_size
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)
             if record.length > MOST_BYTES:
                 raise self.corrupt(record, number, f"it has {record.length:,} bytes, too many")
-            data = self._reader.read(path, record.offset, record.length)
+            extent = record.offset, record.length
+            data = self.files.read(record.file, *extent) if shared else read_extent(path, *extent)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             what = "no such file" if missing else f"cannot be read: {error.strerror}"
             hint = self.hints.missing if missing else _PERMISSIONS_HINT
-            raise DatasetError(f"{path}: {what}", hint) from None
+            raise DatasetError(f"{path}: {what}", remedy(error, hint)) from None
+        except ValueError:
+            expected = self.manifest.files[record.file].size
+            with suppress(OSError):  # it was removed meanwhile
+                require_size(path, expected, path.stat().st_size, self.hints.changed)
+            what = f"{path}: was replaced or changed since it was opened"
+            raise CorruptionError(what, self.hints.changed) from None
         if crc32c(data) != record.crc32c:
             problem = f"its bytes in {path} have changed since it was packed"
             raise self.corrupt(record, number, problem)
@@ -519,21 +530,11 @@ class PackedSource(IndexedSource):
 
 
 @lru_cache(maxsize=1)
-def _reopen(path: Path, index: FileEntry) -> PackedSource:
-    """Open a dataset in a worker. ``index`` distinguishes datasets packed to the same place."""
-    return PackedSource(path)
-
-
-def index_size(path: Path) -> int:
-    """Return the size of an index file in bytes.
-
-    Raises:
-        CorruptionError: It is missing.
-    """
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise CorruptionError(f"{path}: {error.strerror}", _HINT) from None
+def _reopen(path: Path, generation: str) -> PackedSource:
+    """Open a dataset in a worker."""
+    source = PackedSource(path)
+    require_same(source, generation)
+    return source
 
 
 def require_size(path: Path, expected: int, found: int, hint: str = _HINT) -> None:

@@ -5,8 +5,8 @@ The normative layout is docs/formats/parts.md.
 
 from __future__ import annotations
 
+import hashlib
 import re
-import resource
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ from typing import Any, overload
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.fields import Field
-from fastdata.storage.files import ExtentReader
+from fastdata.storage.generation import explained, generation_in
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
@@ -37,11 +37,8 @@ from fastdata.text import human_count
 
 #: Most files whose names are kept in memory: 200 MB (docs/scale.md).
 _KEPT_FILES = 500_000
-#: Fewest parts that are kept open.
+#: Fewest parts that are kept.
 _LEAST = 8
-#: Files of a part that are kept open, as neighbours in an order lie in one; none where fewer files
-#: than `_MANY` may be open.
-_OPEN_FILES, _MANY = 2, 8192
 _NAME = re.compile(r"part-\d{6,}")
 _HINT = "Put the part back as it was; or index all of it again: fastdata index … --force."
 
@@ -57,7 +54,7 @@ class Part:
         blob_bytes: Sum of its blobs' lengths.
         files: Number of its archives.
         file_bytes: Sum of their sizes.
-        fingerprint: Of its listing, as in its own manifest.
+        generation: That of its own manifest.
     """
 
     name: str
@@ -66,14 +63,14 @@ class Part:
     blob_bytes: int
     files: int
     file_bytes: int
-    fingerprint: str
+    generation: str
 
     @classmethod
     def of(cls, name: str, manifest: Manifest) -> Part:
         """Return the entry of a dataset that becomes a part."""
         counts = manifest.samples, manifest.skipped, manifest.blob_bytes, manifest.blob_files
         size = sum(entry.size for entry in manifest.files if not entry.crc32c)
-        return cls(name, *counts, size, str(manifest.source.get("fingerprint", "")))
+        return cls(name, *counts, size, manifest.generation)
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Part:
@@ -115,6 +112,8 @@ class Parts(Manifest):
         names = ("container", "classes", "options", "source", "tool", "fields", "format_version")
         shared: dict[str, Any] = {name: getattr(about, name) for name in names}
         shared |= {**_totals(parts), "index": _NO_INDEX, "files": [], "parts": tuple(parts)}
+        generations = "".join(part.generation for part in parts).encode()
+        shared["generation"] = hashlib.blake2b(generations, digest_size=8).hexdigest()
         return cls(**shared, remote=getattr(about, "remote", False))
 
     @classmethod
@@ -147,8 +146,8 @@ class Parts(Manifest):
                 f"has {human_count(entry.samples, 'sample')}, "
                 f"the index of parts says {part.samples:,}"
             )
-        if entry.fingerprint != part.fingerprint:
-            return "was indexed again, from other files, than when it became a part"
+        if entry.generation != part.generation:
+            return "was indexed again since it became a part"
         return self.difference(manifest)
 
     def difference(self, other: Manifest) -> str | None:
@@ -181,7 +180,7 @@ def _shape(field: Field) -> tuple[object, ...]:
 class PartedSource(JoinedSource):
     """Source of an index of parts; they are opened when a row of theirs is asked for.
 
-    The parts used last are kept open, as many as the limit of open files allows.
+    The parts used last are kept; `_native.Files` closes their files where there are many.
 
     Args:
         location: See `Source`.
@@ -190,10 +189,11 @@ class PartedSource(JoinedSource):
 
     hints = Hints(_HINT, _HINT)
 
-    def __init__(self, location: Path | str, manifest: Parts, most_open: int) -> None:
+    def __init__(self, location: Path | str, manifest: Parts) -> None:
         self.location = location
         self.manifest = manifest
-        self._kept = lru_cache(most_open)(self._checked)
+        self.generation = manifest.generation
+        self._kept = lru_cache(kept_parts(manifest))(self._checked)
         super().__init__(
             _Lazy(len(manifest.parts), self._part), [part.samples for part in manifest.parts]
         )
@@ -238,12 +238,15 @@ class PartedSource(JoinedSource):
             found = self._open(part)
         except DatasetError as error:
             what = error.what if where in error.what else f"{where}: {error.what}"
-            raise type(error)(
-                f"{what}, in a part of {self.location}", f"{error.hint} {_HINT}"
-            ) from None
+            wrong = type(error)(f"{what}, in a part of {self.location}", f"{error.hint} {_HINT}")
+            raise explained(self, wrong) from None
         if problem := self.manifest.problem_of(part, found.manifest):
-            raise CorruptionError(f"{where}: this part {problem}", _HINT)
+            raise explained(self, CorruptionError(f"{where}: this part {problem}", _HINT))
         return found
+
+    def generation_now(self) -> str:
+        """See `Source.generation_now`."""
+        return generation_in(self.location)
 
     @abstractmethod
     def _open(self, part: Part) -> IndexedSource:
@@ -281,12 +284,7 @@ class LocalParts(PartedSource):
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._guard = guard
-        # Files that Python opens, beside the core: those of columns, and of single samples.
-        self._reader = ExtentReader(_LEAST)
-        # Manifests are kept beyond open parts: parsing one takes longer than opening an index.
-        self._manifests = lru_cache(_known(manifest))(self._load)
-        self._open_files = _OPEN_FILES if _allowed() >= _MANY else 0
-        super().__init__(path, manifest, most_open(manifest, 2 + self._open_files))
+        super().__init__(path, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalParts, (self.location, self.manifest)
@@ -299,32 +297,13 @@ class LocalParts(PartedSource):
 
     def _open(self, part: Part) -> IndexedSource:
         folder = self.location / part.name
-        found = PackedSource(folder, self._guard, self._manifests(folder), self._reader)
-        found.open_files = self._open_files
-        return found
+        return PackedSource(folder, self._guard, self._load(folder))
 
 
-def most_open(manifest: Parts, descriptors: int) -> int:
-    """Return how many parts may be open: of half of the files that this process may have open.
-
-    Args:
-        manifest: The index's manifest.
-        descriptors: Files of each field of blobs of a part that are open.
-    """
-    fields = 1 + sum(field.name not in ("image", "label") for field in manifest.field_list)
-    return min(max(_allowed() // 2 // (descriptors * fields), _LEAST), _known(manifest))
-
-
-def _known(manifest: Parts) -> int:
-    """Return of how many parts the names of files are kept."""
+def kept_parts(manifest: Parts) -> int:
+    """Return how many parts are kept, with the names of their files."""
     files = max(part.files for part in manifest.parts)
     return max(_LEAST, _KEPT_FILES // max(1, files))
-
-
-def _allowed() -> int:
-    """Return how many files this process may have open."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if allowed == resource.RLIM_INFINITY else allowed
 
 
 def open_local(

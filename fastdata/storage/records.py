@@ -47,9 +47,9 @@ SCHEMA = pa.schema(
 _DICTIONARY = array(_native.ENCODINGS, pa.string())
 _CODES = {name: code for code, name in enumerate(_native.ENCODINGS)}
 
-MAGIC = b"FDROWS2\n"
-#: Magic, bytes of a record, zeros, rows, bytes of the heap, zeros; the checksum of these follows.
-_HEADER = struct.Struct("<8sIIQQ28x")
+MAGIC = b"FDROWS3\n"
+#: Magic, bytes of a record, zeros, rows, bytes of the heap, generation, zeros; then the checksum.
+_HEADER = struct.Struct("<8sIIQQ8s20x")
 _CRC = struct.Struct("<I")
 #: Bytes before the first record.
 RECORDS_AT = _HEADER.size + _CRC.size
@@ -83,6 +83,9 @@ _OTHER = _CODES["other"]
 _TABLE_CRC = _CRC.size
 #: Most bytes of a key, and of a path: 16 bits store their sizes.
 _MOST = 0xFFFF
+
+#: Generation of an index of no packing, 16 hexadecimal digits.
+NO_GENERATION = "0" * 16
 
 Records = npt.NDArray[Any]
 #: All keys, all paths and all seek tables of some rows, each one behind the other.
@@ -136,13 +139,16 @@ def rows_to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> None:
+def write_index(
+    path: Path, batches: Iterable[pa.RecordBatch], rows: int, generation: str = NO_GENERATION
+) -> None:
     """Write an index from batches of any size; hold a part of one batch in memory.
 
     Args:
         path: The file to write; an existing one is overwritten.
         batches: Record batches of `SCHEMA`, in the dataset's order.
         rows: How many rows they have in all.
+        generation: The manifest's.
 
     Raises:
         DatasetError: A key or path is too long.
@@ -150,12 +156,12 @@ def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> Non
         ValueError: There are more or fewer rows.
     """
     done = heap_size = 0
-    heap_at = RECORDS_AT + rows * RECORD.itemsize
+    heap_at, seed = RECORDS_AT + rows * RECORD.itemsize, seed_of(generation)
     with path.open("wb", buffering=0) as file:
         for batch in batches:
             for start in range(0, batch.num_rows, ROWS_PER_BATCH):
                 piece = batch.slice(start, ROWS_PER_BATCH)
-                records, heap = _pack(path, piece, done, heap_size)
+                records, heap = _pack(path, piece, done, heap_size, seed)
                 if done + len(records) > rows:
                     raise ValueError(f"more than {rows} rows")
                 write_exactly(file.fileno(), records.tobytes(), RECORDS_AT + done * RECORD.itemsize)
@@ -164,16 +170,23 @@ def write_index(path: Path, batches: Iterable[pa.RecordBatch], rows: int) -> Non
                 heap_size += len(heap)
         if done != rows:
             raise ValueError(f"{done} rows, not {rows}")
-        write_exactly(file.fileno(), pack_header(rows, heap_size), 0)
+        write_exactly(file.fileno(), pack_header(rows, heap_size, generation), 0)
 
 
-def pack_header(rows: int, heap_size: int) -> bytes:
+def pack_header(rows: int, heap_size: int, generation: str = NO_GENERATION) -> bytes:
     """Return the beginning of an index; the inverse of `parse_header`."""
-    header = _HEADER.pack(MAGIC, RECORD.itemsize, 0, rows, heap_size)
+    header = _HEADER.pack(MAGIC, RECORD.itemsize, 0, rows, heap_size, bytes.fromhex(generation))
     return header + _CRC.pack(crc32c(header))
 
 
-def _pack(path: Path, batch: pa.RecordBatch, first: int, heap_at: int) -> tuple[Records, bytes]:
+def seed_of(generation: str) -> int:
+    """Return the CRC-32C with which the checksums of an index's rows begin."""
+    return crc32c(bytes.fromhex(generation))
+
+
+def _pack(
+    path: Path, batch: pa.RecordBatch, first: int, heap_at: int, seed: int
+) -> tuple[Records, bytes]:
     """Return the records of the rows from number ``first`` on, and their part of the heap."""
     records = np.zeros(batch.num_rows, RECORD)
     for name in _FIXED:
@@ -189,8 +202,8 @@ def _pack(path: Path, batch: pa.RecordBatch, first: int, heap_at: int) -> tuple[
     records["key_size"] = columns["key"][2]
     records["path_size"] = columns["path"][2]
     records["table_size"] = columns["seek_points"][2]
-    values = (column[:2] for column in columns.values())
-    heap = _native.seal_records(records.view(np.uint8), first, heap_at, *values)
+    keys, paths, tables = (column[:2] for column in columns.values())
+    heap = _native.seal_records(records.view(np.uint8), first, heap_at, keys, paths, tables, seed)
     return records, heap
 
 
@@ -216,8 +229,8 @@ def _values(column: pa.Array) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[n
     return data or b"", ends[:-1].copy(), lengths
 
 
-def parse_header(data: bytes) -> tuple[int, int]:
-    """Return the number of rows, and the bytes of the heap behind their records.
+def parse_header(data: bytes) -> tuple[int, int, str]:
+    """Return the number of rows, the bytes of the heap behind their records, and the generation.
 
     Args:
         data: The file's first `RECORDS_AT` bytes.
@@ -225,14 +238,14 @@ def parse_header(data: bytes) -> tuple[int, int]:
     Raises:
         ValueError: The header is damaged, or not that of an index; the text continues "the index".
     """
-    magic, record_size, _, rows, heap_size = _HEADER.unpack_from(data)
+    magic, record_size, _, rows, heap_size, generation = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError("cannot be read: it does not begin as one of version 2")
+        raise ValueError("cannot be read: it does not begin as one of version 3")
     if _CRC.unpack_from(data, _HEADER.size) != (crc32c(data[: _HEADER.size]),):
         raise ValueError("is damaged: its header has another checksum")
     if record_size != RECORD.itemsize:
         raise ValueError(f"has records of {record_size} bytes, not {RECORD.itemsize}")
-    return rows, heap_size
+    return rows, heap_size, generation.hex()
 
 
 def heap_span(records: Records) -> tuple[int, int]:

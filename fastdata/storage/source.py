@@ -27,6 +27,7 @@ from fastdata.errors import (
 )
 from fastdata.once import once
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
+from fastdata.storage.files import MORE_FILES
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Source(ABC):
         hints: Remedies for its errors.
         upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
             then those of turned images.
+        generation: That of its manifest; "" without one.
     """
 
     fields: Sequence[Field] = IMAGE_AND_LABEL
@@ -193,6 +195,7 @@ class Source(ABC):
     location: Path | str = ""
     hints = Hints()
     upright = False
+    generation = ""
 
     # The minimum.
 
@@ -233,6 +236,10 @@ class Source(ABC):
             DatasetError: The index is damaged.
             UsageError: There is no such field.
         """
+
+    def generation_now(self) -> str:
+        """Return the generation of what lies there now; "" if it is no dataset any more."""
+        return self.generation
 
     # Reading.
 
@@ -377,6 +384,8 @@ class Source(ABC):
             return CorruptionError(what, hint or self.hints.changed)
         if code in ("file_missing", "file_unreadable"):
             return DatasetError(what, hint or self.hints.missing)
+        if code == "too_many_files":
+            return DatasetError(what, MORE_FILES)
         return SampleError(what, hint or self.hints.undecodable)
 
     # Discoveries while decoding. Safe to call from several threads.

@@ -49,6 +49,7 @@ class TableRows:
             is "" for memory.
         name: Name of its seek points in a cache, of this content alone.
         location: See `Source`.
+        base: Folder of relative paths.
     """
 
     table: pa.Table
@@ -59,6 +60,7 @@ class TableRows:
     files: Sequence[tuple[int, str]] = ()
     name: str = ""
     location: Path | str = ""
+    base: str = ""
 
 
 def chunks_of(table: pa.Table, place: Sequence[str]) -> list[pa.Array]:

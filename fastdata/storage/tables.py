@@ -6,6 +6,7 @@ names. Nothing is copied: the core decodes from the table's own memory.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -180,7 +181,7 @@ class TableSource(LearningSource):
         found = self._blobs.get(field)
         if found is None:
             chunks = chunks_of(self._rows.table, self._parts[field].place)
-            found = self._blobs[field] = _Blobs(chunks)
+            found = self._blobs[field] = _Blobs(chunks, self._rows.base)
         return found
 
     def _column(self, place: tuple[str, ...]) -> TableColumn:
@@ -237,9 +238,11 @@ class _Blobs:
 
     Args:
         chunks: Structs of ``bytes`` and ``path``.
+        base: Folder of relative paths.
     """
 
-    def __init__(self, chunks: Sequence[pa.Array]) -> None:
+    def __init__(self, chunks: Sequence[pa.Array], base: str) -> None:
+        self._base = base
         contents = [_binary(child_of(chunk, "bytes")) for chunk in chunks]
         self._column = _native.BinaryColumn(list(map(_native_chunk, contents)))
         self._lacks = any(chunk.null_count for chunk in contents)
@@ -257,7 +260,8 @@ class _Blobs:
             slots = np.flatnonzero(self._column.lengths(places) < 0)
             values = self._paths.values(places[slots]).to_pylist() if len(slots) else ()
             for slot, path in zip(slots.tolist(), values, strict=True):
-                found[slot] = path or ""
+                if path:
+                    found[slot] = path if "://" in path else os.path.join(self._base, path)
         return found
 
     def attach(self, extents: _native.Extents, places: Rows) -> None:

@@ -161,16 +161,21 @@ Status BlobReader::read_table(const Extents& extents, size_t i, ByteSpan& table)
   table = {table_.reserve(round_up(extent.table_size + kTableCrcSize, 1 << 12)), extent.table_size};
   int error_number;
   bytes_read_ += table.size + kTableCrcSize;
-  const OpenFile& file = extent.learnt ? *extents.shared(i).learnt : *extents.shared(i).index;
-  const Status status =
-      file.read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number);
+  const SharedFiles& shared = extents.shared(i);
+  const uint32_t seed = shared.seed;
+  std::shared_ptr<OpenFile> file;
+  Status status = (extent.learnt ? shared.learnt : shared.index)->open(0, file, error_number);
+  if (status.ok())
+    status = file->read(extent.table_at, table.size + kTableCrcSize, table_.get(), error_number);
+  else if (!extent.learnt)
+    return {status.code == Code::too_many_files ? status.code : Code::corrupt_index, status.detail};
   if (extent.learnt) {  // they can be learnt again
-    if (!status.ok() || !is_table_sound(table, extent.row)) table = {};
+    if (!status.ok() || !is_table_sound(table, extent.row, seed)) table = {};
     return {};
   }
   if (!status.ok())
     return {Code::corrupt_index, "the index ends before its seek points, or cannot be read there"};
-  if (!is_table_sound(table, extent.row))
+  if (!is_table_sound(table, extent.row, seed))
     return {Code::corrupt_index, "its seek points in the index are damaged"};
   return {};
 }

@@ -91,8 +91,9 @@ struct Extent {
 /// The part that extents of one dataset share.
 struct SharedFiles {
   std::shared_ptr<Files> files;
-  std::shared_ptr<OpenFile> index;   // null: none
-  std::shared_ptr<OpenFile> learnt;  // null: none
+  std::shared_ptr<Files> index;   // null: none
+  std::shared_ptr<Files> learnt;  // null: none
+  uint32_t seed = 0;              // of the checksums in both (io/record.h)
 };
 
 /// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.

@@ -1,16 +1,19 @@
 #include "io/files.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <deque>
 #include <mutex>
 #include <system_error>
-#include <unordered_map>
 
 namespace fastdata {
 namespace {
@@ -27,7 +30,10 @@ const char* error_text(int number) {
   return known ? (*texts)[number].c_str() : "an unknown error";
 }
 
+bool is_too_many(int number) { return number == EMFILE || number == ENFILE; }
+
 Status io_failure(int number) {
+  if (is_too_many(number)) return {Code::too_many_files, error_text(number)};
   const bool missing = number == ENOENT || number == ENOTDIR;
   return {missing ? Code::file_missing : Code::file_unreadable, error_text(number)};
 }
@@ -42,9 +48,75 @@ FileStamp stamp_of(const struct stat& about) {
           static_cast<int64_t>(changed.tv_sec) * 1'000'000'000 + changed.tv_nsec};
 }
 
+/// Drivers in user space, such as those of buckets, number the same file anew.
+bool has_inodes(int descriptor) {
+#ifdef __linux__
+  constexpr auto kFuse = 0x65735546;
+  struct statfs about{};
+  return fstatfs(descriptor, &about) == 0 && about.f_type != kFuse;
+#else
+  (void)descriptor;
+  return true;
+#endif
+}
+
+/// Not blocking: a pipe of that name would wait for a writer.
+int open_descriptor(const char* path) {
+  for (bool again = true;; again = false) {
+    int descriptor;
+    do descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    while (descriptor < 0 && errno == EINTR);
+    if (descriptor >= 0 || !again || !is_too_many(errno) || !close_files()) return descriptor;
+  }
+}
+
+size_t most_open() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  // The rest is the program's: sockets, pipes of workers, tensors in shared memory.
+  return std::max<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, 1);
+}
+
 }  // namespace
 
+/// The files of all `Files` that are kept open.
+struct KeptFiles {
+  KeptFiles() {
+    // A child must find neither a locked mutex nor a list that a thread of its parent changed.
+    pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
+                   [] { all().mutex.unlock(); });
+  }
+
+  static KeptFiles& all() {
+    static auto* const one = new KeptFiles;  // threads may outlive it else
+    return *one;
+  }
+
+  bool close_half() {
+    std::list<Files::Kept> closed;
+    const std::lock_guard<std::mutex> lock(mutex);
+    shrink(order.size() / 2, closed);
+    return !closed.empty();
+  }
+
+  /// Closes all but some, in whose place `closed` gets them: they close without the lock.
+  void shrink(size_t most, std::list<Files::Kept>& closed) {
+    while (order.size() > most) {
+      order.front().known->is_open = false;
+      closed.splice(closed.end(), order, order.begin());
+    }
+  }
+
+  std::mutex mutex;              // also of what is known in each `Files`
+  std::list<Files::Kept> order;  // the one used last at the end
+};
+
 OpenFile::~OpenFile() { close(descriptor_); }
+
+FileStamp OpenFile::current_stamp() const {
+  struct stat about{};
+  return fstat(descriptor_, &about) == 0 ? stamp_of(about) : FileStamp{};
+}
 
 Status OpenFile::read(int64_t offset, size_t length, uint8_t* out, int& error_number) const {
   while (length > 0) {
@@ -71,17 +143,15 @@ void OpenFile::will_need(int64_t offset, int64_t length) const {
 }
 
 Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_number) {
-  int descriptor;
-  // Not blocking: a pipe of that name would wait for a writer.
-  do descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  while (descriptor < 0 && errno == EINTR);
+  const int descriptor = open_descriptor(path);
   struct stat about{};
   if (descriptor < 0 || fstat(descriptor, &about) != 0) {
     error_number = errno;
     if (descriptor >= 0) close(descriptor);
     return io_failure(error_number);
   }
-  file = std::make_shared<OpenFile>(descriptor, stamp_of(about));
+  const auto inode = has_inodes(descriptor) ? static_cast<uint64_t>(about.st_ino) : 0;
+  file = std::make_shared<OpenFile>(descriptor, stamp_of(about), inode);
   if (S_ISREG(about.st_mode)) return {};
   file.reset();
   if (!S_ISDIR(about.st_mode)) return {Code::file_unreadable, "not a regular file"};
@@ -89,77 +159,51 @@ Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_n
   return io_failure(error_number);
 }
 
-Status duplicate_file(int descriptor, std::shared_ptr<OpenFile>& file, int& error_number) {
-  const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-  struct stat about{};
-  if (own < 0 || fstat(own, &about) != 0) {
-    error_number = errno;
-    if (own >= 0) close(own);
-    return io_failure(error_number);
-  }
-  file = std::make_shared<OpenFile>(own, stamp_of(about));
-  return {};
-}
-
-/// Belongs to the process that made it: in a forked child the lock may be in any state.
-struct Files::Cache {
-  pid_t owner = getpid();
-  std::mutex mutex;
-  std::unordered_map<size_t, std::shared_ptr<OpenFile>> open;
-  std::deque<size_t> order;  // in which they were opened
-};
-
-Files::Files(std::vector<std::string> paths, std::vector<int64_t> sizes, size_t most_open)
-    : paths_(std::move(paths)),
-      sizes_(std::move(sizes)),
-      most_open_(most_open),
-      cache_(new Cache) {}
+bool close_files() { return KeptFiles::all().close_half(); }
 
 Files::~Files() {
-  // After a fork the parent's cache is left alone, for good, as Engine leaves its pool.
-  Cache* cache = cache_.load();
-  if (cache->owner == getpid()) delete cache;
-}
-
-Files::Cache& Files::cache() {
-  Cache* current = cache_.load(std::memory_order_acquire);
-  if (current->owner == getpid()) return *current;
-  auto fresh = std::make_unique<Cache>();
-  if (cache_.compare_exchange_strong(current, fresh.get())) return *fresh.release();
-  return *current;  // another thread was first
+  KeptFiles& all = KeptFiles::all();
+  std::list<Kept> closed;
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto& [number, known] : known_)
+    if (known.is_open) closed.splice(closed.end(), all.order, known.kept);
 }
 
 Status Files::open(size_t number, std::shared_ptr<OpenFile>& file, int& error_number) {
-  Cache& kept = cache();
+  KeptFiles& all = KeptFiles::all();
   {
-    const std::lock_guard<std::mutex> lock(kept.mutex);
-    if (const auto found = kept.open.find(number); found != kept.open.end()) {
-      file = found->second;
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (const auto found = known_.find(number); found != known_.end() && found->second.is_open) {
+      all.order.splice(all.order.end(), all.order, found->second.kept);
+      file = found->second.kept->file;
       return {};
     }
   }
   // Without the lock: other files need not wait for this one's disk.
   if (Status s = open_file(paths_[number].c_str(), file, error_number); !s.ok()) return s;
-  if (file->size() != sizes_[number]) {
+  if (sizes_[number] >= 0 && file->size() != sizes_[number]) {
     const bool shorter = file->size() < sizes_[number];
     file.reset();
     if (shorter) return {Code::cut_short, "the file is shorter than when it was packed"};
     return {Code::changed, "the file is longer than when it was packed"};
   }
-  std::shared_ptr<OpenFile> oldest;  // closed, if nobody else holds it, after the lock
-  const std::lock_guard<std::mutex> lock(kept.mutex);
-  const auto [at, inserted] = kept.open.emplace(number, file);
-  if (!inserted) {
-    file = at->second;
+  std::list<Kept> closed;
+  const size_t most = most_open();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto [at, is_new] = known_.try_emplace(number);
+  Known& known = at->second;
+  if (is_new) known.stamp = file->stamp(), known.inode = file->inode();
+  if (known.is_open) {  // another thread was first
+    file = known.kept->file;
     return {};
   }
-  kept.order.push_back(number);
-  if (kept.order.size() > most_open_) {
-    const auto first = kept.open.find(kept.order.front());
-    oldest = std::move(first->second);
-    kept.open.erase(first);
-    kept.order.pop_front();
+  if (known.inode != file->inode() || !(grows_ || known.stamp == file->stamp())) {
+    file.reset();
+    return {Code::changed, "the file is not the one that was opened first"};
   }
+  known.is_open = true;
+  known.kept = all.order.insert(all.order.end(), {file, &known});
+  all.shrink(most, closed);
   return {};
 }
 

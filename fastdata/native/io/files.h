@@ -1,10 +1,11 @@
-// Files that are read by many threads: opened on demand, kept open, closed when too many.
+// Files that are read by many threads: opened on demand, and closed when the process has too many.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common.h"
@@ -25,7 +26,8 @@ struct FileStamp {
 /// A descriptor for reading that closes with the last who holds it.
 class OpenFile {
  public:
-  OpenFile(int descriptor, const FileStamp& stamp) : descriptor_(descriptor), stamp_(stamp) {}
+  OpenFile(int descriptor, const FileStamp& stamp, uint64_t inode)
+      : descriptor_(descriptor), stamp_(stamp), inode_(inode) {}
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -33,6 +35,10 @@ class OpenFile {
   // When it was opened.
   int64_t size() const { return stamp_.size; }
   const FileStamp& stamp() const { return stamp_; }
+  uint64_t inode() const { return inode_; }
+
+  /// What it is now; of a file that cannot be asked, one that no file has.
+  FileStamp current_stamp() const;
 
   /// `pread` until `length` bytes are there; `cut_short` if the file ends before.
   /// `error_number` gets errno where reading failed.
@@ -44,19 +50,23 @@ class OpenFile {
  private:
   int descriptor_;
   FileStamp stamp_;
+  uint64_t inode_;
 };
 
 /// Opens a regular file; `error_number` gets errno where that failed.
 Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_number);
 
-/// Another descriptor of a file that is open; `error_number` gets errno where there is none.
-Status duplicate_file(int descriptor, std::shared_ptr<OpenFile>& file, int& error_number);
+/// Closes half of the files that are kept open, those used longest ago; whether there were any.
+bool close_files();
 
-/// The files of a dataset. For any number of threads; works on after a fork.
+/// Files of one dataset. Of all datasets together, the process keeps a quarter of the files open
+/// that its limit allows: those used last. For any number of threads; works on after a fork.
 class Files {
  public:
-  /// A file whose size is not the one given is not read. At most `most_open` are kept open.
-  Files(std::vector<std::string> paths, std::vector<int64_t> sizes, size_t most_open);
+  /// A file whose size is not the one given is not read; -1: any size. A file that was closed and
+  /// opened again must be the same one. If it `grows`, only its size and time may differ.
+  Files(std::vector<std::string> paths, std::vector<int64_t> sizes, bool grows = false)
+      : paths_(std::move(paths)), sizes_(std::move(sizes)), grows_(grows) {}
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
@@ -68,13 +78,24 @@ class Files {
   Status open(size_t number, std::shared_ptr<OpenFile>& file, int& error_number);
 
  private:
-  struct Cache;
-  Cache& cache();
+  friend struct KeptFiles;
+  struct Known;
+  struct Kept {
+    std::shared_ptr<OpenFile> file;
+    Known* known;
+  };
+  /// A file that was opened before.
+  struct Known {
+    FileStamp stamp;
+    uint64_t inode = 0;
+    bool is_open = false;
+    std::list<Kept>::iterator kept;  // if it is
+  };
 
   std::vector<std::string> paths_;
   std::vector<int64_t> sizes_;
-  size_t most_open_;
-  std::atomic<Cache*> cache_;
+  bool grows_;
+  std::unordered_map<size_t, Known> known_;
 };
 
 }  // namespace fastdata

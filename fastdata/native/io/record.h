@@ -21,7 +21,7 @@ struct Record {
   uint8_t encoding, channels;
   uint8_t orientation;  // EXIF's, 1 to 8; others mean 1
   uint8_t zero;
-  uint32_t crc;  // of the row's number, 8 bytes, and the 60 bytes before
+  uint32_t crc;  // of generation and row's number, 8 bytes each, and the 60 bytes before
 };
 static_assert(sizeof(Record) == 64 && std::is_trivially_copyable_v<Record>);
 
@@ -36,11 +36,12 @@ inline size_t heap_size(const Record& record) {
   return names_size(record) + (record.table_size ? record.table_size + kTableCrcSize : 0);
 }
 
-uint32_t record_crc(const Record& record, int64_t row);
+/// `seed`: CRC-32C of the packing's generation, so that no row of another packing is sound.
+uint32_t record_crc(const Record& record, int64_t row, uint32_t seed = 0);
 
 /// Whether the record is one of `row`'s, unchanged.
-inline bool is_sound(const Record& record, int64_t row) {
-  return record.crc == record_crc(record, row);
+inline bool is_sound(const Record& record, int64_t row, uint32_t seed = 0) {
+  return record.crc == record_crc(record, row, seed);
 }
 
 /// Where a row's learnt seek points are (docs/formats/learnt.md); zeros: there are none.
@@ -52,10 +53,10 @@ static_assert(sizeof(LearntEntry) == 16 && std::is_trivially_copyable_v<LearntEn
 constexpr int64_t kLearntAt = 64;  // of the first row's entry
 constexpr int64_t kMostLearnt = 1 << 24;
 
-/// Of a row's number and its seek table.
-uint32_t table_crc(ByteSpan table, int64_t row);
+/// Of generation, row's number and seek table.
+uint32_t table_crc(ByteSpan table, int64_t row, uint32_t seed = 0);
 
 /// Whether a seek table, which its checksum follows, is one of `row`'s, unchanged.
-bool is_table_sound(ByteSpan table, int64_t row);
+bool is_table_sound(ByteSpan table, int64_t row, uint32_t seed = 0);
 
 }  // namespace fastdata

@@ -1,6 +1,5 @@
 #include "io/record_table.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "io/crc32c.h"
@@ -24,33 +23,39 @@ bool stays_below(ByteSpan path) {
 
 }  // namespace
 
-RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<OpenFile> index,
-                         int64_t records_at, int64_t rows, int64_t heap_size)
+RecordTable::RecordTable(IndexedDataset dataset, std::shared_ptr<Files> index, int64_t records_at,
+                         int64_t rows, int64_t heap_size)
     : dataset_(std::move(dataset)),
       index_(std::move(index)),
       records_at_(records_at),
       rows_(rows),
       heap_size_(heap_size) {}
 
-void RecordTable::gather(const std::vector<int64_t>& rows, Extents& out) const {
-  out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_)}};
-  std::vector<uint8_t> names;
-  for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, names, out);
-  // Batches of many parts would hold many indexes open.
-  const auto& found = out.seekable;
-  if (std::find(found.begin(), found.end(), uint8_t{1}) == found.end()) out.tables[0].index.reset();
+Status RecordTable::gather(const std::vector<int64_t>& rows, Extents& out,
+                           int& error_number) const {
+  error_number = 0;
+  out.tables = {{dataset_.files, index_, std::atomic_load(&learnt_), dataset_.seed}};
+  Opened opened;
+  if (Status s = index_->open(0, opened.index, error_number); !s.ok()) return s;
+  int ignored;  // without them, samples are decoded more slowly
+  if (const auto& learnt = out.tables[0].learnt;
+      learnt && !learnt->open(0, opened.learnt, ignored).ok())
+    opened.learnt.reset();
+  for (size_t i = 0; i < rows.size(); i++) fill(rows[i], i, opened, out);
+  return {};
 }
 
-void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Extents& out) const {
+void RecordTable::fill(int64_t number, size_t i, Opened& opened, Extents& out) const {
   Extent& extent = out.extents[i];
   Record record{};
   int error_number;
   const int64_t at = records_at_ + number * static_cast<int64_t>(sizeof record);
-  if (!index_->read(at, sizeof record, reinterpret_cast<uint8_t*>(&record), error_number).ok()) {
+  if (!opened.index->read(at, sizeof record, reinterpret_cast<uint8_t*>(&record), error_number)
+           .ok()) {
     extent.corrupt = "the index ends before its row, or cannot be read there";
     return;
   }
-  if (!is_sound(record, number)) {
+  if (!is_sound(record, number, dataset_.seed)) {
     extent.corrupt = "its row in the index is damaged";
     return;
   }
@@ -83,8 +88,9 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
       records_at_ + rows_ * static_cast<int64_t>(sizeof record) + record.heap_at;
   ByteSpan path;
   if (!dataset_.root.empty() && record.path_size > 0) {
+    std::vector<uint8_t>& names = opened.names;
     names.resize(names_size(record));
-    if (!index_->read(names_at, names.size(), names.data(), error_number).ok())
+    if (!opened.index->read(names_at, names.size(), names.data(), error_number).ok())
       extent.corrupt = "the index ends before its path, or cannot be read there";
     else if (crc32c({names.data(), names.size()}) != record.names_crc)
       extent.corrupt = "its path in the index is damaged";
@@ -94,15 +100,15 @@ void RecordTable::fill(int64_t number, size_t i, std::vector<uint8_t>& names, Ex
   const char* wrong = find_file(record, path, i, out);
   if (!extent.corrupt) extent.corrupt = wrong;
   extent.row = number;
-  find_table(record, names_at, i, out);
+  find_table(record, names_at, i, opened.learnt.get(), out);
   out.seekable[i] = extent.table_size > 0;
 }
 
-void RecordTable::find_table(const Record& record, int64_t names_at, size_t i, Extents& out) const {
+void RecordTable::find_table(const Record& record, int64_t names_at, size_t i,
+                             const OpenFile* learnt, Extents& out) const {
   Extent& extent = out.extents[i];
   extent.table_at = names_at + static_cast<int64_t>(names_size(record));
   extent.table_size = record.table_size;
-  const OpenFile* learnt = out.tables[0].learnt.get();
   if (record.table_size > 0 || !learnt || out.encodings[i] != kJpegEncoding) return;
   LearntEntry entry{};
   int error_number;

@@ -140,6 +140,20 @@ std::unique_ptr<BoundExtents> join_extents(size_t count, const py::list& parts,
   return extents;
 }
 
+[[noreturn]] void raise_unreadable(Status status, int error_number, const std::string& file) {
+  const auto path = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(file.c_str()));
+  if (error_number) {
+    errno = error_number;
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
+  } else if (status.code == Code::file_unreadable) {
+    PyErr_Format(PyExc_OSError, "%U: %s", path.ptr(), status.detail);
+  } else {
+    PyErr_Format(PyExc_ValueError, "%U: %s (%s)", path.ptr(), status.detail,
+                 code_name(status.code));
+  }
+  throw py::error_already_set();
+}
+
 py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
   const size_t i = check_index(extents, index);
   BlobReader& reader = thread_reader();
@@ -154,18 +168,7 @@ py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
     reader.trim();
     return bytes;
   }
-  const py::str path = path_of(extents, index);
-  if (reader.error_number()) {
-    errno = reader.error_number();
-    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
-    throw py::error_already_set();
-  }
-  if (status.code == Code::file_unreadable)
-    PyErr_Format(PyExc_OSError, "%U: %s", path.ptr(), status.detail);
-  else
-    PyErr_Format(PyExc_ValueError, "%U: %s (%s)", path.ptr(), status.detail,
-                 code_name(status.code));
-  throw py::error_already_set();
+  raise_unreadable(status, reader.error_number(), extents.path(i));
 }
 
 void attach(BoundExtents& extents, py::ssize_t index, const py::object& data) {
@@ -307,42 +310,69 @@ int64_t checked(int64_t value, int64_t least, const char* name) {
   return value;
 }
 
-IndexedDataset make_dataset(const py::sequence& files, const std::vector<int64_t>& sizes,
-                            const py::object& root, int64_t classes, bool upright,
-                            int64_t open_files) {
-  if (py::len(files) != sizes.size())
-    throw py::value_error("file_sizes must have one entry a file");
+std::shared_ptr<Files> make_files(const py::sequence& files, const py::object& sizes, bool grows) {
   std::vector<std::string> paths;
   for (const auto& file : files) paths.push_back(to_path(file));
-  const auto most_open = static_cast<size_t>(checked(open_files, 0, "open_files"));
-  return {std::make_shared<Files>(std::move(paths), sizes, most_open),
-          root.is_none() ? std::string() : to_path(root), checked(classes, 0, "classes"), upright};
+  std::vector<int64_t> known(paths.size(), -1);
+  if (!sizes.is_none()) known = sizes.cast<std::vector<int64_t>>();
+  if (known.size() != paths.size()) throw py::value_error("sizes must have one entry a file");
+  return std::make_shared<Files>(std::move(paths), std::move(known), grows);
 }
 
-std::shared_ptr<OpenFile> duplicate(int descriptor) {
+std::shared_ptr<OpenFile> opened(Files& files, size_t number) {
+  if (number >= files.count()) throw py::index_error("file " + std::to_string(number));
   std::shared_ptr<OpenFile> file;
-  int error_number;
-  if (duplicate_file(descriptor, file, error_number).ok()) return file;
-  errno = error_number;
-  PyErr_SetFromErrno(PyExc_OSError);
-  throw py::error_already_set();
+  int error_number = 0;
+  Status status;
+  {
+    const Released release;
+    status = files.open(number, file, error_number);
+  }
+  if (!status.ok()) raise_unreadable(status, error_number, files.path(number));
+  return file;
 }
 
-std::unique_ptr<RecordTable> open_records(int descriptor, int64_t records_at, int64_t rows,
-                                          int64_t heap_size, const py::sequence& files,
-                                          const std::vector<int64_t>& sizes, const py::object& root,
-                                          int64_t classes, bool upright, int64_t open_files) {
-  IndexedDataset dataset = make_dataset(files, sizes, root, classes, upright, open_files);
+py::bytes read_file(Files& files, size_t number, int64_t offset, int64_t length) {
+  const std::shared_ptr<OpenFile> file = opened(files, number);
+  const int64_t size = std::max<int64_t>(file->current_stamp().size, 0);
+  offset = std::clamp<int64_t>(offset, 0, size);
+  length = std::clamp<int64_t>(length, 0, size - offset);
+  auto data = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, length));
+  if (!data) throw py::error_already_set();
+  auto* out = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(data.ptr()));
+  int error_number = 0;
+  Status status;
+  {
+    const Released release;
+    status = file->read(offset, static_cast<size_t>(length), out, error_number);
+  }
+  if (!status.ok()) raise_unreadable(status, error_number, files.path(number));
+  return data;
+}
+
+std::unique_ptr<RecordTable> open_records(const std::shared_ptr<Files>& index, int64_t records_at,
+                                          int64_t rows, int64_t heap_size,
+                                          const std::shared_ptr<Files>& files,
+                                          const py::object& root, int64_t classes, bool upright,
+                                          uint32_t seed) {
+  if (index->count() != 1) throw py::value_error("an index is one file");
+  IndexedDataset dataset{files, root.is_none() ? std::string() : to_path(root),
+                         checked(classes, 0, "classes"), upright, seed};
   return std::make_unique<RecordTable>(
-      std::move(dataset), duplicate(descriptor), checked(records_at, 0, "records_at"),
-      checked(rows, 0, "rows"), checked(heap_size, 0, "heap_size"));
+      std::move(dataset), index, checked(records_at, 0, "records_at"), checked(rows, 0, "rows"),
+      checked(heap_size, 0, "heap_size"));
 }
 
 std::unique_ptr<BoundExtents> gather_records(const RecordTable& table, const py::object& indices) {
   const std::vector<int64_t> rows = rows_of(indices, table.rows());
   auto extents = std::make_unique<BoundExtents>(rows.size());
-  const Released release;
-  table.gather(rows, *extents);
+  int error_number = 0;
+  Status status;
+  {
+    const Released release;
+    status = table.gather(rows, *extents, error_number);
+  }
+  if (!status.ok()) raise_unreadable(status, error_number, table.path());
   return extents;
 }
 
@@ -376,13 +406,13 @@ Record record_at(ByteSpan records, size_t i) {
   return record;
 }
 
-size_t sound_records(const py::object& records, int64_t first) {
+size_t sound_records(const py::object& records, int64_t first, uint32_t seed) {
   const View view(records);
   const ByteSpan bytes = whole_records(view);
   const size_t count = bytes.size / sizeof(Record);
   const Released release;
   size_t i = 0;
-  while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i))) i++;
+  while (i < count && is_sound(record_at(bytes, i), first + static_cast<int64_t>(i), seed)) i++;
   return i;
 }
 
@@ -414,7 +444,7 @@ struct Values {
 py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at,
                        const std::pair<py::object, py::object>& keys,
                        const std::pair<py::object, py::object>& paths,
-                       const std::pair<py::object, py::object>& tables) {
+                       const std::pair<py::object, py::object>& tables, uint32_t seed) {
   const View view(records, /*writable=*/true);
   const size_t count = whole_records(view).size / sizeof(Record);
   std::vector<View> views;
@@ -438,11 +468,11 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
       if (record.table_size) {
         const size_t table_at = heap.size();
         table.append(i, record.table_size, heap);
-        const uint32_t crc = table_crc({heap.data() + table_at, record.table_size}, row);
+        const uint32_t crc = table_crc({heap.data() + table_at, record.table_size}, row, seed);
         const auto* bytes = reinterpret_cast<const uint8_t*>(&crc);
         heap.insert(heap.end(), bytes, bytes + sizeof crc);
       }
-      record.crc = record_crc(record, row);
+      record.crc = record_crc(record, row, seed);
       std::memcpy(at, &record, sizeof record);
     }
   }
@@ -452,7 +482,7 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
 /// Splits the part of the heap that belongs to some sound records. Returns the number of rows whose
 /// part is sound, and their keys, paths and, if `with_tables`, seek tables.
 py::tuple split_heap(const py::object& records, const py::object& heap, int64_t first,
-                     bool with_tables) {
+                     bool with_tables, uint32_t seed) {
   const View record_view(records), heap_view(heap);
   const ByteSpan all = whole_records(record_view), bytes = heap_view.bytes();
   const size_t count = all.size / sizeof(Record);
@@ -470,7 +500,8 @@ py::tuple split_heap(const py::object& records, const py::object& heap, int64_t 
       const uint8_t* table = path + record.path_size;
       if (crc32c({key, names_size(record)}) != record.names_crc) break;
       if (with_tables && record.table_size) {
-        if (!is_table_sound({table, record.table_size}, first + static_cast<int64_t>(i))) break;
+        if (!is_table_sound({table, record.table_size}, first + static_cast<int64_t>(i), seed))
+          break;
         tables.insert(tables.end(), table, table + record.table_size);
       }
       keys.insert(keys.end(), key, path);
@@ -525,25 +556,37 @@ void bind_extents(py::module_& m) {
       .def(py::init(&make_column), py::arg("chunks"))
       .def("__len__", &BoundColumn::size)
       .def("lengths", &column_lengths, py::arg("rows"));
-  py::class_<RecordTable>(m, "RecordTable")
-      .def(py::init(&open_records), py::arg("descriptor"), py::arg("records_at"), py::arg("rows"),
-           py::arg("heap_size"), py::arg("files"), py::arg("file_sizes"), py::arg("root"),
-           py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false,
-           py::arg("open_files") = 128)
+  py::class_<Files, std::shared_ptr<Files>>(m, "Files")
+      .def(py::init(&make_files), py::arg("paths"), py::arg("sizes") = py::none(), py::kw_only(),
+           py::arg("grows") = false)
+      .def("read", &read_file, py::arg("number"), py::arg("offset"), py::arg("length"))
       .def(
-          "learn", [](RecordTable& table, int descriptor) { table.learn(duplicate(descriptor)); },
-          py::arg("descriptor"))
+          "size", [](Files& files, size_t number) { return opened(files, number)->size(); },
+          py::arg("number"))
+      .def(
+          "is_unchanged",
+          [](Files& files, size_t number) {
+            const auto file = opened(files, number);
+            return file->current_stamp() == file->stamp();
+          },
+          py::arg("number"));
+  m.def("close_files", &close_files);
+  py::class_<RecordTable>(m, "RecordTable")
+      .def(py::init(&open_records), py::arg("index"), py::arg("records_at"), py::arg("rows"),
+           py::arg("heap_size"), py::arg("files"), py::arg("root"),
+           py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false, py::arg("seed") = 0)
+      .def("learn", &RecordTable::learn, py::arg("learnt"))
       .def("gather", &gather_records, py::arg("indices"));
   py::class_<BoundRows>(m, "Rows")
       .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),
            py::arg("occurrences") = py::none(), py::arg("max_pixels") = 0)
       .def("__len__", &BoundRows::size)
       .def_readonly("extents", &BoundRows::extents);
-  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"));
+  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"), py::arg("seed") = 0);
   m.def("seal_records", &seal_records, py::arg("records"), py::arg("first"), py::arg("heap_at"),
-        py::arg("keys"), py::arg("paths"), py::arg("tables"));
+        py::arg("keys"), py::arg("paths"), py::arg("tables"), py::arg("seed") = 0);
   m.def("split_heap", &split_heap, py::arg("records"), py::arg("heap"), py::arg("first"),
-        py::arg("with_tables"));
+        py::arg("with_tables"), py::arg("seed") = 0);
 }
 
 }  // namespace fastdata

@@ -42,11 +42,14 @@ class Sample(NamedTuple):
         blob: Bytes of its image.
         fields: Values of the further fields, in their order; None where there is none. A column's
             is one of `fastdata.storage.arrow.python_values`; a blob's is its index row and bytes.
+        is_turned: Whether its annotations are for the image as its EXIF orientation turns it; None
+            if that changes no size, or they do not say a size.
     """
 
     row: Row
     blob: bytes
     fields: tuple[Any, ...] = ()
+    is_turned: bool | None = None
 
     @property
     def blob_bytes(self) -> int:
