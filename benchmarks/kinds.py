@@ -202,8 +202,8 @@ def main(
     temporary folder, compared with Pillow's pixels as fastdata loads them, and then loaded in
     turns: RandomResizedCrop(224) and a flip, by fastdata from a packed dataset, by torch with
     Pillow and torchvision from the files. Progress goes to standard error, the table to standard
-    output; it takes about a minute a kind. What decodes AVIF, TIFF, BMP and GIF without Pillow
-    comes with pip install "fastdata-torch[codecs]".
+    output; it takes about a minute a kind. ISA-L, which inflates PNGs, comes with
+    pip install "fastdata-torch[codecs]".
 
     Example: python -m fastdata.benchmarks.kinds imagenet/train --kind PNG --kind WebP
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastdata.errors import SampleError, SourceError, UnreadableError
+from fastdata.errors import SampleError, UnreadableError
 from fastdata.storage.arrow import size_of
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_descriptor, read_exactly
@@ -127,9 +127,6 @@ class Source(Protocol):
     their further blobs, are extents of; and ``tables``, a `Tables` if all of these can be rows that
     a library decodes.
 
-    ``named_labels`` says whether its labels are the names of classes; `number_alike` may then set
-    ``classes``, before records are listed, to those of all splits.
-
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
     """
@@ -180,34 +177,6 @@ class Sharded:
         """Yield the records of its shards, one after the other."""
         for shard in self.shards():
             yield from shard.records()
-
-
-def number_alike(splits: Mapping[str, Source]) -> None:
-    """Give each class the same number in all splits of a source.
-
-    Raises:
-        SourceError: Two splits have another class of one number.
-    """
-    named = [source for source in splits.values() if has_named_labels(source)]
-    names = sorted({name for source in named for name in source.classes})
-    for source in named:
-        source.classes = names
-    known: dict[int, tuple[str, str]] = {}
-    for split, source in splits.items():
-        for number, name in enumerate(source.classes):
-            if name == str(number):  # of a number without a name
-                continue
-            other, where = known.setdefault(number, (name, split))
-            if name != other:
-                raise SourceError(
-                    f"the class {number} is {name!r} in {split}, but {other!r} in {where}",
-                    "Correct the splits: one number, one class.",
-                )
-
-
-def has_named_labels(source: Source) -> bool:
-    """Return whether a source's labels are names of classes; see `Source`."""
-    return bool(getattr(source, "named_labels", False))
 
 
 def further_fields(source: Source) -> Sequence[Field]:

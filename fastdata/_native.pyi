@@ -433,6 +433,7 @@ class Targets:
         npt.NDArray[np.float32],
         npt.NDArray[np.int64],
         npt.NDArray[np.int32],
+        npt.NDArray[np.int64],
         npt.NDArray[np.float32],
         npt.NDArray[np.int64],
         npt.NDArray[np.int32],
@@ -442,11 +443,11 @@ class Targets:
     ]:
         """Return what a program leaves.
 
-        It is (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before,
-        matrices).
+        It is (boxes, offsets, passed, their offsets, points, their offsets, sizes, whole, sizes
+        before, matrices).
 
-        ``numbers``: of the boxes that are left, among those of
-        their image. ``sizes``: (width, height) of each image, (N, 2); 0 where the program does not
+        ``passed``: how many ``sanitize_boxes`` left each of the images' first boxes.
+        ``sizes``: (width, height) of each image, (N, 2); 1 where the program does not
         fit. ``matrices``, (N, 3, 3): from coordinates before to those after.
         """
 

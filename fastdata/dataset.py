@@ -22,7 +22,7 @@ from fastdata.batches.samples import (
     row_numbers,
     value_of,
 )
-from fastdata.batches.targets import TargetReader, joint_of
+from fastdata.batches.targets import TargetReader, joint_of, require_still, warn_of_boxes
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -209,6 +209,10 @@ class ImageDataset(NativeSamples):
         self._generation = ""
         self._open()
         self._check_options()
+        self._require_still(tell=True)
+        if transforms is not None:
+            unknown = [one for one in self._source.fields if one.name not in (formats or {})]
+            warn_of_boxes(transforms, self._fields, unknown)
         self._source.tell_decoded()
         if isinstance(self._source, IndexedSource) and not self.exif_transpose:
             located = [one.name for one in self._source.fields if one.format]
@@ -258,11 +262,13 @@ class ImageDataset(NativeSamples):
 
     @fields.setter
     def fields(self, names: Sequence[str] | None) -> None:
-        before, self._given_fields = self._given_fields, names
+        before = self._given_fields, self._fields
+        self._given_fields = names
         try:
             self._fields = self._chosen_fields()
+            self._require_still()
         except UsageError:
-            self._given_fields = before
+            self._given_fields, self._fields = before
             raise
 
     def _chosen_fields(self) -> tuple[str, ...]:
@@ -270,6 +276,11 @@ class ImageDataset(NativeSamples):
         about = self.path, self._source.fields, self._given_fields, self.further_transforms
         labels = self.target_transform is not None
         return chosen_fields(*about, joint=self.transforms is not None, labels=labels)
+
+    def _require_still(self, tell: bool = False) -> None:
+        """Raise `UsageError` for a transform that moves images away from their boxes or masks."""
+        require_still(self.transform, self._fields, self._source.fields, self.path, tell)
+        self._still = self.transform
 
     def _open_source(self) -> Source:
         if self.folder is not None:
@@ -364,6 +375,8 @@ class ImageDataset(NativeSamples):
             self._check_style()  # the transform may be another one now
         if self.transforms is not None:
             return self._joint_sample(row)
+        if self.transform is not self._still:
+            self._require_still()
         return tuple(self._value(name, row) for name in self.fields)
 
     def _joint_sample(self, row: int) -> tuple[Any, ...]:
@@ -409,6 +422,7 @@ class ImageDataset(NativeSamples):
             return overridden(reason)
         if self.style.color != "rgb":
             return other_style(self.style.color)
+        self._require_still()
         transforms = self.transforms or self.transform, self.target_transform
         folder = self.folder
         if folder is None:

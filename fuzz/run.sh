@@ -2,7 +2,7 @@
 # Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and the readers of
 # datasets and sources in Python.
 #
-#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
+#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads and codecs, in equal shares
 #
 #   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
 #   header    any bytes as the beginning of an image
@@ -14,6 +14,8 @@
 #   index     any bytes as rows of an index, and as the samples that they point to
 #   rows      the same without the samples
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
+#   codecs    damaged images of all kinds but JPEG through loaders: Pillow's pixels, or an error
+#             (tests/test_campaign_codecs.py)
 #   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
 #   threads   the engine's threads, with batches that fail or are cancelled: under ThreadSanitizer
 #
@@ -50,6 +52,22 @@ compiler=${clang:-g++}
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
 readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
+codecs) # the first time, it builds the extension
+  # Instrumented is the core alone. In libraries, the sanitizer sees calls of the C library.
+  CXX=g++ CXXFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
+    "$python" setup.py -q build_ext --build-lib "$work/asan" --build-temp "$work/asan-objects"
+  for part in fastdata/[!_]* fastdata/__*; do
+    ln -sfn "$PWD/$part" "$work/asan/fastdata/"
+  done
+  python=$(realpath -s "$(command -v "$python")") work=$(realpath "$work")
+  cd tests # not the repository, whose fastdata would come first
+  exec env PYTHONPATH="$work/asan" PYTHONMALLOC=malloc \
+    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)" \
+    ASAN_OPTIONS="detect_leaks=0:malloc_context_size=2:${ASAN_OPTIONS:-}" \
+    FASTDATA_CAMPAIGN_CODECS="${FASTDATA_CAMPAIGN_CODECS:-1000000000}" \
+    FASTDATA_CAMPAIGN_CODECS_SECONDS="$seconds" \
+    "$python" -m pytest -q -s -n 0 --timeout 0 test_campaign_codecs.py
+  ;;
 threads) inputs=decode sanitizers=thread ;;
 rows) inputs=index ;;
 huffman | seek | augment | outlines) longest=384 ;;

@@ -37,7 +37,7 @@ from fastdata.loading.config import LoaderConfig
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import draws_once
-from fastdata.plan.batches import Plan, PlanState, Rest
+from fastdata.plan.batches import Plan, Rest
 from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key, rank_key, sample_keys
 from fastdata.plan.mixture import MixedRows, MixturePlan
@@ -45,7 +45,7 @@ from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
-from fastdata.plan.sharding import Epoch, State
+from fastdata.plan.sharding import PLANNED, Epoch, State
 
 
 class Pipeline:
@@ -157,16 +157,25 @@ class Run:
             length, None, lambda: None,
         )  # fmt: skip
 
+    def start(self, state: dict[str, Any] | None) -> State:
+        """Return where a segment begins: a state as a loader saves and loads it."""
+        own = State(self.positions, self.seed, self.epoch, 0, self.order)
+        if self.plan is not None:
+            own = State(self.n, self.seed, self.epoch, (), PLANNED, self.plan.digest)
+        if state is None:
+            return own
+        found = State.from_dict(json.loads(json.dumps(state)))
+        found.require(own, self.seed)
+        return found
+
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         """One rank of a segment, begun from a state as a loader saves and loads it."""
         if self.plan is not None:
             return self.planned(self.plan, state, shares, threads)
-        position = 0
-        if state is not None:
-            position = State.from_dict(json.loads(json.dumps(state)), self.positions).position
-        about = shares.batch_size, shares.rank, shares.world_size, self.drop_last, position
+        start = self.start(state)
+        about = shares.batch_size, shares.rank, shares.world_size, self.drop_last, start.position
         plan = Epoch(self.positions, *about, full=self.group > 1)
-        progress = Progress(self.seed, self.epoch, position)
+        progress = Progress(start, len(plan))
         order = self.sampling or make_order(self.order, self.n, self.seed, self.epoch)
         planned = ordered(plan, order, self.n)
         batches = self.iterate(planned, self.key, progress, threads, len(plan))
@@ -176,12 +185,10 @@ class Run:
         self, plan: Plan, state: dict[str, Any] | None, shares: Shares, threads: int
     ) -> Rank:
         """The same, of planned batches, whose sizes are the plan's."""
-        position: Any = ()
-        if state is not None:
-            kept = json.loads(json.dumps(state))
-            position = PlanState.from_dict(kept, plan, self.seed).position
-        rest = plan.rest(self.key, shares.world_size, position)
-        progress = Progress(self.seed, self.epoch, position)
+        start = self.start(state)
+        plan.require(start.position, self.key)
+        rest = plan.rest(self.key, shares.world_size, start.position)
+        progress = Progress(start, len(rest))
         batches = rest.batches(shares.rank)
         made = self.iterate(batches, self.key, progress, threads, len(rest))
         return Rank(self, rest, progress, made)
@@ -214,12 +221,7 @@ class Rank:
 
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
         """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
-        run, progress = self.run, progress or self.progress
-        if run.plan is not None:
-            plan, about = run.plan, (progress.seed, progress.epoch, progress.position)
-            return PlanState(run.n, *about, plan.digest).to_dict()
-        state = State(run.positions, progress.seed, progress.epoch, progress.position, run.order)
-        return state.to_dict()
+        return (progress or self.progress).state().to_dict()
 
 
 def simulate(seed: int, small: bool = False) -> tuple[str, int]:
@@ -491,7 +493,7 @@ def _sampled(run: Run, draw: random.Random) -> int:
         def epoch(rank: int, threads: int, once: bool, key: int) -> list[Delivered]:
             batch_sampler = BatchSampler(sampler(rank), size, run.drop_last)
             batches = sampled(batch_sampler, n, replacing=not once)
-            progress = Progress(run.seed, run.epoch, 0)
+            progress = Progress(run.start(None), -1)
             made = run.iterate(batches, key, progress, threads, None, sampler=True)
             return Rank(run, Epoch(n, size), progress, made).take(len(expected) + 1)
 

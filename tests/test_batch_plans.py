@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.plan.batches import Plan, PlanState
+from fastdata.plan.batches import Plan
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
+from fastdata.plan.sharding import PLANNED, State
 
 KEY = epoch_key(3, 1)
 SIDES = st.integers(1, 5000)
@@ -143,8 +144,9 @@ def test_a_position_holds_what_is_left(plan: Plan, world_size: int, data: st.Dat
     whole = list(plan.rest(KEY, world_size).batches(0))
     count = data.draw(st.integers(0, len(whole)))
     position = plan.rest(KEY, world_size).after(count)
-    state = PlanState(plan.samples, 3, 1, position, plan.digest).to_dict()
-    position = PlanState.from_dict(json.loads(json.dumps(state)), plan, 3).position
+    state = State(plan.samples, 3, 1, position, PLANNED, plan.digest).to_dict()
+    position = State.from_dict(json.loads(json.dumps(state))).position
+    plan.require(position, KEY)
     rest = plan.rest(KEY, world_size, position)
     assert [d.tolist() for d, _, _ in rest.batches(0)] == [d.tolist() for d, _, _ in whole[count:]]
     assert len(rest) == len(whole) - count
@@ -189,15 +191,12 @@ def test_captions_fill_their_budget(world_size: int) -> None:
     assert table.imbalance[:-1].max() < 0.02
 
 
-GOOD: dict[str, Any] = PlanState(4, 1, 2, (2, 1, 0, 0), 0).to_dict()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2"),
-        ({"samples": 5}, "of other batches: of 5 samples, these of 4"),
-        ({"plan": 1}, "other sizes, lengths or options"),
+        ({"version": 1}, "version 1"),
+        ({"samples": 5}, "with 5 samples; this one has 4"),
+        ({"plan": 1}, "another mixture or sampler"),
         ({"seed": 8}, "of seed 8, this loader's is 1"),
         ({"epoch": "2"}, "epoch '2' is not a whole number"),
         ({"position": [0, 1, 0, 0]}, "position"),
@@ -205,18 +204,32 @@ GOOD: dict[str, Any] = PlanState(4, 1, 2, (2, 1, 0, 0), 0).to_dict()
         ({"position": [1, 0, 9, 0]}, "position"),
         ({"position": [1, 0, 0]}, "position"),
         ({"position": [1, 0, -1, 0]}, "position"),
-        ({"position": 3}, "not one of batches that are planned"),
-        ({"extra": 3}, "not one of batches that are planned"),
+        ({"position": [1 << 70, 0, 0, 0]}, "position"),
+        ({"position": [1 << 40, 0, 0, 0]}, "position"),
+        ({"position": 3}, "order"),
+        ({"extra": 3}, "has extra"),
     ],
 )
 def test_damaged_states_name_what_is_wrong(change: Any, message: str) -> None:
     plan = Buckets(np.array([0, 1, 1, 0], np.uint16), [2, 2], [(1, 1), (2, 1)])
-    good = {**GOOD, "plan": plan.digest}
-    assert PlanState.from_dict(good, plan, 1).position == (2, 1, 0, 0)
+
+    def resume(state: Any) -> None:
+        found = State.from_dict(state)
+        found.require(State(4, 1, found.epoch, (), PLANNED, plan.digest), 1)
+        plan.require(found.position, KEY)
+
+    good = State(4, 1, 2, (2, 1, 0, 0), PLANNED, plan.digest).to_dict()
+    resume(good)
     with pytest.raises(UsageError, match=message):
-        PlanState.from_dict({**good, **change}, plan, 1)
-    with pytest.raises(UsageError, match="not one of"):
-        PlanState.from_dict([], plan, 1)  # type: ignore[arg-type]
+        resume({**good, **change})
+
+
+@pytest.mark.parametrize("position", [(1, 1, 0, 9), (1, 1, 9, 0), (1, 1, 0), (0, 1, 0, 1)])
+def test_a_position_beyond_a_window_is_refused(position: Any) -> None:
+    plan = Packed(np.full(9, 2, np.int32), 4, 5)
+    plan.require((1, 1, 0, 1), KEY)
+    with pytest.raises(UsageError, match="position"):
+        plan.require(position, KEY)
 
 
 def test_a_table_prints_its_batches() -> None:

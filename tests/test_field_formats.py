@@ -48,7 +48,7 @@ from fastdata.errors import BadSamplesError, CorruptionError, SlowPathWarning, U
 from fastdata.storage.fields import FORMATS, can_have
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.shapes import misshapen
-from fastdata.transforms import CenterCrop
+from fastdata.transforms import RandomInvert
 
 NUMBER = pa.float32()
 
@@ -145,7 +145,7 @@ class TestAtLoading:
     def test_parts_of_other_formats_are_not_one_column(self, packed: Path) -> None:
         one, other, same = (
             ImageDataset(
-                packed, CenterCrop(8), fields=("image", "boxes"), formats={"boxes": meaning}
+                packed, RandomInvert(), fields=("image", "boxes"), formats={"boxes": meaning}
             )
             for meaning in ("xywh", "xyxy", "xywh")
         )

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from field_data import image_file
 from hub_datasets import DATASETS
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, ImageDataset, Ragged, _native
 from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
+from fastdata.storage import tables
 from fastdata.storage.fields import IMAGE, LABEL
 from fastdata.storage.table_rows import Part, TableRows
 from fastdata.storage.tables import TableSource
@@ -599,6 +601,40 @@ def test_errors_name_the_row_and_the_file(hugging_face: Any, tmp_path: Path) -> 
     with pytest.warns(UserWarning, match="5 samples could not be decoded"):
         ((_, labels),) = skipping
     assert labels.tolist() == [0] * 6
+
+
+def test_columns_of_views_are_read(hugging_face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, rows = ["", "a" * 40, None, "é", "b" * 9, "c"], [4, 1, 1, 2, 0]
+    columns = {
+        "text": pa.array(texts, pa.string_view()),
+        "bytes": pa.array([text and text.encode() for text in texts], pa.binary_view()),
+        "list": pa.array(
+            [[text] * at for at, text in enumerate(texts)], pa.list_(pa.string_view())
+        ),
+        "pair": pa.array([[text] * 2 for text in texts], pa.list_(pa.string_view(), 2)),
+        "dict": pa.array([{"a": text} for text in texts], pa.struct([("a", pa.string_view())])),
+    }
+    files = [{"bytes": image_file(at), "path": None} for at in range(6)]
+    images = pa.array(files, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    table = pa.table({"image": images, **columns})
+    table = pa.concat_tables([table.slice(0, 2), table.slice(2)])
+    features = hugging_face.Features.from_arrow_schema(table.schema)
+    features["image"] = hugging_face.Image()
+    info = hugging_face.DatasetInfo(features=features)
+    whole = hugging_face.Dataset(hugging_face.table.InMemoryTable(table), info)
+    for kept in (tables.KEPT_BYTES, 0):  # joined, and chunk by chunk
+        monkeypatch.setattr(tables, "KEPT_BYTES", kept)
+        for dataset in (whole, whole.select(rows)):
+            wanted = [dataset[at] for at in range(len(dataset))]
+            opened = ImageDataset(dataset, CenterCrop(8), fields=("image", *columns))
+            loader: Any = DataLoader(opened, 4, fields=tuple(columns))
+            batches = list(loader)
+            for name in columns:
+                expected = [row[name] for row in wanted]
+                assert opened.column(name).to_pylist() == expected
+                assert [one for batch in batches for one in batch[name]] == expected
+            for at, row in enumerate(wanted):
+                assert opened[at][1:] == tuple(row[name] for name in columns)
 
 
 def test_boxes_in_a_dict_follow_their_image(hugging_face: Any, tmp_path: Path, v2: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from loader_data import images
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import ConcatDataset, IterableDataset, RandomSampler, SequentialSampler
 
 from fastdata import DataLoader
 from fastdata.errors import UsageError
@@ -121,7 +121,9 @@ def test_what_torch_takes_for_true_is_refused() -> None:
             DataLoader([1, 2], num_workers=1, **{name: "no"})
 
 
-@pytest.mark.parametrize("path", ["imagenet-train-lmdb", Path("photos")])
+@pytest.mark.parametrize(
+    "path", ["imagenet-train-lmdb", Path("photos"), b"photos", ConcatDataset(["a", "b"])]
+)
 def test_a_path_is_no_dataset(path: Any) -> None:
     with pytest.raises(UsageError, match=r"is a path, not a dataset\n.*ImageDataset\(path"):
         DataLoader(path, 2)

@@ -180,6 +180,8 @@ def test_a_state_goes_on_with_the_very_next_batch(
     assert other.state_dict() == state
     if data.draw(st.booleans(), "the epoch is set, as loops over epochs do"):
         other.set_epoch(0)
+    elif done == len(epochs[0]):
+        epochs, done = [epochs[1], list(whole)], 0
     resumed = iter(other)
     assert len(resumed) == len(epochs[0]) - done
     assert same(list(resumed), epochs[0][done:])
@@ -219,6 +221,8 @@ def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
         assert all(state == states[0] for state in states)
         seen += flat([flat(list(step)) for step in zip(*ranks, strict=True)])
         position = states[0]["position"]
+        if states[0]["ended"]:
+            break
     whole = make_order(order, samples, seed, 0)(np.arange(samples)).tolist()
     # At the end of what is not full, the epoch's beginning fills up.
     assert seen[:samples] == whole
@@ -258,7 +262,7 @@ def test_another_epoch_than_the_states_begins_anew() -> None:
     state = loader.state_dict()
     loader.load_state_dict(state)
     loader.set_epoch(4)
-    assert loader.state_dict() == {**state, "epoch": 4, "position": 0}
+    assert loader.state_dict() == {**state, "epoch": 4, "number": 4, "position": 0}
     assert sorted(flat(indices(loader))) == list(range(SAMPLES))
 
 
@@ -275,10 +279,12 @@ def test_breaking_off_begins_the_next_epoch() -> None:
 
 #: What `test_wrong_states`'s loader gives before it begins.
 GOOD = {
-    "version": 1,
+    "version": 2,
     "samples": SAMPLES,
     "seed": 3,
     "epoch": 0,
+    "number": 0,
+    "ended": 0,
     "position": 0,
     "plan": 0,
     "order": "random",
@@ -298,6 +304,13 @@ GOOD = {
         ({**GOOD, "order": "quasi-random"}, r"QuasiRandom\(window=0\)"),
         ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
         ({**GOOD, "epoch": "1"}, "epoch '1'"),
+        ({**GOOD, "epoch": -1}, "epoch -1"),
+        ({**GOOD, "epoch": 1 << 70}, "epoch 1180591620717411303424"),
+        ({**GOOD, "position": -1}, "position -1"),
+        ({**GOOD, "position": [0]}, "position"),
+        ({**GOOD, "number": 1}, "number 1"),
+        ({**GOOD, "ended": 1}, "ended 1"),
+        ({**GOOD, "version": 1}, "version 1"),
         ({**GOOD, "plan": 5}, "of another mixture or sampler"),
         ({**GOOD, "more": 1}, "has more, which"),
     ],

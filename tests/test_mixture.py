@@ -439,7 +439,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "zeros": (lambda: mixed(weights=dict.fromkeys("abc", 0)), "one of them positive"),
     "no epochs": (lambda: mixed(weights=[]), "weights of one epoch"),
     "a number": (lambda: Mixture({1: images()}), "not named by a string"),  # type: ignore[dict-item]
-    "no dataset": (lambda: Mixture({"a": "data"}, samples=3) and Mixture({"a": 3}), "no numbered"),
+    "no dataset": (lambda: Mixture({"a": 3}), "no numbered"),
+    "a path": (lambda: Mixture({"a": "train-lmdb"}), "(?s)is a path.*ImageDataset"),
+    "a path and a weight": (lambda: Mixture({"a": (Path("train"), 1)}), "is a path"),
+    "bytes": (lambda: Mixture({"a": b"train"}), "is a path"),
+    "paths": (lambda: Mixture({"a": ["0.tar", "1.tar"]}), "is a path"),
+    "a path inside": (lambda: Mixture({"a": Subset("train", [0])}), "is a path"),  # type: ignore[arg-type]
     "cold": (lambda: mixed(temperature=0), "above 0"),
     "a rule": (lambda: mixed(samples="all"), "sum, longest, shortest, endless"),
     "too many": (lambda: mixed(samples=1 << 70), "is too long"),

@@ -450,9 +450,9 @@ def test_what_cannot_be_done_is_an_error() -> None:
         DataLoader(images(), batch_sampler=budget, on_error="skip")
     one = loader()
     other = DataLoader(images(), batch_sampler=budget)
-    with pytest.raises(UsageError, match="of other batches"):
+    with pytest.raises(UsageError, match="of another mixture or sampler"):
         one.load_state_dict(other.state_dict())
-    with pytest.raises(UsageError, match="not one of batches that are planned"):
+    with pytest.raises(UsageError, match="the state is of order 'random'"):
         one.load_state_dict(DataLoader(images(), 4, shuffle=True).state_dict())
     with pytest.raises(UsageError, match=r"plan\(\) knows batches"):
         DataLoader(images(), batch_sampler=[[1, 2]]).plan()

@@ -108,7 +108,7 @@ def test_a_state_is_of_one_sampler() -> None:
     again = SAMPLERS["weighted"]()
     again.load_state_dict(sampler.state_dict())
     assert begun + list(again) == rows == list(again)
-    with pytest.raises(UsageError, match="another sampler"):
+    with pytest.raises(UsageError, match="another mixture or sampler"):
         again.load_state_dict(WeightedSampler(FACTORS, 77, seed=4).state_dict())
 
 

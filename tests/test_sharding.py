@@ -156,9 +156,9 @@ def test_states_survive_json(
     samples: int, seed: int, epoch: int, order: Any, data: st.DataObject
 ) -> None:
     position = data.draw(st.integers(0, samples))
-    state = State(samples, seed, epoch, position, order)
-    kept = json.loads(json.dumps(state.to_dict()))
-    assert State.from_dict(kept) == State.from_dict(kept, samples=samples) == state
+    number, ended = data.draw(st.sampled_from([0, epoch])), data.draw(st.integers(0, epoch and 1))
+    state = State(samples, seed, epoch, position, order, 0, number, ended)
+    assert State.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
 def test_numpys_ints_become_pythons() -> None:
@@ -173,21 +173,25 @@ GOOD = State(10, 1, 2, 3, "random").to_dict()
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({**GOOD, "version": 2}, "version 2; this fastdata reads 1"),
+        ({**GOOD, "version": 1}, "version 1; this fastdata reads 2"),
         ({**GOOD, "version": True}, "version True"),
-        ({}, "lacks version, samples, seed, epoch, position, plan, order, window"),
+        ({}, "lacks version, samples, seed, epoch, number, ended, plan, position, order, window"),
         ({**GOOD, "extra": 1}, "has extra, which is not known"),
         ({key: GOOD[key] for key in GOOD if key != "seed"}, r"lacks seed\."),
-        ({"version": 1, "x": 1}, "lacks samples, .*, and has x, which is not known"),
+        ({"version": 2, "x": 1}, "lacks samples, .*, and has x, which is not known"),
         ({**GOOD, "order": "shuffled"}, r"'shuffled'(.|\n)*random, quasi-random, sequential"),
         ({**GOOD, "order": 3}, "order=3"),
         ({**GOOD, "position": 11}, "position 11 .* 10 samples"),
         ({**GOOD, "position": "3"}, "position '3' is not a whole number"),
         ({**GOOD, "epoch": -1}, "epoch -1 is less than 0"),
+        ({**GOOD, "epoch": 1 << 32}, "epoch 4294967296 is too large"),
+        ({**GOOD, "number": 1}, "number 1"),
+        ({**GOOD, "ended": 2}, "ended 2"),
+        ({**GOOD, "ended": -1}, "ended -1"),
         ({**GOOD, "samples": 11}, "with 11 samples; this one has 10.*\nResume with the dataset"),
         (None, "NoneType, not a dict"),
     ],
 )
 def test_damaged_states_name_what_is_wrong(state: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        State.from_dict(state, samples=10)
+        State.from_dict(state).require(State(10, 1, 2, 0, "random"), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
+from torch.utils.data import ConcatDataset
 
-from fastdata import DataLoader, ImageDataset, Ragged
+from fastdata import DataLoader, ImageDataset, Mixture, Ragged
 from fastdata.errors import SlowPathWarning, UsageError
-from fastdata.transforms import Compose, RandomHorizontalFlip, Resize
+from fastdata.transforms import CenterCrop, Compose, RandomHorizontalFlip, Resize, Schedule, Views
 
 _FORMATS = {"boxes": "xywh", "keypoints": "xyv"}
 _FIELDS = ("image", "boxes", "labels", "keypoints", "name")
@@ -261,6 +263,107 @@ def test_transforms_need_the_image(v2: Any, packed: Path) -> None:
 def test_transforms_exclude_transform(packed: Path) -> None:
     with pytest.raises(UsageError, match="transforms="):
         ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))
+
+
+def _movers(v2: Any) -> dict[str, Any]:
+    tv = sys.modules["torchvision"].transforms
+    return {
+        "flip": v2.RandomHorizontalFlip(),
+        "pipeline": v2.Compose([v2.ColorJitter(0.3), v2.ToImage(), v2.Resize((20, 20))]),
+        "v1": tv.Compose([tv.RandomRotation(20), tv.ToTensor()]),
+        "held": v2.RandomApply([v2.RandomChoice([v2.ColorJitter(0.3), v2.RandomAffine(9)])]),
+        "policy": v2.RandAugment(),
+        "elastic": v2.ElasticTransform(),
+        "views": Views(CenterCrop(20), count=2),
+        "ours": Compose([RandomHorizontalFlip(), Resize((5, 5))]),
+        "function after it": v2.Compose([v2.Pad(3), lambda image: image]),
+        "by epoch": Schedule(lambda epoch: CenterCrop(8)),
+        "named": {"image": v2.RandomPerspective()},
+    }
+
+
+_MOVERS = ("flip", "pipeline", "v1", "held", "policy", "elastic", "views", "ours")
+
+
+@pytest.mark.parametrize("name", [*_MOVERS, "function after it", "by epoch", "named"])
+def test_a_transform_of_images_alone_may_not_move_them(v2: Any, packed: Path, name: str) -> None:
+    transform = _movers(v2)[name]
+    for field in ("boxes", "keypoints"):
+        with pytest.raises(UsageError, match=rf"(?s){field}.*transforms=.*formats="):
+            ImageDataset(packed, transform, fields=("image", "labels", field))
+    dataset = ImageDataset(packed, transform, fields=("image", "labels"))
+    with pytest.raises(UsageError, match="boxes"):
+        dataset.fields = ("image", "boxes")
+    assert dataset.fields == ("image", "labels")
+    for several in (dataset, ConcatDataset([dataset]), Mixture({"a": dataset})):
+        with pytest.raises(UsageError, match="transforms="):
+            DataLoader(several, 2, fields=("image", "boxes"))
+    # As plain values, and without the image, they may be loaded.
+    fields = ("image", "boxes", "labels")
+    plain = ImageDataset(packed, transform, fields=fields, formats={"boxes": ""})
+    assert len(plain[3][1]) == len(ImageDataset(packed, transform, fields=("boxes",))[3][0]) == 3
+
+
+def test_a_transform_that_is_set_later_may_not_move_them(v2: Any, packed: Path) -> None:
+    colours = v2.Compose([v2.ColorJitter(0.3), v2.JPEG((50, 60)), v2.RandomErasing(1.0)])
+    for steps in (colours.transforms[:2], [v2.ToImage(), colours.transforms[2]]):
+        dataset = ImageDataset(packed, v2.Compose(steps), fields=("image", "boxes"))
+        assert len(dataset[3][1]) == 3
+    dataset.transform = v2.RandomVerticalFlip()
+    for use in (lambda: dataset[3], lambda: dataset.__getitems__([3]), lambda: DataLoader(dataset)):
+        with pytest.raises(UsageError, match="RandomVerticalFlip"):
+            use()
+    with pytest.warns(UserWarning, match="(?s)boxes.*transforms="):
+        ImageDataset(packed, lambda image: image.rotate(9), fields=("image", "boxes"))
+
+
+def test_values_that_look_like_boxes_are_told_of_formats(v2: Any, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30)).save(tmp_path / "0.png")
+    box = [1.0, 2.0, 3.0, 4.0]
+    row = {"path": "0.png", "bbox": [box], "single": {"box": box}, "numbers": [box]}
+    row |= {"keypoints": [[1.0, 2.0, 1.0]], "box": box}
+    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed")
+
+    def opened(name: str, transforms: Any = None, **options: Any) -> Any:
+        options["transforms"] = transforms or v2.RandomHorizontalFlip(1.0)
+        return ImageDataset(tmp_path / "packed", fields=("image", name), **options)
+
+    for name, shown in (("bbox", "'bbox': 'xywh'"), ("keypoints", "'keypoints': 'xyv'")):
+        with pytest.warns(UserWarning, match=rf"formats=\{{{shown}"):
+            opened(name)
+    for name in ("box", "single"):
+        with pytest.warns(UserWarning, match="a list of boxes"):
+            opened(name)
+    # None of these warns, and pytest's warnings are errors.
+    opened("numbers")
+    opened("bbox", v2.ColorJitter(0.3))
+    opened("bbox", v2.Compose([lambda image, target: (image, target), v2.Resize((9, 9))]))
+    assert opened("bbox", formats={"bbox": ""})[0][1] == [box]
+    assert opened("bbox", formats={"bbox": "xywh"})[0][1].tolist() == [[36.0, 2.0, 39.0, 6.0]]
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+@pytest.mark.parametrize("labels", [("default", None), ("default", "default", None)])
+def test_each_sanitizing_step_leaves_out_labels_of_its_own(
+    v2: Any, packed: Path, labels: tuple[Any, ...]
+) -> None:
+    steps = [
+        step
+        for number, one in enumerate(labels)
+        for step in (v2.CenterCrop(44), v2.SanitizeBoundingBoxes(1 + 4 * number, 1, one))
+    ]
+    transform = v2.Compose([*steps, v2.ToImage()])
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
+    loader = DataLoader(dataset, 5, collate_fn=list, require_native=True)
+    samples = [sample for batch in loader for sample in batch]
+    for row, sample in enumerate(samples):
+        _assert_same(sample, _as_torchvision(packed, row, transform))
+    assert any(len(target["labels"]) > len(target["boxes"]) for _, target in samples)
+    # torchvision raises where the first step alone has left out a box.
+    steps[1] = v2.SanitizeBoundingBoxes(labels_getter=None)
+    steps[3] = v2.SanitizeBoundingBoxes()
+    dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=_FIELDS)
+    assert not DataLoader(dataset, 5, collate_fn=list).explain().startswith("native")
 
 
 @pytest.mark.filterwarnings("ignore:.* could not be decoded")

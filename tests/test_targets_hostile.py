@@ -132,6 +132,64 @@ def test_a_sample_whose_targets_do_not_fit_together_is_bad(
         assert pair == expected[int(image[0, 0, 0])]
 
 
+@pytest.mark.parametrize("size", [(), (20, 20)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_no_crop_fits_is_bad(
+    v2: Any, tmp_path: Path, size: tuple[int, ...], workers: int
+) -> None:
+    """torchvision's loop does not end there."""
+    rows = [[[0.0, 0.0, 40.0, 30.0]], [[1.0, 1.0, 3.0, 3.0]], [[0.0, 0.0, 40.0, 30.0]]]
+    packed = _packed(tmp_path, rows, [[0], [1], [2]])
+    steps = [v2.RandomAutocontrast(1.0), v2.RandomIoUCrop(0.8, sampler_options=[0.6], trials=9)]
+    resize = [v2.Resize(size)] if size else []
+    dataset = _dataset(packed, v2.Compose([*steps, *resize, v2.ToImage()]))
+    loader: Any = DataLoader(dataset, 1, collate_fn=list, require_native=True, num_workers=workers)
+    batches = iter(loader)
+    assert next(batches)[0][1]["labels"].tolist() == [0]
+    with pytest.raises(SampleError, match="sample 1 "):
+        next(batches)
+    assert next(batches)[0][1]["labels"].tolist() == [2]
+    with pytest.raises(StopIteration):
+        next(batches)
+    with pytest.raises(SampleError, match="sample 1 "):
+        dataset.__getitems__([1])
+    with pytest.warns(UserWarning, match="could not be decoded"):
+        samples = _samples(dataset, on_error="skip", num_workers=workers)
+    assert sorted({target["labels"].item() for _, target in samples}) == [0, 2]
+
+
+def test_key_points_of_another_form_cost_their_sample(v2: Any, tmp_path: Path) -> None:
+    good = [[1.0, 2.0, 1.0] * 3] * 2
+    rows = [[[1.0, 2.0]], [good[0], [1.0] * 6], good, [[1.0, 2.0]] * 2, good]
+    for number in range(len(rows)):
+        Image.new("RGB", _SIZE, (number, 0, 0)).save(tmp_path / f"{number}.png")
+    paths = [f"{number}.png" for number in range(len(rows))]
+    table = pa.table({"path": paths, "points": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
+    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1, order="source")
+    dataset = ImageDataset(
+        tmp_path / "packed",
+        transforms=v2.Compose([v2.Pad(1), v2.ToImage()]),
+        fields=("image", "points"),
+        formats={"points": "xyv"},
+    )
+    for size in (1, 5):
+        batches = iter(DataLoader(dataset, size, collate_fn=list, require_native=True))
+        for row in range(0, len(rows), size):
+            if row in (0, 1, 3):
+                with pytest.raises(SampleError, match=f"sample {row} .*points"):
+                    next(batches)
+            else:
+                ((_, target),) = next(batches)
+                assert target["points"].tolist() == [[[2.0, 3.0]] * 3] * 2
+    with pytest.warns(UserWarning, match="could not be decoded"):
+        samples = _samples(dataset, on_error="skip")
+    assert {int(image[0, 1, 1]) for image, _ in samples} == {2, 4}
+    for row in (0, 1, 3):
+        with pytest.raises(SampleError, match=f"sample {row} .*points"):
+            dataset[row]
+    assert dataset[2][1]["points"].tolist() == [[[2.0, 3.0]] * 3] * 2
+
+
 def test_many_boxes_in_one_sample(v2: Any, tmp_path: Path) -> None:
     many = (np.random.default_rng(0).random((100_000, 4)) * 20).round(3)
     packed = _packed(tmp_path, [many.tolist(), _GOOD], [list(range(100_000)), [1, 2]])

@@ -403,6 +403,9 @@ def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[
     dataset = make("VOCDetection", _steps(tv, "resize"))._dataset
     with pytest.warns(SlowPathWarning, match="wrap_dataset_for_transforms_v2"):
         DataLoader(dataset, 4, collate_fn=_together)
+    alone = tv.datasets.VOCDetection(dataset.root, "2007", transform=tv.transforms.Resize((9, 9)))
+    with pytest.warns(SlowPathWarning, match="(?s)boxes do not follow.*wrap_dataset_for"):
+        DataLoader(alone, 4, collate_fn=_together)
 
 
 def test_a_subclass_is_told_which_class_to_wrap(

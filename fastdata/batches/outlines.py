@@ -104,10 +104,12 @@ class Outlines:
         """
         problems: dict[int, str] = {}
         lists, counts = self._lists(columns, problems)
-        lengths = counts
-        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        if self._joint.targets[MASKS].sanitised:
-            lengths, numbers = np.diff(moved.offsets), moved.numbers
+        begins = np.cumsum([0, *counts])
+        lengths, numbers = counts, np.arange(begins[-1])
+        if steps := self._joint.targets[MASKS].sanitised:
+            numbers, offsets = moved.kept(steps)
+            begins, lengths = moved.first, np.diff(offsets)
+        numbers = numbers - np.repeat(begins[:-1], lengths)
         areas = np.prod(moved.sizes, axis=1, dtype=np.float64)
         for place in np.flatnonzero(lengths * areas > _MOST_BYTES).tolist():
             width, height = moved.sizes[place].tolist()

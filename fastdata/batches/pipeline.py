@@ -447,7 +447,7 @@ class Pipeline:
         if batch.moved is None:
             sizes = program.sizes(cuts)
         else:
-            sizes = np.where(cuts["too_small"][:, None] > 0, 1, np.maximum(batch.moved.sizes, 1))
+            sizes = np.where(cuts["too_small"][:, None] > 0, 1, batch.moved.sizes)
         unknown = (batch.gathered.widths == ANY_SIZE) & (batch.gathered.heights == ANY_SIZE)
         if slow is not None:
             sizes[unknown & slow] = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,23 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, warn
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import BOXES, LABEL, MASKS, POINTS, RELATIVE, Field, outlines_among
+from fastdata.storage.fields import (
+    BOXES,
+    LABEL,
+    MASKS,
+    POINTS,
+    RELATIVE,
+    Field,
+    is_list,
+    numbers_of,
+    outlines_among,
+)
+from fastdata.storage.shapes import looks_like
+from fastdata.transforms.compile import movements
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -80,6 +93,63 @@ def _kind_of(field: Field | None) -> str:
         if meaning in formats:
             return kind
     return "mask" if field.kind == "mask" else "values"
+
+
+def require_still(
+    transform: Any, names: Sequence[str], fields: Sequence[Field], where: object, tell: bool = False
+) -> None:
+    """Check that a transform of images alone leaves what lies in the image where it is.
+
+    Args:
+        transform: The transform.
+        names: Fields of a sample.
+        fields: All fields of the dataset.
+        where: The dataset, for messages.
+        tell: Whether to warn of a transform that may move pixels.
+
+    Raises:
+        UsageError: It moves pixels, and a sample has boxes, key points, outlines or masks.
+    """
+    placed = [one for one in fields if one.name in names and (one.format or one.kind == "mask")]
+    if transform is None or not placed or "image" not in names:
+        return
+    listed = " and ".join(one.name for one in placed)
+    hint = (
+        "Give transforms= of torchvision.transforms.v2, which takes the image with its targets: "
+        "ImageDataset(path, transforms=…, fields=…). Or leave the field out of fields="
+    )
+    plain = {one.name: "" for one in placed if one.format}
+    hint += f"; for values as they are stored, formats={plain}." if plain else "."
+    for name, moves in movements(transform):
+        if moves:
+            what = f"{where}: {name} of transform= moves the image alone, not its {listed}"
+            raise UsageError(what, hint)
+        if moves is None and tell:
+            tell = False
+            what = f"{where}: {name} of transform= takes the image alone. If it moves pixels, "
+            warn(f"{what}{listed} do not follow.\n{hint}")
+
+
+def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]) -> None:
+    """Warn of fields that look like boxes or key points, and do not follow the image.
+
+    Args:
+        transforms: A joint transform.
+        names: Fields of a sample.
+        fields: Those fields of the dataset whose format nobody has given.
+    """
+    found = ((one.name, looks_like(one)) for one in fields if one.name in names)
+    alike = {name: usual for name, usual in found if usual is not None}
+    # A function of the user's may make boxes of the values, for steps after it.
+    steps = takewhile(lambda step: step[1] is not None, movements(transforms) if alike else ())
+    if not any(moves for _, moves in steps):
+        return
+    formats = {name: usual for name, usual in alike.items() if usual}
+    hint = f"Say what they are: formats={formats}, or another of docs/formats/fields.md."
+    if not formats:
+        hint = "Only a column that is a list of boxes, each a list of four numbers, can follow it."
+    hint += f" For values as they are stored: formats={dict.fromkeys(alike, '')}."
+    warn(f"transforms= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
 def reader_of(images: Images) -> TargetReader | None:
@@ -191,8 +261,8 @@ class TargetReader:
         for name in (*self._boxes, *self._points):
             column = columns[name]
             if isinstance(column, pa.Array) and _has_ragged_items(column):
-                wide = None if name in self._points else 4
-                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, wide)}
+                about = numbers_of(self._fields[name].format), name in self._points
+                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, *about)}
         for name in self._boxes:
             boxes = list_lengths(columns[name])
             for other in self._sanitised:
@@ -275,8 +345,8 @@ class TargetReader:
         if target.kind == "visibility":
             values = self._triples(self.column(name), values)[..., 2]
         if target.sanitised:
-            values = values[offsets[:-1].repeat(np.diff(moved.offsets)) + moved.numbers]
-            offsets = moved.offsets
+            kept, offsets = moved.kept(target.sanitised)
+            values = values[kept]
         whole = values.dtype.kind in "iu" or target.kind == "visibility"
         return (values.astype(np.int64) if whole else values), offsets
 
@@ -343,6 +413,8 @@ class TargetReader:
             and self._fields[name].kind == "column"
             and self._fields[name] != LABEL
         }
+        if faults := self._faults(columns):
+            raise source.problem(row, faults[0])
         native = self.native(columns, *([side] for side in size))
         moved = Moved(*native.after(np.zeros(1, np.uint64)))
         found: dict[str, Any] = {}
@@ -444,12 +516,17 @@ def _without(column: Column, rows: Iterable[int]) -> Column:
     return column.take(pa.array(kept, pa.int64()))
 
 
-def _irregular(column: pa.Array, wide: int | None) -> Iterator[tuple[int, str]]:
-    """Yield the rows whose lists have not so many items, or not as many as the first."""
-    lengths = list_lengths(column.flatten())
-    if wide is None:
-        wide = int(lengths[0]) if len(lengths) else 0
-    rows = np.arange(len(column)).repeat(list_lengths(column))
+def _irregular(column: pa.Array, wide: int, several: bool) -> Iterator[tuple[int, str]]:
+    """Yield the rows whose lists have not so many numbers; or ``several`` times, as most have."""
+    lists, rows = column.flatten(), np.arange(len(column)).repeat(list_lengths(column))
+    if several and is_list(lists.type.value_type):  # of points, each a list
+        for at, why in _irregular(lists, wide, False):
+            yield int(rows[at]), why
+        wide = 1
+    lengths = list_lengths(lists)
+    if several:
+        usual = np.bincount(lengths[lengths % wide == 0])
+        wide = int(usual.argmax()) if len(usual) else wide
     for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
         yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
 

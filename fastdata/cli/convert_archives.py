@@ -96,18 +96,16 @@ def _tabular(
 
         def source(one: str | None) -> Source:
             found = opened(root, fields=fields, split=one, storage_options=drivers, **columns)
-            if split in (None, one):
-                say(f"{named(root)}: {found.columns_taken}", err=True)
+            say(f"{named(root)}: {found.columns_taken}", err=True)
             return found
 
         names = splits(root, drivers)
-        sources = {one: partial(source, one) for one in names if split in (None, one)}
-        others = {one: partial(source, one) for one in names if one not in sources}
         if split is not None:
-            sources = {split: partial(source, split)}
-        elif len(names) < 2:
+            names = [split]
+        sources = {one: partial(source, one) for one in names}
+        if split is None and len(names) < 2:
             sources = {"": partial(source, None)}
-        pack_all(source_name(root).removesuffix(f".{kind}"), root, sources, options, others)
+        pack_all(source_name(root).removesuffix(f".{kind}"), root, sources, options)
 
     return run
 

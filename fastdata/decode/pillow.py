@@ -263,7 +263,7 @@ def open_image(
         image = _without_exif(data)
         if limits is not None:
             limits.check_size(*image.size)
-        if style.color in ("gray", "rgba") and data[:2] == _SOI:
+        if style.color in ("gray", "rgba") and _native.is_plain_jpeg(data):
             image = _by_core(data, image)
         return style.apply(image)
 
@@ -283,7 +283,7 @@ def _without_exif(data: bytes) -> Image.Image:
 
 
 def _by_core(data: bytes, image: Image.Image) -> Image.Image:
-    """Decode a JPEG by the core, in three quarters of Pillow's time; return it if that declines."""
+    """Decode a whole JPEG by the core, in three quarters of Pillow's time, if it can."""
     out = np.empty((1, image.height, image.width, 3), np.uint8)
     job = _native.Job([data], out=out, dtype="uint8")
     job.run()

@@ -6,6 +6,7 @@ its bytes, all of it is inflated, because zlib checks the end.
 
 from __future__ import annotations
 
+import io
 import zlib
 from functools import cache
 from struct import Struct
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from fastdata import _native
 from fastdata.decode.decoders import Declined
@@ -108,32 +110,39 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
         numbers: As of `PngFile`.
 
     Raises:
-        Declined: Another decoder must decide: some of 16-bit grey, animated, damaged.
+        Exception: Another decoder must decide: some of 16-bit grey, animated, damaged.
     """
     header: tuple[Any, ...] = ()
-    palette, pieces = b"", []
+    palette, pieces, others = b"", [], []
     view = memoryview(data)
-    at, size = 8, len(data)
-    while at + 12 <= size:
+    at, size, kind = 8, len(data), b""
+    while at + 12 <= size and kind != b"IEND":
+        before = kind
         length, kind = _CHUNK.unpack_from(data, at)
         begin, end = at + 8, at + 8 + length
         if end + 4 > size:
             break
         if kind == b"IDAT":
+            if pieces and before != b"IDAT":
+                raise Declined("two images")
             pieces.append(view[begin:end])
-        elif pieces:
-            break  # count only consecutive ones
+        elif pieces and trusted:
+            break  # Pillow accepted the rest when the file was packed
         elif zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             raise Declined("a chunk's checksum is wrong")
         elif kind == b"IHDR" and length == 13 and not header:
             header = _HEADER.unpack_from(data, begin)
-        elif kind == b"PLTE":
-            palette = bytes(view[begin:end])
-        elif kind in (b"acTL", b"CgBI"):
+        elif kind in (b"acTL", b"fcTL", b"fdAT", b"CgBI"):
             raise Declined("an animated PNG, or Apple's kind")
+        elif kind == b"PLTE" and not pieces:
+            palette = bytes(view[begin:end])
+        elif kind != b"IEND":
+            others.append(view[at : end + 4])
         at = end + 4
     if not header or not pieces:
         raise Declined("no header, or no data")
+    if not trusted and kind != b"IEND":
+        raise Declined("no end")
     width, height, depth, colour, compression, filters, interlaced = header
     depths: dict[int, tuple[int, ...]] = {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}
     if numbers:  # of 16-bit grey with alpha, Pillow makes four channels
@@ -143,8 +152,22 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
         raise Declined("an unusual header")
     if compression or filters or interlaced > 1:
         raise Declined("an unusual header")
+    if others and not trusted:
+        _check_metadata(header, others)
     header = width, height, depth, colour, bool(interlaced)
     return PngFile(*header, palette, b"".join(pieces), not trusted, numbers)
+
+
+def _check_metadata(header: tuple[Any, ...], chunks: list[memoryview]) -> None:
+    """Have Pillow read the chunks of a PNG that hold neither pixels nor palette.
+
+    Raises:
+        Exception: It refuses them, and thereby the image.
+    """
+    start = b"IHDR" + _HEADER.pack(1, 1, *header[2:])
+    checked = _CHUNK.pack(13, start[:4]) + start[4:] + zlib.crc32(start).to_bytes(4, "big")
+    pixel = b"\x89PNG\r\n\x1a\n" + checked + b"".join(chunks) + _CHUNK.pack(0, b"IDAT")
+    Image.open(io.BytesIO(pixel), formats=("PNG",))
 
 
 def _passes(width: int, height: int) -> list[tuple[int, int]]:

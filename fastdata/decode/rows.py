@@ -118,7 +118,8 @@ def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Li
                 size = os.fstat(file.fileno()).st_size
             file.seek(int(extents.offsets[slot]))
             found = foresee(file.read(min(size, _HEAD)), size, limits)
-        if found.sure or size > _WHOLE:
+        # Whether a codec takes other kinds depends on their checksum.
+        if (found.sure and found.kind.startswith("jpeg")) or size > _WHOLE:
             return found
     blob = source.encoded(row)
     return foresee(blob.data, len(blob.data), limits, trusted=blob.checked)

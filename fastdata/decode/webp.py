@@ -1,4 +1,4 @@
-"""WebP by Pillow's libwebp, without the GIL and only as far as a crop needs.
+"""WebP by Pillow's libwebp, only as far as a crop needs.
 
 Pillow decodes by the same library, so pixels are equal; but it decodes all of the image, to RGBA.
 Structures and functions are those of webp/decode.h of libwebp, ABI 0x0209 (libwebp 1.2.4 to 1.6); a
@@ -95,13 +95,11 @@ class WebpFile(NamedTuple):
         width: Columns.
         height: Rows.
         data: The file.
-        whole: Whether all of it is decoded always.
     """
 
     width: int
     height: int
     data: bytes
-    whole: bool
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[np.uint8]:
         """Return the rows above a box's lower edge, (rows, width, 3) RGB; only the box is right.
@@ -109,8 +107,6 @@ class WebpFile(NamedTuple):
         Raises:
             Declined: libwebp finds it damaged.
         """
-        if self.whole:
-            box = 0, 0, self.width, self.height
         left, top = (max(0, side - _MARGIN) & ~1 for side in box[:2])
         right, bottom = min(self.width, box[2] + _MARGIN), min(self.height, box[3] + _MARGIN)
         out = np.empty((bottom, self.width, 3), np.uint8)
@@ -137,12 +133,14 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
 
     Args:
         data: The file.
-        trusted: Whether its bytes are known to be those that were stored; else all of it is
-            decoded, so that damage is found whatever the crop.
+        trusted: Whether its bytes are known to be those that were stored. Pillow decodes others:
+            it checks all chunks, and libwebp is hardly faster where it cannot stop at the crop.
 
     Raises:
-        Declined: It is animated, damaged, or there is no libwebp.
+        Declined: It was not checked, it is animated, damaged, or there is no libwebp.
     """
+    if not trusted:
+        raise Declined("not checked")
     library, found = _library(), _Features()
     if library is None:
         raise Declined("no libwebp")
@@ -150,7 +148,7 @@ def open_webp(data: bytes, trusted: bool) -> WebpFile:
         raise Declined("libwebp does not read its header")
     if found.has_animation:
         raise Declined("animated")
-    return WebpFile(found.width, found.height, data, not trusted)
+    return WebpFile(found.width, found.height, data)
 
 
 def has_libwebp() -> bool:

@@ -115,13 +115,19 @@ class DeviceLoader:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
+    def skip_first_batches(self, count: int) -> DeviceLoader:
+        """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
+        self.loader.skip_first_batches(count)  # type: ignore[attr-defined]
+        self._state = None
+        return self
+
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's own state after the last batch that the consumer took.
 
         Prefetched batches do not count. A loader without a state causes a warning and an empty
         dict, as in `fastdata.DataLoader.state_dict`.
         """
-        if self._state is not None and self._state.valid:
+        if self._state is not None and self._state.reached is not None:
             return dict(self._state.reached)
         if hasattr(self.loader, "state_dict"):
             return dict(self.loader.state_dict())
@@ -154,27 +160,29 @@ class _LoaderTracker(Tracker):
     """Tracker of the loader's state and seed for the consumer's current batch.
 
     Attributes:
-        valid: Whether ``reached`` is the consumer's position.
-        reached: The loader's state when it returned that batch.
+        reached: The loader's state when it returned that batch; None where the loader's own state
+            is the consumer's: before the first batch, and after the last one.
     """
 
+    reached: Any = None
+
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self.valid = self._has_state = _keeps_state(loader)
+        self._loader, self._has_state = loader, _keeps_state(loader)
         # A fastdata.DataLoader's draws for a batch are functions of (seed, epoch, batch).
         self._seeded: Callable[[], AbstractContextManager[None]]
         self._seeded = getattr(loader, "_seeded", nullcontext)
-        self._drawing: AbstractContextManager[None]
-        self.reached, self._drawing = self.mark()
+        self._drawing: AbstractContextManager[None] = nullcontext()
 
     def mark(self) -> Any:
-        return self._loader.state_dict() if self._has_state else {}, self._seeded()
+        # A state between two passes would settle the next one's seed.
+        own = not self._has_state or getattr(self._loader, "_between", False)
+        return None if own else self._loader.state_dict(), self._seeded()
 
     def reach(self, mark: Any) -> None:
         self.reached, self._drawing = mark
 
     def end(self) -> None:
-        self.valid = False  # the loader's own state belongs to the next epoch
+        self.reached = None
 
     def drawing(self) -> AbstractContextManager[None]:
         return self._drawing

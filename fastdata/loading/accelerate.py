@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from threading import Lock
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch.utils.data
 
+from fastdata.device.delivery import cannot_pickle
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.plan.sharding import Epoch
 
 T = TypeVar("T", covariant=True)
 
@@ -79,40 +79,74 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         _Torchs.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
 
 
-class Told(Iterator[Any]):
-    """Pass that reports its progress to Accelerate; other attributes are the pass's own.
+class Pass(Iterator[Any]):
+    """One pass over a loader, which begins with its first batch.
+
+    Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
+    begins there. A loader that shards reports the pass to Accelerate, if the process has an
+    ``Accelerator``. Other attributes are those of the iterator inside.
 
     Args:
-        batches: The pass.
-        state: Accelerate's ``GradientState``.
-        length: Number of its batches.
-        remainder: Samples in the last batches of all ranks together, without repeated ones; 0
-            if the batches are full, -1 if it is not known.
+        loader: The `fastdata.DataLoader`.
 
     Attributes:
         end_of_dataloader: Whether the last batch has been taken.
-        remainder: The argument.
+        remainder: Samples in the last batches of all ranks together, without repeated ones; 0
+            if the batches are full, -1 if it is not known.
     """
 
-    def __init__(self, batches: Iterator[Any], state: Any, length: int, remainder: int) -> None:
-        self._batches = batches
-        self._state = state
-        self._left = length
-        self.remainder = remainder
-        self.end_of_dataloader = False
-        state._add_dataloader(self)  # by a weak reference
+    end_of_dataloader = False
+    remainder = _left = -1
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._begun, self._beginning = loader, False, Lock()
+        self._told: Any = None
+        self._open()
+        module = sys.modules.get("accelerate.state") if loader._shares else None
+        if module is not None and module.GradientState._shared_state:
+            self._told = module.GradientState()
+            self._measure()
+            self._told._add_dataloader(self)  # by a weak reference
+
+    def _open(self) -> None:
+        """Prepare the batches from where the loader is to begin."""
+        self._start, self._progress, self._batches = self._loader._open_pass()
+        if self._told is not None:
+            self._measure()
+
+    def _measure(self) -> None:
+        self._left, self.remainder = len(self), self._loader._remainder(self._start)
+
+    def _begin(self) -> None:
+        with self._beginning:
+            if self._begun:
+                return
+            loader = self._loader
+            loader._follow_samplers()
+            if loader._next() is not self._start:
+                self._close_batches()
+                self._open()
+            loader._begin_pass(self._start, self._progress)
+            self._begun, self._loader = True, None
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_batches":
+            raise AttributeError(name)
         return getattr(self._batches, name)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
+
     def __next__(self) -> Any:
+        if not self._begun:
+            self._begin()
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._state._remove_dataloader(self)
+            self._end()
             raise
         except Exception:  # an error in a batch's place
             self._count()
@@ -124,11 +158,35 @@ class Told(Iterator[Any]):
         self._left -= 1
         self.end_of_dataloader = self._left == 0
 
+    def _end(self) -> None:
+        if self._told is not None:
+            self._told._remove_dataloader(self)
+            self._told = None
+
+    def ready(self) -> bool:
+        """Return whether ``next`` would return at once, as far as it is known."""
+        ready = getattr(self._batches, "ready", None)
+        return ready is None or bool(ready())
+
     def close(self) -> None:
         """Close the pass."""
-        self._state._remove_dataloader(self)
-        with suppress(AttributeError):
-            self._batches.close()  # type: ignore[attr-defined]
+        self._end()
+        self._close_batches()
+
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+
+class NoBatches(Iterator[Any]):
+    """The rest of an epoch that has ended."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __next__(self) -> NoReturn:
+        raise StopIteration
 
 
 def taking_apart() -> str | None:
@@ -150,18 +208,3 @@ def taking_apart() -> str | None:
 
 #: Most frames between an attribute and its reader: a comprehension, a DeviceLoader.
 _FRAMES = 4
-
-
-def told(batches: Iterator[Any], plan: Epoch | None) -> Iterator[Any]:
-    """Return the pass, tracked by Accelerate if this process has an ``Accelerator``.
-
-    Without a plan, the samples of its last batches are not known.
-    """
-    module = sys.modules.get("accelerate.state")
-    if module is None or not module.GradientState._shared_state:
-        return batches
-    if plan is None:
-        return Told(batches, module.GradientState(), len(batches), -1)  # type: ignore[arg-type]
-    step = plan.world_size * plan.batch_size
-    remainder = 0 if plan.drop_last else (plan.samples - plan.start) % step
-    return Told(batches, module.GradientState(), len(plan), remainder)

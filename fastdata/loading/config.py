@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate
 
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.samples import BESIDES, SOURCE, require_names
-from fastdata.batches.targets import reader_of
+from fastdata.batches.targets import reader_of, require_still
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
@@ -207,6 +207,10 @@ class LoaderConfig:
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
                 "Leave the field out, or take on_error='skip'.",
             )
+        for part in images.parts or (images,):
+            options, asked = part.options, self.fields or part.fields
+            transform = getattr(options, "transform", None)
+            require_still(transform, asked, part.schema, options.path)
         moved = [one.name for one in images.schema if one.kind == "mask" or one.format]
         for name in self.fields or ():
             if name not in known:

@@ -5,7 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, streaming_hint
 from fastdata.errors import UsageError
 from fastdata.loading.hub import recognise_hub
-from fastdata.loading.mixture import Mixture
+from fastdata.loading.mixture import Mixture, leaves
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
 from fastdata.plan.mixture import MixedRows
@@ -264,17 +264,6 @@ def _concatenated(parts: list[Images]) -> Indices | None:
         numbers.append(own + start)
         start += part.opened
     return np.concatenate(numbers)
-
-
-def leaves(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets inside a dataset, looking through Subset and ConcatDataset."""
-    if isinstance(dataset, Subset):
-        yield from leaves(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for one in dataset.datasets:
-            yield from leaves(one)
-    else:
-        yield dataset
 
 
 def _numbers(indices: Any, n: int) -> Indices:

@@ -194,6 +194,7 @@ class NativeIterator(Iterator[Any]):
     def _deliver(self, batch: Batch) -> None:
         self._under_way.popleft()
         self._progress.position = batch.planned.position
+        self._progress.left -= 1
 
     def _top_up(self, ahead: int) -> None:
         for batch in self._under_way:
@@ -400,7 +401,6 @@ class NativeIterator(Iterator[Any]):
     def _finish(self) -> None:
         """End the epoch; warn of bad samples."""
         self._source.end_epoch()
-        self._progress.ended = True
         self.close()
         skipped = self._counters.skipped
         if not skipped:

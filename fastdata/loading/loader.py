@@ -7,7 +7,6 @@ unchanged). `DataLoader.explain` says which one, and why.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -24,10 +23,10 @@ from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.accelerate import told
+from fastdata.loading.accelerate import NoBatches, Pass
 from fastdata.loading.config import Choice, LoaderConfig
-from fastdata.loading.images import PrefixDataset, leaves, reads_remotely
-from fastdata.loading.mixture import Mixture, group_of, mixtures_in
+from fastdata.loading.images import PrefixDataset, reads_remotely
+from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in, refuse_paths
 from fastdata.loading.native import NativePath
 from fastdata.loading.neighbours import (
     blocks_of,
@@ -39,7 +38,14 @@ from fastdata.loading.noticing import in_memory, notice
 from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_of
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
-from fastdata.loading.sampler import ShardedSampler, draws_once, own_ranks, own_sampler
+from fastdata.loading.sampler import (
+    RandomOrder,
+    SequentialOrder,
+    ShardedSampler,
+    draws_once,
+    own_ranks,
+    own_sampler,
+)
 from fastdata.loading.samplers import PlannedSampler
 from fastdata.loading.seeding import seeded
 from fastdata.loading.torchs import (
@@ -50,7 +56,6 @@ from fastdata.loading.torchs import (
     zero_invalid,
 )
 from fastdata.machine import cpus_for_this_rank
-from fastdata.plan.batches import PlanState
 from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Drawn, ordered, sampled
@@ -193,7 +198,7 @@ class DataLoader(Resumable[T], Generic[T]):
         batch_transform: Callable[[Any], Any] | None = None,
         require_native: bool = False,
     ) -> None:
-        _refuse_path(dataset)
+        refuse_paths(dataset)
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
         torchs: dict[str, Any] = {
@@ -245,10 +250,14 @@ class DataLoader(Resumable[T], Generic[T]):
         given = sampler if batch_sampler is None else batch_sampler
         self._ranks = self._config.ranks if self._planned is None else self._planned.ranks
         sharded = self._make_sampler(dataset, batch_size, shuffle, drop_last)
-        if sharded is not None:
-            sampler, shuffle = sharded, None
         asked = "random" if shuffle else None
         warn_of_rereading(dataset, asked if sharded is None else sharded.order, given)
+        if sharded is not None:
+            sampler, shuffle = sharded, None
+        elif self._own_order and not isinstance(dataset, torch.utils.data.IterableDataset):
+            sampler = SequentialOrder(dataset)
+            if shuffle:
+                sampler, shuffle = RandomOrder(dataset, generator=generator), None
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._open()
@@ -342,16 +351,8 @@ class DataLoader(Resumable[T], Generic[T]):
     # Iteration.
 
     def __iter__(self) -> Any:
-        """Return one pass over the samples: on the native path a new iterator each time."""
-        batches = self._begin_pass()
-        if self._ranks is None or self._shares_stream:
-            return batches
-        # Only native passes record progress; ignore what an earlier one left.
-        progress = None if self._native is None else self._progress
-        if self._planned is not None:
-            return told(batches, None)
-        start = 0 if progress is None else progress.position
-        return told(batches, self._plan(start))
+        """Return one pass over the samples: a new iterator each time."""
+        return Pass(self)
 
     def __len__(self) -> int:
         """Return the number of batches; of this rank, where the loader shards.
@@ -359,7 +360,8 @@ class DataLoader(Resumable[T], Generic[T]):
         For an `IterableDataset` it is torch's estimate, which takes no account of workers.
         """
         if self._planned is not None:
-            return self._planned.length(self._epoch if self._resume is None else self._resume.epoch)
+            progress = None if self._between else self._progress
+            return self._planned.length(self._epoch if progress is None else progress.start.epoch)
         if not self._shares_stream:
             return super().__len__()
         samples = len(self.dataset)  # type: ignore[arg-type]
@@ -374,13 +376,21 @@ class DataLoader(Resumable[T], Generic[T]):
         stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
         return stream and self._ranks is not None
 
-    def _begin_pass(self) -> Any:
+    @property
+    def _shares(self) -> bool:
+        """Whether this loader takes a rank's share of a dataset that is not iterable."""
+        return self._ranks is not None and not self._shares_stream
+
+    def _open_pass(self) -> tuple[State | None, Progress | None, Iterator[Any]]:
+        """Return where the next pass begins, its progress and its batches."""
         self._warn_unsharded()
         self._config.check_ranks()
-        self._follow_sampler()
+        self._follow_samplers()
+        if self._at_end:
+            return None, None, NoBatches()
         followers: list[Any] = [*self._schedules, *mixtures_in(self.dataset)]
         for one in followers:
-            one.set_epoch(self._epoch if self._resume is None else self._resume.epoch)
+            one.set_epoch(self._epoch)
         images = self._choice.images
         size = self._planned.plan.sizes[0] if self._sized and self._planned is not None else None
         if images is not None and not images.equals(recognise_any(self.dataset, size)):
@@ -394,20 +404,25 @@ class DataLoader(Resumable[T], Generic[T]):
                 self.sampler.recount()
             if self._native is not None and before is not None:
                 self._native.take_over(before)
+        start = self._settled()
         if self._native is not None:
-            return self._native_iterator(self._native)
-        self._advance_sampler()
+            return start, *self._native_iterator(self._native, start)
+        if isinstance(self.sampler, ShardedSampler) and self._own_order:
+            self.sampler.seed, self.sampler.epoch = start.seed, start.number or 0
+        if self._planned is not None:
+            self._planned.epoch = start.epoch
+        self._seen = self._marks()
         if self.seed is not None:
-            return self._seeded_pass()
+            return start, *self._seeded_pass(start)
         # An ImageDataset decodes natively by itself, where it is asked for whole batches; in this
         # process it would go on with a transform that was changed in place.
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
         direct = direct and self.num_workers > 0
         if self._choice.path == "workers" and not direct:
-            return self._on_device(iter(self._torch_loader()), Tracker())
+            return start, None, self._on_device(iter(self._torch_loader()), Tracker())
         batches = iter(self._torch_loader()) if self._shares_stream else super().__iter__()
         self._notice(batches)
-        return self._on_device(batches, Tracker())
+        return start, None, self._on_device(batches, Tracker())
 
     def _notice(self, batches: Any) -> None:
         """Look for images in the first batch of torch's path; warn that it is slower."""
@@ -429,46 +444,38 @@ class DataLoader(Resumable[T], Generic[T]):
             transform = partial(zero_invalid, batch_transform=self.batch_transform, key=key)
         return DeviceIterator(batches, where, tracker, transform)
 
-    def _seeded_pass(self) -> Iterator[Any]:
+    def _seeded_pass(self, start: State) -> tuple[Progress, Iterator[Any]]:
         """Return a pass of torch's loader that draws from the seed."""
         loader, sampler = self._torch_loader(), self.sampler
         assert isinstance(sampler, ShardedSampler)
         batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
-        sent = Progress(sampler.seed, sampler.epoch, 0)
-        self._progress = sent if self._choice.where is None else replace(sent)
+        sent = Progress(start, -1)
+        progress = sent if self._choice.where is None else replace(sent)
         passing = iter(loader)
         self._notice(passing)
         started = DrawnPass(passing, batches, sent)
-        return self._on_device(started, ProgressTracker(sent, self._progress))
+        return progress, self._on_device(started, ProgressTracker(sent, progress))
 
-    def _native_iterator(self, native: NativePath) -> Iterator[Any]:
-        resume, self._resume = self._resume, None
-        samples = len(native)
-        if resume is None:
-            resume = self._beginning()
-        # From now on, frameworks and users may read the epoch or set another one.
-        self._epoch = resume.epoch + 1
-        key = epoch_key(resume.seed, self._numbered(resume.epoch))
+    def _native_iterator(self, native: NativePath, start: State) -> tuple[Progress, Iterator[Any]]:
+        samples, number = len(native), start.number or 0
+        key = epoch_key(start.seed, number)
         batches: Iterator[Drawn]
         length: int | None
         among = None
         planned = self._planned
         if planned is not None:
             planned.join(None, None, self.dataset, self.on_error)  # they may be others now
-            assert isinstance(resume, PlanState)
             rank, world_size = planned.ranks or (0, 1)
-            rest = planned.plan.rest(key, world_size, resume.position)
-            batches, length, planned.epoch = rest.batches(rank), len(rest), resume.epoch
+            rest = planned.plan.rest(key, world_size, start.position)
+            batches, length = rest.batches(rank), len(rest)
         elif self._own_order:
-            assert isinstance(resume, State)
             assert self.batch_size is not None
-            plan, numbered = self._plan(resume.position), self._numbered(resume.epoch)
+            plan = self._plan(start.position)
             if isinstance(self.sampler, ShardedSampler):
-                order = self.sampler.order_of(resume.seed, numbered)
+                order = self.sampler.order_of(start.seed, number)
             else:
-                order = make_order(
-                    resume.order, samples, resume.seed, numbered, starts_of(self.dataset)
-                )
+                about = start.order, samples, start.seed, number, starts_of(self.dataset)
+                order = make_order(*about)
             batches, length = ordered(plan, order, samples), len(plan)
             if self._row_sampler is not None:
                 among = order
@@ -482,13 +489,13 @@ class DataLoader(Resumable[T], Generic[T]):
                 length = len(self.batch_sampler)  # type: ignore[arg-type]
             except TypeError:  # a sampler without a length
                 length = None
-        self._progress = Progress(resume.seed, resume.epoch, resume.position)
+        progress = Progress(start, -1 if length is None else length)
         # On a device, a state must not count what was only sent ahead.
-        sent = replace(self._progress) if self._choice.where is not None else self._progress
+        sent = replace(progress) if self._choice.where is not None else progress
         of_sampler = not self._own_order and planned is None
         passing = batches, key, sent, length
         started = native.start(*passing, sampler=of_sampler, among=among)
-        return self._on_device(started, ProgressTracker(sent, self._progress))
+        return progress, self._on_device(started, ProgressTracker(sent, progress))
 
     def _seeded(self) -> AbstractContextManager[None]:
         """Return the context in which a `DeviceLoader` transforms the batch returned last."""
@@ -498,11 +505,6 @@ class DataLoader(Resumable[T], Generic[T]):
         # Other draws than those of this loader's own transform.
         return seeded(key if self.batch_transform is None else child(key, _AGAIN))
 
-    def _numbered(self, epoch: int) -> int:
-        """Return the epoch for random numbers: 0 with a drawn seed, which serves one epoch."""
-        planned = self._planned is not None or self._row_sampler is not None
-        return epoch if planned or self.seed is not None or self._ranks is not None else 0
-
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
         """Return torch's loader over the same dataset; the same one for every epoch."""
         if self._inner is None:
@@ -511,15 +513,6 @@ class DataLoader(Resumable[T], Generic[T]):
             dataset = PrefixDataset(self.dataset) if prefixed else self.dataset
             self._inner = torch_loader(self, dataset, prefixed, ranks)
         return self._inner
-
-    def _advance_sampler(self) -> None:
-        """Advance fastdata's own sampler to the next epoch, on torch's paths."""
-        if isinstance(self.sampler, ShardedSampler) and self._own_order:
-            self.sampler.seed = self._epoch_seed()
-            self.sampler.epoch = self._numbered(self._epoch)
-        if self._planned is not None:
-            self._planned.epoch = self._epoch
-        self._epoch += 1
 
     @property
     def _schedules(self) -> list[Schedule]:
@@ -598,12 +591,3 @@ class DataLoader(Resumable[T], Generic[T]):
         self.__dict__.update(state)
         self._choose(self.dataset)
         self._open()
-
-
-def _refuse_path(dataset: Any) -> None:
-    """Raise an error for a path given as a dataset: torch would load its letters."""
-    if isinstance(dataset, str | os.PathLike):
-        raise UsageError(
-            f"dataset={os.fspath(dataset)!r} is a path, not a dataset",
-            "Give fastdata.ImageDataset(path, transform=...).",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
 from fastdata.loading.samplers import PlannedSampler, whole
 from fastdata.plan.mixture import MixturePlan
+from fastdata.plan.sharding import epoch_number
 
 #: Shares by name of source.
 Weights: TypeAlias = Mapping[str, float]
@@ -158,8 +160,12 @@ class Mixture(ConcatDataset[Any]):
         return [number / sum(scaled) for number in scaled]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself."""
-        self.epoch = epoch
+        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
 
     @property
     def fields(self) -> tuple[str, ...] | None:
@@ -236,6 +242,27 @@ class Mixture(ConcatDataset[Any]):
         return tuple(values[name] for name in own or ())
 
 
+def leaves(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets inside a dataset, looking through Subset and ConcatDataset."""
+    if isinstance(dataset, Subset):
+        yield from leaves(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for one in dataset.datasets:
+            yield from leaves(one)
+    else:
+        yield dataset
+
+
+def refuse_paths(dataset: Any, what: str = "dataset") -> None:
+    """Raise an error for a path in a dataset's place: torch would load its letters."""
+    for one in leaves(dataset):
+        if isinstance(one, str | bytes | os.PathLike):
+            raise UsageError(
+                f"{what}={os.fspath(one)!r} is a path, not a dataset",
+                "Give fastdata.ImageDataset(path, transform=...).",
+            )
+
+
 def mixtures_in(dataset: Any) -> Iterator[Mixture]:
     """Yield the mixtures inside a dataset, looking through Subset and ConcatDataset."""
     if isinstance(dataset, Mixture):
@@ -291,6 +318,9 @@ def _split(sources: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             raise UsageError(f"source {name!r} is not named by a string", hint)
     datasets = {name: one[0] if pairs else one for name, one in sources.items()}
     for name, one in datasets.items():
+        refuse_paths(one, f"source {name!r}")
+        if isinstance(one, (list, tuple)) and one:
+            refuse_paths(one[0], f"source {name!r}[0]")
         if not hasattr(one, "__getitem__") or not hasattr(one, "__len__"):
             raise UsageError(f"source {name!r} is {one!r}, which has no numbered samples", hint)
     return datasets, {name: one[1] for name, one in pairs.items()}

@@ -14,10 +14,12 @@ from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, UsageError
 from fastdata.loading.sampler import find_ranks
-from fastdata.plan.batches import Plan, PlanState, Position, SizedBatch
+from fastdata.loading.samplers import ResumableSampler
+from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
+from fastdata.plan.sharding import PLANNED, State
 from fastdata.plan.table import PlanTable
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
@@ -29,7 +31,7 @@ from fastdata.transforms.schedule import BySize, of_size
 _AT_ONCE = 1 << 16
 
 
-class PlannedBatches(Sampler[list[int]]):
+class PlannedBatches(ResumableSampler, Sampler[list[int]]):
     """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
 
     Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
@@ -40,29 +42,31 @@ class PlannedBatches(Sampler[list[int]]):
     Attributes:
         plan: The plan.
         seed: Seed of the order.
-        epoch: The epoch of the next ``iter``.
         ranks: This rank and the number of ranks; None where no shard was asked for.
-        asked: Whether `set_epoch` was called since a loader last checked.
     """
 
     def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
-        self.plan, self.seed, self.epoch = plan, seed, 0
+        self.plan, self.seed = plan, seed
         self.ranks = find_ranks(shard)
-        self.asked = False
-        self._resume: PlanState | None = None
-        self._position: Position = ()
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches: lists of row numbers; see `state_dict`."""
-        resume, self._resume = self._resume, None
-        self._position = () if resume is None else resume.position
+        start = self._begin()
+        if start is None:
+            return
         rank, world_size = self.ranks or (0, 1)
         plan, sizes = self.plan, self.plan.sizes
-        rest = plan.rest(self.key(self.epoch), world_size, self._position)
+        rest = plan.rest(self.key(start.epoch), world_size, start.position)
+        self._left = len(rest)
         for draws, position, size in rest.batches(rank):
-            self._position = position
+            self._position, self._left = position, self._left - 1
             rows = (draws % plan.samples).tolist()
             yield SizedBatch(rows, sizes[size]) if sizes else rows
+
+    @property
+    def sampler(self) -> PlannedBatches:
+        """This batch sampler: frameworks set the epoch of a batch sampler's sampler."""
+        return self
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in the epoch."""
@@ -80,34 +84,14 @@ class PlannedBatches(Sampler[list[int]]):
         """Return the key of an epoch."""
         return epoch_key(self.seed, epoch)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``; that of a loaded state goes on at its position."""
-        if self._resume is not None and self._resume.epoch != epoch:
-            self._resume = None
-        if epoch != self.epoch:
-            self._position = ()
-        self.epoch, self.asked = epoch, True
+    def require(self, found: State) -> None:
+        """See `ResumableSampler.require`."""
+        super().require(found)
+        self.plan.require(found.position, self.key(found.epoch))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batch that was yielded last, as a few integers.
-
-        All ranks have the same; it holds on another number of ranks. A torch ``DataLoader`` takes
-        batches ahead of the training loop; the state of a `fastdata.DataLoader` does not.
-        """
-        return self.state(self.epoch, self._position).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state with the next ``iter``.
-
-        Raises:
-            UsageError: It is damaged, or that of other batches or another seed.
-        """
-        found = PlanState.from_dict(state, self.plan, self.seed)
-        self._resume, self.epoch, self._position = found, found.epoch, found.position
-
-    def state(self, epoch: int, position: Position) -> PlanState:
-        """Return a state."""
-        return PlanState(self.plan.samples, self.seed, epoch, position, self.plan.digest)
+    def state(self, epoch: int) -> State:
+        """See `ResumableSampler.state`."""
+        return State(self.plan.samples, self.seed, epoch, (), PLANNED, self.plan.digest)
 
     def join(
         self, seed: int | None, ranks: tuple[int, int] | None, dataset: Any, on_error: str
@@ -363,7 +347,7 @@ def _of_ratio(
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
     """Yield the transforms of the datasets inside a dataset."""
-    from fastdata.loading.images import leaves  # as below
+    from fastdata.loading.mixture import leaves  # as below
 
     for one in leaves(dataset):
         further = getattr(one, "further_transforms", {}).values()

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastdata.device.delivery import Tracker
 from fastdata.loading.seeding import seeded
+from fastdata.plan.sharding import State
 
 
 @dataclass
@@ -15,19 +16,25 @@ class Progress:
     """Progress of an epoch; outlives its iterator.
 
     Attributes:
-        seed: Seed of the epoch's order and crops.
-        epoch: Number of the epoch.
+        start: Where the pass began.
+        left: Number of batches to come; negative if it is not known.
         position: Number of the order's positions delivered, by all ranks together; of a plan of
-            batches as it has it.
-        ended: Whether all batches have been delivered.
+            batches as it has it. None for that of ``start``.
         batch_key: Key of the draws for the batch delivered last.
     """
 
-    seed: int
-    epoch: int
-    position: Any
-    ended: bool = False
+    start: State
+    left: int
+    position: Any = None
     batch_key: int = 0
+
+    def __post_init__(self) -> None:
+        if self.position is None:
+            self.position = self.start.position
+
+    def state(self) -> State:
+        """Return the position after the batch delivered last."""
+        return replace(self.start, position=self.position, ended=0)
 
 
 class ProgressTracker(Tracker):
@@ -47,12 +54,7 @@ class ProgressTracker(Tracker):
 
     def reach(self, mark: Progress) -> None:
         """Record that the consumer has the batch of that mark."""
-        consumed = self._consumed
-        consumed.position, consumed.batch_key = mark.position, mark.batch_key
-
-    def end(self) -> None:
-        """Record that the consumer has all batches of the epoch."""
-        self._consumed.ended = True
+        vars(self._consumed).update(vars(mark))
 
     def drawing(self) -> AbstractContextManager[None]:
         """Return the context in which draws depend on the consumer's batch alone."""

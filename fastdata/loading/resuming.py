@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 import torch
-from torch.utils.data import SequentialSampler
+from torch.utils.data import IterableDataset, SequentialSampler
 
 from fastdata.errors import UsageError, warn
 from fastdata.loading.accelerate import LeftAlone
@@ -18,10 +18,9 @@ from fastdata.loading.planned import PlannedBatches
 from fastdata.loading.progress import Progress
 from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.samplers import PlannedSampler
-from fastdata.plan.batches import PlanState
 from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
-from fastdata.plan.sharding import Epoch, State
+from fastdata.plan.sharding import PLANNED, Epoch, State, epoch_number
 from fastdata.plan.table import PlanTable, table_of
 
 if TYPE_CHECKING:
@@ -41,42 +40,69 @@ class Resumable(LeftAlone[T], Generic[T]):
     _choice: Choice
     _own_order: bool
     _row_sampler: PlannedSampler | None = None
-    _epoch = 0
-    _resume: State | PlanState | None = None
     _planned: PlannedBatches | None = None
+    #: The epoch of the pass to come; and where it begins, once that is settled.
+    _epoch = 0
+    _resume: State | None = None
+    #: The epoch whose end a loaded state is; and whether it was set since, so has no batches left.
+    _ended: int | None = None
+    _at_end = False
+    #: Progress of the latest pass of which a batch was taken; None once another epoch is set.
     _progress: Progress | None = None
+    #: The samplers' epochs when this loader last looked.
+    _seen: Sequence[tuple[Any, int]] = ()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, and of the samplers.
+        """Set the epoch of the next pass, and of the samplers.
 
-        The epoch of a state that was loaded resumes at its position; another one starts at 0.
+        A pass begins with its first batch: until then, this also counts after ``iter``. The epoch
+        of a state that was loaded resumes at its position; another one starts at 0. The epoch
+        whose end the state is has no batches left.
+
+        Raises:
+            UsageError: ``epoch`` is not a whole number from 0 to 2**32 - 1.
         """
-        _set_epoch(self.batch_sampler, epoch)
-        _set_epoch(self.sampler, epoch)
-        self._begin_epoch(epoch)
+        epoch = epoch_number(epoch)
+        for one in self._followed:
+            one.set_epoch(epoch)
+        self._follow_samplers()
+        self._set_own_epoch(epoch)
 
-    def _follow_sampler(self) -> None:
-        """Begin the epoch that a framework has set on the sampler."""
-        for one in (self.sampler, self._planned):
-            if isinstance(one, (ShardedSampler, PlannedBatches)) and one.asked:
-                self._begin_epoch(one.epoch)
+    @property
+    def _followed(self) -> list[Any]:
+        """Samplers that have an epoch."""
+        given: tuple[Any, ...] = self.batch_sampler, self.sampler, self._row_sampler
+        inside = (getattr(one, "sampler", None) for one in given)
+        found = {id(one): one for one in (*given, *inside)}
+        return [one for one in found.values() if callable(getattr(one, "set_epoch", None))]
 
-    def _begin_epoch(self, epoch: int) -> None:
+    def _follow_samplers(self) -> None:
+        """Begin the epoch that a framework has set on a sampler."""
+        before, self._seen = self._seen, self._marks()
+        for at, (epoch, times) in enumerate(self._seen):
+            was = before[at] if before else (0, 0)
+            if (epoch, times) != was and isinstance(epoch, int) and epoch >= 0:
+                self._set_own_epoch(epoch)
+
+    def _marks(self) -> list[tuple[Any, int]]:
+        """Return the samplers' epochs, and how often they were set."""
+        return [(getattr(one, "epoch", 0), getattr(one, "times_set", 0)) for one in self._followed]
+
+    def _set_own_epoch(self, epoch: int) -> None:
+        self._at_end = epoch == self._ended
+        if self._at_end:
+            return
         if self._resume is None or self._resume.epoch != epoch:
-            self._resume = None
-            if self._progress is not None:
-                # The iterator of the epoch before may still be going on with the old one.
-                self._progress = replace(self._progress, ended=True)
+            # The iterator of the epoch before may still be going on.
+            self._resume = self._ended = self._progress = None
         self._epoch = epoch
-        for one in (self.sampler, self._planned):
-            if isinstance(one, (ShardedSampler, PlannedBatches)):
-                one.asked = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was delivered, as a few integers.
 
         Every sample of the epoch is delivered exactly once in total, also after resuming with
-        another number of ranks or threads, or another batch size. All ranks have the same state.
+        another number of ranks or threads, or another batch size. After an epoch's last batch it
+        is the beginning of the next epoch. All ranks have the same state.
 
         Off the native path, and with a sampler whose order cannot be repeated, there is no state:
         this warns and returns an empty dict. Lightning calls this method of any loader that has
@@ -86,29 +112,50 @@ class Resumable(LeftAlone[T], Generic[T]):
         if why is not None:
             warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
             return {}
-        assert self._native is not None
+        self._follow_samplers()
         progress = self._progress
-        if self._resume is None and progress is not None and not progress.ended:
-            if self._planned is not None:
-                return self._planned.state(progress.epoch, progress.position).to_dict()
-            return self._state(progress.seed, progress.epoch, progress.position).to_dict()
+        if self._resume is None and progress is not None and progress.left:
+            return progress.state().to_dict()
+        # Draw the seed now, so that this loader and one that resumes have the same order.
+        state = self._settled()
+        if progress is not None and not progress.left:
+            state = replace(state, ended=1)
+        return state.to_dict()
+
+    @property
+    def _between(self) -> bool:
+        """Whether the next batch is the first of a pass."""
+        return self._resume is not None or self._progress is None or not self._progress.left
+
+    def _settled(self) -> State:
+        """Return where the next pass begins, which is settled from now on."""
         if self._resume is None:
-            # Draw the seed now, so that this loader and one that resumes have the same order.
-            self._resume = self._beginning()
-        return self._resume.to_dict()
+            self._resume = self._state(self._epoch, self._epoch_seed())
+        return self._resume
 
-    def _beginning(self) -> State | PlanState:
-        """Return the state in which the next epoch begins."""
+    def _next(self) -> State | None:
+        """Return where the next pass begins; None for the end of an epoch."""
+        return None if self._at_end else self._resume
+
+    def _begin_pass(self, start: State | None, progress: Progress | None) -> None:
+        """Record that the first batch of a pass is taken."""
+        self._ended, self._at_end = None, False
+        if start is not None:
+            self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
+
+    def _state(self, epoch: int, seed: int) -> State:
+        """Return the state at an epoch's beginning."""
         if self._planned is not None:
-            return self._planned.state(self._epoch, ())
-        return self._state(self._epoch_seed(), self._epoch, 0)
-
-    def _state(self, seed: int, epoch: int, position: Any) -> State:
-        about = self._samples, seed, epoch, position, self._order
-        return State(*about, self._fingerprint(epoch))
+            return self._planned.state(epoch)
+        if not self._own_order or isinstance(self.dataset, IterableDataset):
+            return State(0, seed, epoch, 0, PLANNED)
+        # A drawn seed serves one epoch, so torch's seed alone says which order comes.
+        drawn = self.seed is None and self._ranks is None and self._row_sampler is None
+        about = self._fingerprint(epoch), 0 if drawn else epoch
+        return State(self._samples, seed, epoch, 0, self._order, *about)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state with the next ``iter``.
+        """Resume from a state with the next pass, which begins with its first batch.
 
         Raises:
             UsageError: It is of another dataset or order; or this loader has no states.
@@ -118,39 +165,20 @@ class Resumable(LeftAlone[T], Generic[T]):
             if state == {}:
                 return  # as this loader's own state_dict() returns it
             raise why
-        if not isinstance(state, Mapping):
-            State.from_dict(state)  # raises the error
-        if not state:
+        if isinstance(state, Mapping) and not state:
             raise UsageError(
                 "The state is empty: it was saved by a loader without states, which is off the "
                 "native path or has a sampler of its own.",
                 "Leave load_state_dict out, which restarts the epoch.",
             )
+        found = State.from_dict(state)
         if self._planned is not None:
-            plan = self._planned
-            of_plan = PlanState.from_dict(state, plan.plan, plan.seed)
-            self._epoch, self._resume = of_plan.epoch, of_plan
-            self._progress = Progress(plan.seed, of_plan.epoch, of_plan.position)
-            return
-        found = State.from_dict(state, self._samples)
-        if found.order != self._order:
-            raise UsageError(
-                f"the state is of order {found.order!r}, this loader's is {self._order!r}",
-                "Make the loader with the same order or shuffle as then.",
-            )
-        if found.plan != self._fingerprint(found.epoch):
-            raise UsageError(
-                "the state is of another mixture or sampler",
-                "Make the loader with the same sources, weights, arguments and seed as then.",
-            )
-        if self.seed is not None and found.seed != self.seed:
-            raise UsageError(
-                f"the state is of seed {found.seed}, this loader's is {self.seed}",
-                "Make the loader with the same seed as then.",
-            )
-        self._epoch = found.epoch
-        self._resume = found
-        self._progress = Progress(found.seed, found.epoch, found.position)
+            self._planned.require(found)
+        else:
+            found.require(self._state(found.epoch, found.seed), self.seed)
+        self._follow_samplers()
+        self._epoch, self._resume, self._progress = found.epoch, found, None
+        self._ended, self._at_end = found.epoch - 1 if found.ended else None, False
 
     def skip_first_batches(self, count: int) -> Self:
         """Begin the next ``iter`` so many batches later; none of them is read or decoded.
@@ -168,19 +196,16 @@ class Resumable(LeftAlone[T], Generic[T]):
         why = self._why_no_state()
         if why is not None:
             raise why
-        self._follow_sampler()
-        samples, (_, world_size) = self._samples, self._ranks or (0, 1)
-        resume = self._beginning() if self._resume is None else self._resume
-        if isinstance(resume, PlanState):
-            assert self._planned is not None
+        self._follow_samplers()
+        resume, (_, world_size) = self._settled(), self._ranks or (0, 1)
+        if self._planned is not None:
             key = self._planned.key(resume.epoch)
             rest = self._planned.plan.rest(key, world_size, resume.position)
-            after = rest.after(index(count)) or resume.position
-            self._resume = replace(resume, position=after)
-            return self
-        skipped = index(count) * world_size * (self.batch_size or 1)
-        position = min(resume.position + skipped, samples)
-        self._resume = replace(resume, position=position)
+            position: Any = rest.after(index(count)) or resume.position
+        else:
+            skipped = index(count) * world_size * (self.batch_size or 1)
+            position = min(resume.position + skipped, self._samples)
+        self._resume = replace(resume, position=position, ended=0)
         return self
 
     def plan(self, epoch: int | None = None) -> PlanTable:
@@ -257,8 +282,18 @@ class Resumable(LeftAlone[T], Generic[T]):
             )
         return None
 
+    def _remainder(self, start: State | None) -> int:
+        """Return how many samples the last batches of all ranks have; see `Pass`."""
+        if not self._own_order or start is None:
+            return -1
+        plan = self._plan(start.position)
+        return 0 if plan.drop_last else (plan.samples - plan.start) % plan.step
+
     def _epoch_seed(self) -> int:
         """Return the next epoch's seed: given, or drawn as torch draws its own."""
+        own = self._native is not None or isinstance(self.sampler, ShardedSampler)
+        if self._planned is not None or not own:
+            return self.seed or 0
         # torch's default device may be a GPU.
         empty = torch.empty((), dtype=torch.int64, device="cpu")
         drawn = int(empty.random_(generator=self.generator).item())
@@ -266,10 +301,3 @@ class Resumable(LeftAlone[T], Generic[T]):
             return self.seed
         # Ranks must agree, and their generators need not.
         return drawn if self._ranks is None else 0
-
-
-def _set_epoch(sampler: Any, epoch: int) -> None:
-    for one in (sampler, getattr(sampler, "sampler", None)):
-        set_epoch = getattr(one, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)

@@ -21,13 +21,13 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import UsageError
-from fastdata.loading.samplers import PlannedSampler
+from fastdata.loading.samplers import EpochSampler, PlannedSampler
 from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
 
 
-class ShardedSampler(DistributedSampler[Any]):
+class ShardedSampler(EpochSampler, DistributedSampler[Any]):
     """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
     It is a ``DistributedSampler``, so that frameworks do not add one.
@@ -66,8 +66,6 @@ class ShardedSampler(DistributedSampler[Any]):
         about = rank, world_size, drop_last
         self.plan = Epoch(len(dataset), batch_size, *about, full=group > 1)
         self.order = order
-        #: Whether `set_epoch` was called since a loader last checked.
-        self.asked = False
         super().__init__(
             dataset,  # type: ignore[arg-type]
             world_size,
@@ -85,11 +83,6 @@ class ShardedSampler(DistributedSampler[Any]):
         if len(plan) > 2:
             self.num_samples += (len(plan) - 2) * plan.batch_size
         self.total_size = self.num_samples * plan.world_size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, also that of a loader."""
-        super().set_epoch(epoch)
-        self.asked = True
 
     @property
     def rows(self) -> int:
@@ -109,14 +102,22 @@ class ShardedSampler(DistributedSampler[Any]):
             yield from (draws % self.rows).tolist()
 
 
+class RandomOrder(EpochSampler, RandomSampler):
+    """Torch's random order, for a loader whose epoch frameworks may set."""
+
+
+class SequentialOrder(EpochSampler, SequentialSampler):
+    """Torch's sequential order, for a loader whose epoch frameworks may set."""
+
+
 def draws_once(batch_sampler: Any, samples: int) -> bool:
     """Return whether a batch sampler is torch's own, and repeats samples only to fill ranks."""
     if type(batch_sampler) is not BatchSampler:
         return False
     sampler: Any = batch_sampler.sampler
-    if type(sampler) is RandomSampler:
+    if type(sampler) in (RandomSampler, RandomOrder):
         return not sampler.replacement and sampler.num_samples <= samples
-    return type(sampler) in (SequentialSampler, DistributedSampler)
+    return type(sampler) in (SequentialSampler, SequentialOrder, DistributedSampler)
 
 
 def own_sampler(

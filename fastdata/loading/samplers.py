@@ -11,6 +11,7 @@ import operator
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,105 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
+from fastdata.plan.sharding import PLANNED, State, epoch_number
 
 #: Positions that are computed at once.
 _AT_ONCE = 4096
 
 
-class PlannedSampler(Sampler[int]):
+class EpochSampler:
+    """Sampler whose epoch frameworks set.
+
+    Attributes:
+        epoch: The epoch of the next ``iter``.
+        times_set: How often it was set.
+    """
+
+    epoch = times_set = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next ``iter``, also that of a loader.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
+        self.times_set += 1
+
+
+class ResumableSampler(EpochSampler):
+    """Sampler with states, for torch's loader without workers, and for torchdata's.
+
+    A `fastdata.DataLoader` has states of its own. Torch's takes batches ahead of the training loop
+    where it has workers, and a state of the sampler counts these.
+    """
+
+    #: Where the next ``iter`` begins, if a state was loaded.
+    _start: State | None = None
+    #: Where the latest ``iter`` began, its position, and how many rows or batches it has left.
+    _begun: State | None = None
+    _position: Any = 0
+    _left = 0
+
+    @abstractmethod
+    def state(self, epoch: int) -> State:
+        """Return the state at an epoch's beginning."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next ``iter``; that of a loaded state resumes at its position."""
+        super().set_epoch(epoch)
+        start, begun = self._start, self._begun
+        if start is not None and self.epoch not in (start.epoch, start.epoch - start.ended):
+            self._start = None
+        if begun is not None and self.epoch != begun.epoch:
+            self._begun = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after what was yielded last, as a few integers.
+
+        At an epoch's end it is the beginning of the next one. All ranks have the same state, which
+        holds on another number of ranks.
+        """
+        begun = self._begun
+        if self._start is not None:
+            return self._start.to_dict()
+        if begun is None:
+            return self.state(self.epoch).to_dict()
+        if not self._left:
+            return replace(self.state(begun.epoch + 1), ended=1).to_dict()
+        return replace(begun, position=self._position, ended=0).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state with the next ``iter``.
+
+        Raises:
+            UsageError: It is damaged, or that of another sampler or seed.
+        """
+        found = State.from_dict(state)
+        self.require(found)
+        self._start, self._begun, self.epoch = found, None, found.epoch
+
+    def require(self, found: State) -> None:
+        """Check that a state is of this sampler.
+
+        Raises:
+            UsageError: It is not.
+        """
+        own = self.state(found.epoch)
+        found.require(own, own.seed)
+
+    def _begin(self) -> State | None:
+        """Return where this ``iter`` begins; None at the end of an epoch."""
+        start = self._start
+        if start is not None and self.epoch != start.epoch:
+            self.epoch = start.epoch  # the state is of the end of the epoch that was set
+            return None
+        begun = self.state(self.epoch) if start is None else start
+        self._start, self._begun, self._position = None, begun, begun.position
+        return begun
+
+
+class PlannedSampler(ResumableSampler, Sampler[int]):
     """Sampler whose rows are a function of (seed, epoch, position).
 
     Args:
@@ -37,7 +131,6 @@ class PlannedSampler(Sampler[int]):
         about: Arguments by which a state tells this sampler from others.
 
     Attributes:
-        epoch: The epoch that ``iter`` yields; a loader sets it.
         rows: As given.
         group: Neighbouring positions that belong to one batch of a rank.
         fingerprint: A number that tells this sampler from others.
@@ -47,7 +140,6 @@ class PlannedSampler(Sampler[int]):
 
     def __init__(self, num_samples: int, rows: int, seed: int, *about: Any) -> None:
         self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
-        self.epoch = self._position = 0
         name = zlib.crc32(type(self).__name__.encode())
         self.fingerprint = child(self._seed, name)
         for value in (num_samples, rows, *about):
@@ -60,46 +152,24 @@ class PlannedSampler(Sampler[int]):
     def order(self, epoch: int) -> Order:
         """Return the rows of an epoch, by position."""
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, which begins at its first position."""
-        if epoch != self.epoch:
-            self._position = 0
-        self.epoch = epoch
+    def state(self, epoch: int) -> State:
+        """See `ResumableSampler.state`."""
+        return State(len(self), self._seed, epoch, 0, PLANNED, self.fingerprint)
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[int]:
         """Yield the rows of the epoch, from a loaded position on; the next ``iter`` is whole."""
-        start, self._position = self._position, 0
-        order = self.order(self.epoch)
-        for first in range(start, len(self), _AT_ONCE):
+        start = self._begin()
+        if start is None:
+            return
+        order, self._left = self.order(start.epoch), len(self) - start.position
+        for first in range(start.position, len(self), _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, len(self)))
             for at, row in zip(positions.tolist(), order(positions).tolist(), strict=True):
-                self._position = at + 1
+                self._position, self._left = at + 1, len(self) - at - 1
                 yield row
-        self._position = 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the position behind the last row that was yielded.
-
-        For torch's loader without workers, and for torchdata's; `fastdata.DataLoader` has states
-        of its own.
-        """
-        return {"epoch": self.epoch, "position": self._position, "plan": self.fingerprint}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Begin the next ``iter`` at a state's position.
-
-        Raises:
-            UsageError: It is of another sampler.
-        """
-        if not isinstance(state, Mapping) or state.get("plan") != self.fingerprint:
-            raise UsageError(
-                "the state is of another sampler",
-                "Make the sampler with the same arguments and seed as then.",
-            )
-        self.epoch, self._position = state["epoch"], state["position"]
 
 
 class WeightedSampler(PlannedSampler):

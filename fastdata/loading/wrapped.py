@@ -30,7 +30,7 @@ from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.annotating import Annotating, encoded_mask, mask_like, may_annotate
-from fastdata.transforms.compile import Recipe, compile_recipe, steps_of
+from fastdata.transforms.compile import Recipe, compile_recipe, movements, steps_of
 from fastdata.transforms.joint import ABSENT, Joint, Target
 from fastdata.transforms.originals import changed, pillow_changed
 from fastdata.transforms.outcomes import Refusal
@@ -282,8 +282,7 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
     if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
         return made
     if _is_standard(dataset.transforms):
-        why = "transform= takes its images alone, so that boxes do not follow them"
-        return NotKnown(why, "Give it transforms=, which takes (image, target).")
+        return NotKnown(_ALONE, "Give it transforms=, which takes (image, target).")
     made_of = _with_dict(inner, kind, keys) if kind.parts is None else _with_parts(inner, kind)
     return _as_images(dataset, inner, kind, *made_of, keys)
 
@@ -301,6 +300,9 @@ def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
     if own:
         return overridden(own)
     if parts is None:
+        alone = getattr(dataset, "transform", None)
+        if alone is not None and any(moves for _, moves in movements(alone)):
+            return NotKnown(_ALONE, wrapping_hint(dataset))
         return _with_made_mask(dataset, dataset, kind, None)
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
@@ -362,6 +364,7 @@ def _first_made(made: Callable[[int], Any], count: int) -> Any:
 
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
+_ALONE = "transform= takes its images alone, so that boxes do not follow them"
 
 
 def _cells(function: Any) -> Mapping[str, Any]:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -24,13 +23,10 @@ import numpy as np
 
 from fastdata.errors import UsageError
 from fastdata.plan.schedule import Drawn, Indices
-from fastdata.plan.sharding import whole
 from fastdata.plan.table import PlanTable
 
 #: () for the beginning; else (ranks, their steps, what was consumed before).
 Position: TypeAlias = tuple[int, ...]
-
-_STATE_VERSION = 1
 
 
 class SizedBatch(list[int]):
@@ -96,20 +92,20 @@ class Plan(ABC):
             position: As a batch had it, also of another number of ranks.
         """
 
-    def require(self, position: Position) -> None:
-        """Check that a position is one of this plan's.
+    def require(self, position: Position, key: int) -> None:
+        """Check that a position is in an epoch of this plan.
 
         Raises:
             UsageError: It is not.
         """
-        if position and not (min(position) >= 0 < position[0] and self._fits(position)):
+        if position and not (0 < position[0] < 1 << 32 and self._fits(position, key)):
             raise UsageError(
                 f"The state's position, {list(position)}, is not in an epoch of these batches.",
                 "Give what state_dict() returned, unchanged.",
             )
 
     @abstractmethod
-    def _fits(self, position: Position) -> bool:
+    def _fits(self, position: Position, key: int) -> bool:
         """Return whether a position that is not () is as long and as large as it may be."""
 
 
@@ -121,76 +117,6 @@ def digest_of(*parts: Any) -> int:
         data: Any = np.ascontiguousarray(part) if array else repr(part).encode()
         found = zlib.crc32(data, found)
     return found
-
-
-@dataclass(frozen=True)
-class PlanState:
-    """Position of a run, from which any number of ranks can resume.
-
-    Attributes:
-        samples: Number of rows of the dataset.
-        seed: The seed of the run.
-        epoch: Number of the epoch, 0 or more.
-        position: As of `Plan`.
-        plan: The plan's digest.
-    """
-
-    samples: int
-    seed: int
-    epoch: int
-    position: Position
-    plan: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the state as a dict of ints and a list of ints, for JSON, pickle, torch.save."""
-        about = {name: getattr(self, name) for name in _NUMBERS}
-        return {"version": _STATE_VERSION, **about, "position": list(self.position)}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any], plan: Plan, seed: int | None) -> PlanState:
-        """Return the state that `to_dict` wrote.
-
-        Args:
-            state: The state.
-            plan: The plan to go on with.
-            seed: Its seed; None for the state's.
-
-        Raises:
-            UsageError: It is damaged, or that of other batches.
-        """
-        names = {"version", *_NUMBERS, "position"}
-        position = state.get("position") if isinstance(state, Mapping) else None
-        if position is None or state.keys() != names or not isinstance(position, (list, tuple)):
-            raise UsageError(
-                f"The state, {state!r:.200}, is not one of batches that are planned: it needs "
-                f"{', '.join(sorted(names))}.",
-                "Give what state_dict() of this kind of loader returned, unchanged.",
-            )
-        if state["version"] != _STATE_VERSION:
-            raise UsageError(
-                f"The state is of version {state['version']!r}; this fastdata reads "
-                f"{_STATE_VERSION}.",
-                "Resume with the fastdata that wrote it, or restart the epoch.",
-            )
-        numbers = {name: whole(name, state[name]) for name in _NUMBERS}
-        found = cls(position=tuple(whole("position", one) for one in position), **numbers)
-        if (found.samples, found.plan) != (plan.samples, plan.digest):
-            raise UsageError(
-                f"The state is of other batches: of {found.samples} samples, these of "
-                f"{plan.samples}; or of other sizes, lengths or options.",
-                "Resume with the dataset and the arguments of the batch sampler as then, or "
-                "restart the epoch.",
-            )
-        if seed is not None and found.seed != seed:
-            raise UsageError(
-                f"the state is of seed {found.seed}, this loader's is {seed}",
-                "Make the loader with the same seed as then.",
-            )
-        plan.require(found.position)
-        return found
-
-
-_NUMBERS = ("samples", "seed", "epoch", "plan")
 
 
 def with_occurrences(draws: Indices, rows: Indices, count: int, samples: int) -> Indices:

@@ -116,10 +116,10 @@ class Buckets(Plan):
                 begun, taken = before.consumed, 0
         return BucketsRest(self, key, world_size, begun, taken)
 
-    def _fits(self, position: Position) -> bool:
+    def _fits(self, position: Position, key: int) -> bool:
         if len(position) != 2 + len(self.counts) or np.any(position[2:] > self.counts):
             return False
-        return position[1] <= self.rest(0, position[0], (*position[:1], 0, *position[2:])).total
+        return position[1] <= self.rest(key, position[0], (*position[:1], 0, *position[2:])).total
 
 
 @dataclass

@@ -106,8 +106,10 @@ class Packed(Plan):
         """See `Plan.rest`."""
         return PackedRest(self, key, world_size, *(position[2:] or (0, 0)))
 
-    def _fits(self, position: Position) -> bool:
-        return len(position) == 4 and position[2] <= self.windows and position[3] <= self.samples
+    def _fits(self, position: Position, key: int) -> bool:
+        if len(position) != 4 or position[2] >= self.windows:
+            return False
+        return position[3] <= self.counts(key)[position[2]]
 
 
 @dataclass

@@ -19,9 +19,11 @@ import numpy.typing as npt
 from fastdata.errors import UsageError
 from fastdata.plan.order import OrderLike, QuasiRandom, as_order
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 #: The numbers of a `State`.
-_NUMBERS = ("samples", "seed", "epoch", "position", "plan")
+_NUMBERS = ("samples", "seed", "epoch", "number", "ended", "plan")
+#: The order in a state of a sampler, or of batches that are planned.
+PLANNED = "planned"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Epoch:
 
     def __len__(self) -> int:
         """Return the number of batches from ``start`` on, the same on every rank."""
-        full, rest = divmod(self.samples - self.start, self._step)
+        full, rest = divmod(self.samples - self.start, self.step)
         return full + (rest > 0 and not self.drop_last)
 
     def positions(self, batch: int) -> npt.NDArray[np.int64]:
@@ -89,7 +91,7 @@ class Epoch:
             UsageError: There is no such batch.
         """
         self._check(batch)
-        first = self.start + batch * self._step
+        first = self.start + batch * self.step
         size = self.batch_size
         if not self.full:
             size = min(size, -(-(self.samples - first) // self.world_size))
@@ -109,10 +111,10 @@ class Epoch:
             UsageError: There is no such batch.
         """
         self._check(batch)
-        return min(self.start + (batch + 1) * self._step, self.samples)
+        return min(self.start + (batch + 1) * self.step, self.samples)
 
     @property
-    def _step(self) -> int:
+    def step(self) -> int:
         """Number of positions in a full global batch."""
         return self.world_size * self.batch_size
 
@@ -131,10 +133,14 @@ class State:
     Args:
         samples: Number of positions in an epoch, 0 or more: the dataset's samples, or a sampler's.
         seed: The seed of the run, any int.
-        epoch: Number of the epoch, 0 or more.
-        position: Positions of the epoch consumed by all ranks together, in [0, ``samples``].
-        order: Name of the order, or a `QuasiRandom`.
-        plan: Fingerprint of a mixture or sampler; 0 without one.
+        epoch: Number of the epoch, from 0.
+        position: Positions of the epoch consumed by all ranks together, in [0, ``samples``]; for
+            batches that are planned, as `fastdata.plan.batches.Plan` has it.
+        order: Name of the order, or a `QuasiRandom`; `PLANNED` for a sampler or a plan.
+        plan: Fingerprint of a mixture, sampler or plan; 0 without one.
+        number: The epoch's number in random draws: ``epoch``, or 0 for a seed that was drawn for
+            this epoch alone. None for ``epoch``.
+        ended: Whether the run has just ended the epoch before this one.
 
     Raises:
         UsageError: An argument is out of its range, or of another type.
@@ -143,43 +149,60 @@ class State:
     samples: int
     seed: int
     epoch: int
-    position: int
+    position: Any
     order: OrderLike
     plan: int = 0
+    number: int | None = None
+    ended: int = 0
 
     def __post_init__(self) -> None:
+        if self.number is None:
+            object.__setattr__(self, "number", self.epoch)
         for name in _NUMBERS:
             object.__setattr__(self, name, whole(name, getattr(self, name)))
         _at_least("samples", self.samples, 0)
-        _at_least("epoch", self.epoch, 0)
-        if not 0 <= self.position <= self.samples:
+        epoch_number(self.epoch)
+        if self.order != PLANNED:
+            object.__setattr__(self, "order", as_order(self.order))
+        if self.order == PLANNED and isinstance(self.position, (list, tuple)):
+            position: Any = tuple(whole("position", one) for one in self.position)
+            good = not position or 0 <= min(position) <= max(position) < 1 << 62
+        else:
+            position = whole("position", self.position)
+            good = 0 <= position <= self.samples
+        object.__setattr__(self, "position", position)
+        if not good:
             raise UsageError(
                 f"position {self.position} is not in an epoch of {self.samples} samples.",
                 f"Give a position from 0 to {self.samples}.",
             )
-        object.__setattr__(self, "order", as_order(self.order))
+        numbers = {self.epoch} if self.order == PLANNED else {0, self.epoch}
+        if self.number not in numbers or self.ended not in (0, self.epoch and 1):
+            raise UsageError(
+                f"number {self.number} and ended {self.ended} are not those of epoch {self.epoch}.",
+                "Give what state_dict() returned, unchanged.",
+            )
 
-    def to_dict(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the state as a dict of ints and a string, for JSON, pickle and torch.save.
 
-        ``window`` is that of a quasi-random order, else 0.
+        ``window`` is that of a quasi-random order, else 0. The position in a plan is a list.
         """
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         order, window = self.order, 0
         if isinstance(order, QuasiRandom):
             window, order = order.window, "quasi-random"
-        return {"version": _STATE_VERSION, **numbers, "order": order, "window": window}
+        planned = isinstance(self.position, tuple)
+        position = list(self.position) if planned else self.position
+        about = {"position": position, "order": order, "window": window}
+        return {"version": _STATE_VERSION, **numbers, **about}
 
     @classmethod
-    def from_dict(cls, state: Mapping[str, object], samples: int | None = None) -> State:
+    def from_dict(cls, state: Mapping[str, Any]) -> State:
         """Return the state that :meth:`to_dict` wrote.
 
-        Args:
-            state: Result of :meth:`to_dict`.
-            samples: Number of samples of the dataset to resume with; None if unknown.
-
         Raises:
-            UsageError: It is of an unknown version, damaged, or of another number of samples.
+            UsageError: It is of an unknown version, or damaged.
         """
         if not isinstance(state, Mapping):
             raise UsageError(
@@ -192,7 +215,7 @@ class State:
                 f"The state is of version {version!r}; this fastdata reads {_STATE_VERSION}.",
                 "Resume with the fastdata that wrote it, or restart the epoch.",
             )
-        every = ("version", *_NUMBERS, "order", "window")
+        every = ("version", *_NUMBERS, "position", "order", "window")
         missing = [name for name in every if name not in state]
         unknown = [str(key) for key in state if key not in every]
         if missing or unknown:
@@ -204,13 +227,56 @@ class State:
         order: Any = state["order"]
         if order == "quasi-random":
             order = QuasiRandom(whole("window", state["window"]))
-        read = cls(**{name: whole(name, state[name]) for name in _NUMBERS}, order=order)
-        if samples is not None and read.samples != samples:
+        numbers = {name: whole(name, state[name]) for name in _NUMBERS}
+        return cls(**numbers, position=state["position"], order=order)
+
+    def require(self, own: State, seed: int | None) -> None:
+        """Check that this state is of the run to resume.
+
+        Args:
+            own: A state of that run, in the same epoch.
+            seed: The run's seed; None for any.
+
+        Raises:
+            UsageError: It is of another dataset, order, plan or seed.
+        """
+        if self.samples != own.samples:
             raise UsageError(
-                f"The state is of a dataset with {read.samples} samples; this one has {samples}.",
+                f"The state is of a dataset with {self.samples} samples; this one has "
+                f"{own.samples}.",
                 "Resume with the dataset that the state was saved with, or restart the epoch.",
             )
-        return read
+        if self.order != own.order or isinstance(self.position, int) != isinstance(
+            own.position, int
+        ):
+            raise UsageError(
+                f"the state is of order {self.order!r}, this loader's is {own.order!r}",
+                "Make the loader with the same order, shuffle or sampler as then.",
+            )
+        if self.plan != own.plan:
+            raise UsageError(
+                "the state is of another mixture or sampler",
+                "Make the loader with the same sources, weights, sizes, lengths, arguments and "
+                "seed as then.",
+            )
+        if seed is not None and self.seed != seed:
+            raise UsageError(
+                f"the state is of seed {self.seed}, this loader's is {seed}",
+                "Make the loader with the same seed as then.",
+            )
+
+
+def epoch_number(epoch: Any) -> int:
+    """Return an epoch's number as an int.
+
+    Raises:
+        UsageError: It is not a whole number from 0 to 2**32 - 1.
+    """
+    number = whole("epoch", epoch)
+    _at_least("epoch", number, 0)
+    if number >> 32:
+        raise UsageError(f"epoch {number} is too large.", "Give a number below 2**32.")
+    return number
 
 
 def whole(name: str, value: object) -> int:

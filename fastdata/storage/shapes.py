@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy, list_lengths, unsliced, validity
+from fastdata.storage.columns import is_number
 from fastdata.storage.fields import (
     BLOBS,
     BOXES,
@@ -81,6 +82,34 @@ def with_formats(
             )
         known[name] = field._replace(format=meaning)
     return tuple(known[field.name] for field in fields)
+
+
+#: Usual names of columns whose values lie in the image, and their usual formats.
+_USUAL = {
+    **dict.fromkeys(("bbox", "bboxes"), "xywh"),
+    **dict.fromkeys(("box", "boxes"), "xyxy"),
+    "keypoints": "xyv",
+    **dict.fromkeys(("polygons", "segmentation"), "polygons"),
+}
+
+
+def looks_like(field: Field) -> str | None:
+    """Return the format that a column without one has, by its name and type.
+
+    "" if it may have values in the image, and cannot have a format; None if it has none.
+    """
+    kind, name = field.type, field.name.rpartition(".")[2].lower()
+    if kind is None or field.format:
+        return None
+    usual = _USUAL.get(name, "")
+    if usual and can_have(kind, usual):
+        return usual
+    while is_list(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        inner = (looks_like(Field(part.name, "column", part.type)) for part in kind)
+        return None if all(one is None for one in inner) else ""
+    return "" if usual in BOXES and kind != field.type and is_number(kind) else None
 
 
 def with_masks(fields: Sequence[Field], names: Sequence[str], where: object) -> tuple[Field, ...]:

@@ -214,6 +214,15 @@ class TableColumn:
         """Whether all values may be in memory; one chunk stays where it is."""
         return len(self._chunks) == 1 or sum(one.nbytes for one in self._chunks) <= KEPT_BYTES
 
+    @once
+    def _takes(self) -> bool:
+        """Whether Arrow can take values at places; of views of text, it cannot."""
+        try:
+            self._chunks[0][:0].take(pa.nulls(0, pa.int64()))
+        except pa.ArrowNotImplementedError:
+            return False
+        return True
+
     def values(self, places: Rows | None) -> pa.Array:
         """Return the values at some places, in their order; all without ``places``."""
         whole = self._whole
@@ -221,13 +230,16 @@ class TableColumn:
             whole = joined(self._chunks)
             if self._is_small:
                 self._whole = whole
-        if whole is not None:
+        if whole is not None and (places is None or self._takes):
             return whole if places is None else joined([whole], places)
         assert places is not None
         if not len(places):
             return self._chunks[0][:0]
         numbers = np.searchsorted(self._starts, places, "right") - 1
         chunks = self._chunks
+        if not self._takes:
+            pairs = zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), strict=True)
+            return pa.concat_arrays([chunks[number][at : at + 1] for number, at in pairs])
         return values_in(
             lambda chosen: [chunks[one] for one in chosen], numbers, places - self._starts[numbers]
         )

@@ -39,6 +39,7 @@ from fastdata.transforms.originals import composed, override, settled
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output, Refusal, Unknown
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
+    RETURNED,
     Chain,
     Libraries,
     Reading,
@@ -47,6 +48,7 @@ from fastdata.transforms.reading import (
     flat,
     is_ours,
     tensor_image,
+    views_of,
 )
 from fastdata.transforms.schedule import Varying
 from fastdata.transforms.symbols import name_of
@@ -410,6 +412,35 @@ def first_of_ours(transform: Any) -> Step | None:
     if isinstance(transform, Step):
         return transform
     return next(filter(None, map(first_of_ours, composed(transform) or ())), None)
+
+
+def movements(transform: Any) -> list[tuple[str, bool | None]]:
+    """Return the name of each step of a pipeline, and whether it moves pixels; None: not known."""
+    if isinstance(transform, Varying):
+        transform = transform.current if transform.is_chosen else ()
+    with settled():
+        steps = [one for one, _ in flat(transform, True, LIBRARIES) if one is not RETURNED]
+        return [(LIBRARIES.name_of(one), _moves(one)) for one in steps]
+
+
+def _moves(transform: Any) -> bool | None:
+    """Return whether a step, or any that it holds, moves pixels; None: that is not known."""
+    found = transform if is_ours(transform) else views_of(transform, LIBRARIES)
+    if found is None:
+        for kind, dtype in (("pil", "uint8"), ("image", "uint8"), ("image", "float32")):
+            found = LIBRARIES.translate(transform, kind, dtype)
+            if not isinstance(found, Declined):
+                break
+    if isinstance(found, Declined):
+        return found.moves
+    steps = found if isinstance(found, tuple) else (found,)
+    several: list[bool | None] = []
+    for step in steps:
+        if isinstance(step, Step):
+            held = step.transforms if isinstance(step, Several) else step.parts
+            several += [moves for part in held for _, moves in movements(part)]
+            several += [] if held else [step.moves_pixels]
+    return True if True in several else None if None in several else False
 
 
 # --- advice ------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Target:
         format: Of boxes: one of `fastdata.storage.fields.BOXES`; after ``relative``, shares of the
             sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
-        sanitised: Whether it loses the entries of boxes that are left out.
+        sanitised: How many `SanitizeBoundingBoxes`, from the first on, leave out its entries.
         pure: Whether it is a plain tensor, which transforms leave as it is.
         whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
         optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
@@ -48,7 +48,7 @@ class Target:
     kind: str
     format: str = ""
     dtype: str = ""
-    sanitised: bool = False
+    sanitised: int = 0
     pure: bool = False
     whole: str = ""
     optional: bool = False
@@ -81,12 +81,14 @@ class Joint:
         targets: The fields beside the image, by name.
         pure: Whether targets are plain tensors, rather than of torchvision's classes.
         as_image: Whether the image is of torchvision's class of image tensors.
+        sanitised: Number of `SanitizeBoundingBoxes`.
     """
 
     form: tuple[Any, ...]
     targets: Mapping[str, Target]
     pure: bool = False
     as_image: bool = False
+    sanitised: int = 0
 
     def names(self, *kinds: str) -> list[str]:
         """Return the targets of some kinds."""
@@ -146,10 +148,11 @@ class Moved(NamedTuple):
     Attributes:
         boxes: float32, (M, 4): left, upper, right, lower, in pixels.
         offsets: int64, (N + 1,): sample i has ``boxes[offsets[i] : offsets[i + 1]]``.
-        numbers: int32, (M,): of the boxes that are left, among those that their sample had.
+        passed: int32, (B,): how many `SanitizeBoundingBoxes` left each box that there was.
+        first: int64, (N + 1,): As ``offsets``, of these.
         points: float32, (K, 2): as many as there were.
         point_offsets: As ``offsets``, of the points.
-        sizes: int32, (N, 2): width and height of each image; 0 where the program does not fit.
+        sizes: int32, (N, 2): width and height of each image; 1 where the program does not fit.
         whole: bool, (N,): whether its boxes are whole numbers.
         source_sizes: int32, (N, 2): width and height of each image before.
         matrices: float64, (N, 3, 3): from coordinates before to those after.
@@ -157,13 +160,19 @@ class Moved(NamedTuple):
 
     boxes: npt.NDArray[np.float32]
     offsets: npt.NDArray[np.int64]
-    numbers: npt.NDArray[np.int32]
+    passed: npt.NDArray[np.int32]
+    first: npt.NDArray[np.int64]
     points: npt.NDArray[np.float32]
     point_offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
     whole: npt.NDArray[np.bool_]
     source_sizes: npt.NDArray[np.int32]
     matrices: npt.NDArray[np.float64]
+
+    def kept(self, steps: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Return the boxes that so many `SanitizeBoundingBoxes` left, and their offsets."""
+        places = np.flatnonzero(self.passed >= steps)
+        return places, np.searchsorted(places, self.first)
 
     def patched(self, other: Moved, to: Sequence[int], good: Sequence[int]) -> Moved:
         """Return the same with samples ``good`` of another batch instead of ``to``."""
@@ -178,10 +187,12 @@ class Moved(NamedTuple):
             return np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
         boxes, points = taken("boxes", "offsets"), taken("points", "point_offsets")
+        passed = taken("passed", "first")
         return Moved(
             np.concatenate(boxes),
             offsets(boxes),
-            np.concatenate(taken("numbers", "offsets")),
+            np.concatenate(passed),
+            offsets(passed),
             np.concatenate(points),
             offsets(points),
             np.concatenate([self.sizes, other.sizes])[order],

@@ -23,12 +23,14 @@ class Declined:
         advice: A remedy, a clause; "": none.
         raises: Whether the transform fails on every path.
         known: Whether fastdata knows the transform, but cannot do it.
+        moves: Whether it moves pixels; None: that is not known.
     """
 
     reason: str
     advice: str = ""
     raises: bool = False
     known: bool = True
+    moves: bool | None = None
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.advice}" if self.advice else self.reason

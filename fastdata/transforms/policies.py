@@ -39,6 +39,7 @@ class _Policy(Transform):
     """Base of policies: each warps with one interpolation and fill, as one version does."""
 
     otherwise_on_tensors = True
+    moves_pixels = True
 
     interpolation: Any
     fill: Any

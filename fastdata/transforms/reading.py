@@ -29,7 +29,7 @@ from fastdata.transforms.outcomes import (
     Output,
     Values,
 )
-from fastdata.transforms.tree import Builder, tree_of
+from fastdata.transforms.tree import Builder, Bytes, tree_of
 
 #: (width, height) of all images; None: it depends on the image, or on draws.
 Fixed: TypeAlias = "tuple[int, int] | None"
@@ -133,6 +133,13 @@ class Step:
         """Whether it fills with a colour, which an image of one channel does not have."""
         fill = getattr(self, "fill", None)
         return isinstance(fill, tuple) and len(set(fill)) > 1
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether pixels come to other places, where boxes and masks have to follow them."""
+        if self.is_geometry or not self.in_program:
+            return self.is_geometry and not self.of_targets
+        return not tree_of((self,), Bytes("f8", 0, 3)).is_empty
 
     @property
     def moves(self) -> bool:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fastdata.errors import UsageError
+from fastdata.plan.sharding import epoch_number
 from fastdata.transforms import checks
 
 #: (height, width) of the batch whose transform is asked for.
@@ -80,8 +81,12 @@ class Schedule(Varying):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch whose transform it is from now on."""
-        self.epoch = epoch
+        """Set the epoch whose transform it is from now on.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
 
     @property
     def current(self) -> Callable[[Any], Any]:

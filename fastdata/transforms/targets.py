@@ -72,6 +72,9 @@ class ClampBoundingBoxes(_OfBoxes):
         tree.call("clamp_boxes")
 
 
+_LEFT = "its labels_getter takes labels that another SanitizeBoundingBoxes before it leaves whole"
+
+
 def _at_least_one(who: str, name: str, given: Any) -> float:
     return checks.number(who, name, given, 1, 1 << 24)
 
@@ -106,11 +109,14 @@ class SanitizeBoundingBoxes(_OfBoxes):
         # Its function has done its part: programs with the same draws are equal.
         reason = reading.add_step(replace(self, labels_getter=None))
         if reason is None and joint is not None:
-            outlines = joint.names("outlines")
+            outlines, before = joint.names("outlines"), joint.sanitised
             values = [name for name in names if name in joint.names("values")]
             if len(values) < len(names):
                 return Declined("its labels_getter takes what is no list of values")
-            reading.joint = joint.changed([*values, *outlines], sanitised=True)
+            if any(joint.targets[name].sanitised < before for name in values):
+                return Declined(_LEFT, "name the same labels in both")
+            joint = joint.changed([*values, *outlines], sanitised=before + 1)
+            reading.joint = replace(joint, sanitised=before + 1)
         return reason
 
     def geometry(self) -> Cut:

@@ -52,9 +52,11 @@ _DECLINED = {
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),
-    "ElasticTransform": Declined("its displacements are torch's own draws, blurred by torch"),
-    "JPEG": Declined("the core decodes JPEGs and does not encode them"),
-    "LinearTransformation": Declined("it multiplies floats by a matrix"),
+    "ElasticTransform": Declined(
+        "its displacements are torch's own draws, blurred by torch", moves=True
+    ),
+    "JPEG": Declined("the core decodes JPEGs and does not encode them", moves=False),
+    "LinearTransformation": Declined("it multiplies floats by a matrix", moves=False),
 }
 
 

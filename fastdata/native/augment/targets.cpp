@@ -96,6 +96,7 @@ void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPo
   points.assign(first_point, first_point + point_count);
   numbers.resize(box_count);
   std::iota(numbers.begin(), numbers.end(), 0);
+  passed.assign(box_count, 0);
   width = source_width = image_width;
   height = source_height = image_height;
   constexpr double kSame[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
@@ -263,6 +264,7 @@ void Targets::sanitize(float min_size, float min_area) {
                        b.y0 <= h && b.y1 <= h;
     if (!sound) continue;
     boxes[left] = b;
+    passed[static_cast<size_t>(numbers[i])]++;
     numbers[left++] = numbers[i];
   }
   boxes.resize(left);

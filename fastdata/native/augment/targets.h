@@ -22,6 +22,7 @@ struct TargetPoint {
 struct Targets {
   std::vector<TargetBox> boxes;
   std::vector<int32_t> numbers;  // of the boxes that are left: their places among the first ones
+  std::vector<int32_t> passed;   // of each of the first ones: how many times `sanitize` left it
   std::vector<TargetPoint> points;
   int width = 0, height = 0;                // of the image
   int source_width = 0, source_height = 0;  // of the image at the beginning

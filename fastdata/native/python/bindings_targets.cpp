@@ -60,31 +60,32 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-/// (boxes, offsets, numbers, points, their offsets, sizes, whole, sizes before, matrices) after a
-/// program. Numbers are those of the boxes that are left, among the first ones of the image. A size
-/// is 0 x 0 where the program does not fit.
+/// (boxes, offsets, passed, their offsets, points, their offsets, sizes, whole, sizes before,
+/// matrices) after a program. Passed says of each of the image's first boxes how many times
+/// `sanitize` left it. A size is 1 x 1 where the program does not fit.
 py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
                 const PixelProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   std::vector<TargetBox> boxes;
   std::vector<TargetPoint> points;
-  std::vector<int32_t> numbers;
-  py::array_t<int64_t> offsets(count + 1), point_offsets(count + 1);
+  std::vector<int32_t> passed;
+  py::array_t<int64_t> offsets(count + 1), first(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
   py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
   py::array_t<bool> whole(count);
   Drawn drawn;
   Targets one;
-  offsets.mutable_at(0) = point_offsets.mutable_at(0) = 0;
+  offsets.mutable_at(0) = first.mutable_at(0) = point_offsets.mutable_at(0) = 0;
   for (py::ssize_t i = 0; i < count; i++) {
     one = targets.all[static_cast<size_t>(i)];
     if (program && !program->draw(keys.at(i), one.width, one.height, drawn, &one).ok())
-      one.width = one.height = 0;
+      one.width = one.height = 1;
     boxes.insert(boxes.end(), one.boxes.begin(), one.boxes.end());
     points.insert(points.end(), one.points.begin(), one.points.end());
-    numbers.insert(numbers.end(), one.numbers.begin(), one.numbers.end());
-    offsets.mutable_at(i + 1) = static_cast<int64_t>(numbers.size());
+    passed.insert(passed.end(), one.passed.begin(), one.passed.end());
+    offsets.mutable_at(i + 1) = static_cast<int64_t>(boxes.size());
+    first.mutable_at(i + 1) = static_cast<int64_t>(passed.size());
     point_offsets.mutable_at(i + 1) = static_cast<int64_t>(points.size());
     sizes.mutable_at(i, 0) = one.width;
     sizes.mutable_at(i, 1) = one.height;
@@ -93,9 +94,9 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
     before.mutable_at(i, 1) = one.source_height;
     std::copy_n(one.matrix, 9, matrices.mutable_data(i));
   }
-  const py::array_t<int32_t> left(static_cast<py::ssize_t>(numbers.size()), numbers.data());
-  return py::make_tuple(table(boxes, 4), offsets, left, table(points, 2), point_offsets, sizes,
-                        whole, before, matrices);
+  const py::array_t<int32_t> times(static_cast<py::ssize_t>(passed.size()), passed.data());
+  return py::make_tuple(table(boxes, 4), offsets, times, first, table(points, 2), point_offsets,
+                        sizes, whole, before, matrices);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
