@@ -183,6 +183,8 @@ def test_splits_that_disagree_on_classes(tmp_path: Path) -> None:
     columns = {"image": IMAGES[:2], "label": [0, 3], "class": ["cat", "owl"]}
     write(tmp_path / "hf/test-00000-of-00001.parquet", columns)
     require_said(convert("parquet", *given), 0)
+
+
 def test_splits_number_class_names_alike(tmp_path: Path) -> None:
     for name, labels in {"train": ["a", "c"], "test": ["c"], "validation": ["b", "c"]}.items():
         columns = {"image": IMAGES[: len(labels)], "label": labels}
