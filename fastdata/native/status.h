@@ -32,10 +32,10 @@ namespace fastdata {
   C(file_missing)                                                              \
   C(file_unreadable)                                                           \
   C(too_many_files) /* are open, in this process or this machine */            \
-  C(cut_short)     /* the file ends before the blob does */                    \
-  C(changed)       /* the blob is not the one that was packed */               \
-  C(corrupt_index) /* the index row makes no sense */                          \
-  C(other_size)    /* the image has other dimensions than was said */
+  C(cut_short)      /* the file ends before the blob does */                   \
+  C(changed)        /* the blob is not the one that was packed */              \
+  C(corrupt_index)  /* the index row makes no sense */                         \
+  C(other_size)     /* the image has other dimensions than was said */
 
 #define FASTDATA_ENUMERATOR(name) name,
 enum class Code : uint8_t { FASTDATA_CODES(FASTDATA_ENUMERATOR) };
