@@ -191,7 +191,13 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
             continue
         both = zip(names, others, strict=False)
         label, pair = next(
-            ((label, pair) for label, pair in enumerate(both) if pair[0] != pair[1]), (0, None)
+            # A number is the name of a label that has none.
+            (
+                (label, pair)
+                for label, pair in enumerate(both)
+                if pair[0] != pair[1] and str(label) not in pair
+            ),
+            (0, None),
         )
         if pair is not None and not set(names).isdisjoint(others):
             raise UsageError(

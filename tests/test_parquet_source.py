@@ -182,7 +182,7 @@ def test_splits_that_disagree_on_classes(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("out-*")] == ["out-test"]
     columns = {"image": IMAGES[:2], "label": [0, 3], "class": ["cat", "owl"]}
     write(tmp_path / "hf/test-00000-of-00001.parquet", columns)
-    require_said(convert("parquet", *given), 0)
+    require_said(convert("parquet", *given, "--force"), 0)
 
 
 def test_splits_number_class_names_alike(tmp_path: Path) -> None:
