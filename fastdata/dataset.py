@@ -190,8 +190,8 @@ class ImageDataset(NativeSamples):
                 transform = self.folder.transform if transform is None else transform
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        named = self.hub is not None or is_pattern(path)  # where files are is known already
-        self._place = os.fspath(path) if named else absolute(path)
+        fixed = self.hub is not None or is_pattern(path)  # where files are is known already
+        self._place = os.fspath(path) if fixed else absolute(path)
         self._url = self._place if is_url(path) else None
         self.path: Path | str = Path(self._place) if self._url is None else redact(self._url)
         self.transform = transform

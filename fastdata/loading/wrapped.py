@@ -126,7 +126,8 @@ def _kitti_target(dataset: Any) -> Callable[[int], Any] | None:
         return None
     own = copy(dataset)
     own.targets = _absolute(dataset.targets)
-    return own._parse_target
+    parse: Callable[[int], Any] = own._parse_target
+    return parse
 
 
 def _face_target(dataset: Any) -> Callable[[int], Any] | None:
