@@ -38,7 +38,7 @@ from fastdata.decode.limits import Limits
 from fastdata.errors import BadSamplesError, SampleError
 from fastdata.transforms import CenterCrop
 
-CASES = int(os.environ.get("FASTDATA_CAMPAIGN_CODECS", "1500"))
+CASES = int(os.environ.get("FASTDATA_CAMPAIGN_CODECS", "1000"))
 SECONDS = float(os.environ.get("FASTDATA_CAMPAIGN_CODECS_SECONDS", "inf"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 BATCH = 250

@@ -79,7 +79,7 @@ def _probe_header(data: bytes) -> ImageInfo | None:
 
 _APP1, _APP2 = 0xE1, 0xE2
 _EXIF = b"Exif\0\0"
-_SOI = b"\xff\xd8"
+_SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
 
 
 def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int]]:
@@ -263,7 +263,7 @@ def open_image(
         image = _without_exif(data)
         if limits is not None:
             limits.check_size(*image.size)
-        if style.color in ("gray", "rgba") and _native.is_plain_jpeg(data):
+        if style.color in ("gray", "rgba") and data[:2] == _SOI and data[-2:] == _EOI:
             image = _by_core(data, image)
         return style.apply(image)
 
@@ -283,7 +283,7 @@ def _without_exif(data: bytes) -> Image.Image:
 
 
 def _by_core(data: bytes, image: Image.Image) -> Image.Image:
-    """Decode a whole JPEG by the core, in three quarters of Pillow's time, if it can."""
+    """Decode a JPEG by the core, in three quarters of Pillow's time; return it if that declines."""
     out = np.empty((1, image.height, image.width, 3), np.uint8)
     job = _native.Job([data], out=out, dtype="uint8")
     job.run()
