@@ -72,7 +72,7 @@ test-main: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests on t
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # 100,000 flips take half an hour on one core, 1,000 kills as long.
-campaign: setup  ## damage, change, kill, attack, fail at length: FLIPS, CHANGES, ARCHIVES, KILLS, FAULTS, OPENS, FORKS, ANSWERS, OUTLINES, MASKS, SAMPLES, TARGETRUNS, MIXTURES, drawn by SEED
+campaign: setup  ## damage, change, kill, attack, fail at length: FLIPS, CHANGES, ARCHIVES, KILLS, FAULTS, OPENS, FORKS, ANSWERS, OUTLINES, MASKS, SAMPLES, TARGETRUNS, MIXTURES, PACKINGS, CODECS, RESUMES, COCO, VOCYOLO, drawn by SEED
 	FASTDATA_CAMPAIGN_FLIPS=$(or $(FLIPS),100000) FASTDATA_CAMPAIGN_KILLS=$(or $(KILLS),1000) \
 	FASTDATA_CAMPAIGN_FAULTS=$(or $(FAULTS),2000) FASTDATA_CAMPAIGN_OPENS=$(or $(OPENS),100000) \
 	FASTDATA_CAMPAIGN_CHANGES=$(or $(CHANGES),10000) FASTDATA_CAMPAIGN_UNMOUNTS=$(or $(UNMOUNTS),500) \
@@ -82,6 +82,9 @@ campaign: setup  ## damage, change, kill, attack, fail at length: FLIPS, CHANGES
 	FASTDATA_CAMPAIGN_MASKS=$(or $(MASKS),10000) FASTDATA_CAMPAIGN_TARGETS=$(or $(SAMPLES),10000) \
 	FASTDATA_CAMPAIGN_TARGET_RUNS=$(or $(TARGETRUNS),500) \
 	FASTDATA_CAMPAIGN_MIXTURES=$(or $(MIXTURES),10000) \
+	FASTDATA_CAMPAIGN_PACKINGS=$(or $(PACKINGS),10000) FASTDATA_CAMPAIGN_CODECS=$(or $(CODECS),1000000) \
+	FASTDATA_CAMPAIGN_RESUMES=$(or $(RESUMES),10000) FASTDATA_CAMPAIGN_FRAMEWORKS=$(or $(FRAMEWORKS),1) \
+	FASTDATA_CAMPAIGN_COCO=$(or $(COCO),1000) FASTDATA_CAMPAIGN_VOC_YOLO=$(or $(VOCYOLO),1000) \
 	FASTDATA_CAMPAIGN_SEED=$(or $(SEED),0) \
 	    $(BIN)/python -m pytest -s -n 0 --timeout 0 tests/test_campaign*.py tests/test_targets_drawn.py $(ARGS)
 
