@@ -35,8 +35,8 @@ from fastdata import (
     TokenBudgetBatches,
 )
 
-SAMPLES, BATCH, EPOCHS = 13, 4, 3
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+SAMPLES, BATCH, EPOCHS = 13, max(1, 4 // RANKS), 3
 
 Batch = list[int]
 

@@ -271,7 +271,17 @@ def test_another_epoch_than_the_states_begins_anew() -> None:
     loader.load_state_dict(state)
     loader.set_epoch(4)
     assert loader.state_dict() == {**state, "epoch": 4, "number": 4, "position": 0}
-    assert sorted(flat(indices(loader))) == list(range(SAMPLES))
+    batches = indices(loader)
+    assert sorted(flat(batches)) == list(range(SAMPLES))
+    resumed = make(SAMPLES, 8, seed=3, shuffle=True)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.set_epoch(4)  # which has ended
+    rest = iter(resumed)
+    assert len(rest) == 0
+    resumed.set_epoch(2)
+    whole = make(SAMPLES, 8, seed=3, shuffle=True)
+    whole.set_epoch(2)
+    assert indices(rest) == indices(whole)
 
 
 def test_breaking_off_begins_the_next_epoch() -> None:

@@ -133,9 +133,9 @@ class Resumable(LeftAlone[T], Generic[T]):
             self._resume = self._state(self._epoch, self._epoch_seed())
         return self._resume
 
-    def _next(self) -> State | None:
-        """Return where the next pass begins; None for the end of an epoch."""
-        return None if self._at_end else self._resume
+    def _is_next(self, start: State | None) -> bool:
+        """Return whether the next pass begins there; None is the end of an epoch."""
+        return start is None if self._at_end else start is not None and start is self._resume
 
     def _begin_pass(self, start: State | None, progress: Progress | None) -> None:
         """Record that the first batch of a pass is taken."""
