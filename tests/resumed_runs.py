@@ -190,6 +190,7 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
             callbacks=callbacks,
             **{"max_epochs": EPOCHS, "enable_checkpointing": bool(callbacks), **options},
             logger=False,
+            default_root_dir=folder,
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=kind not in ("budget", "ratios"),
