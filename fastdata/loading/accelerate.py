@@ -169,7 +169,8 @@ class Pass(Iterator[Any]):
         return ready is None or bool(ready())
 
     def close(self) -> None:
-        """Close the pass."""
+        """Close the pass, which does not begin any more."""
+        self._begun, self._loader = True, None
         self._end()
         self._close_batches()
 
