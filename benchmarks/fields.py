@@ -80,12 +80,12 @@ def enlarge(dataset: Path, out: Path, rows: int, files: int) -> None:
     """Copy a dataset, with holes for further rows in all indexes, and further files listed."""
     shutil.copytree(dataset, out)
     manifest = Manifest.load(out)
-    size = _stretch(out / INDEX_NAME, manifest.samples, rows)
+    size = _stretch(out / INDEX_NAME, manifest.samples, rows, manifest.generation)
     entries = {entry.name: entry for entry in manifest.files}
     for stored in manifest.fields:
         if stored.index is not None:
             pieces = -(-manifest.samples // stored.rows), -(-rows // stored.rows)
-            grown = _stretch(out / stored.index, *pieces)
+            grown = _stretch(out / stored.index, *pieces, manifest.generation)
             entries[stored.index] = replace(entries[stored.index], size=grown)
     more = [FileEntry(f"more-{number:06}.tar", 1 << 30, "0" * 8) for number in range(files)]
     text = replace(
@@ -97,13 +97,13 @@ def enlarge(dataset: Path, out: Path, rows: int, files: int) -> None:
     (out / MANIFEST_NAME).write_text(text)
 
 
-def _stretch(index: Path, before: int, rows: int) -> int:
+def _stretch(index: Path, before: int, rows: int, generation: str) -> int:
     """Put a hole for further rows between an index's records and its heap; return its size."""
     data = index.read_bytes()
     at = RECORDS_AT + before * RECORD.itemsize
     heap = data[at:]
     with index.open("r+b") as file:
-        file.write(pack_header(rows, len(heap)))
+        file.write(pack_header(rows, len(heap), generation))
         file.truncate(at)
         file.seek(RECORDS_AT + rows * RECORD.itemsize)
         file.write(heap)

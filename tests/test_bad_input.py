@@ -1023,12 +1023,12 @@ class TestNewerFormat:
         newer = {"format": "fastdata", "format_version": FORMAT_VERSION + 1, "tool": "9.1"}
         for fields in (manifest | newer, newer | {"things": []}):
             path.write_text(json.dumps(fields), "utf-8")
-            with pytest.raises(VersionError, match=r"format version 3, written by fastdata 9\.1"):
+            with pytest.raises(VersionError, match=r"format version 4, written by fastdata 9\.1"):
                 ImageDataset(out)
             for command in ("verify", "info"):
                 result = run(command, out)
                 require_said(
-                    result, 1, path, "reads version 2", "pip install --upgrade fastdata-torch"
+                    result, 1, path, "reads version 3", "pip install --upgrade fastdata-torch"
                 )
             result = convert("imagefolder", "--root", root, "--out", out)
             require_said(result, 1, path, "pip install --upgrade fastdata-torch")
