@@ -53,6 +53,7 @@ class Dataset:
 
     Attributes:
         has: Names of its fields.
+        as_stored: Formats with which no value moves with the image.
         mask: Name of its field of masks, if it has one.
         paths: Functions that read it.
     """
@@ -68,6 +69,7 @@ class Dataset:
         self.blobs = [root / name for name in names if not name.startswith("_")]
         self.blobs = self.blobs or sorted(root.rglob("*.*"))
         self.has = [entry["name"] for entry in manifest["fields"]]
+        self.as_stored = {"boxes": ""} if "boxes" in self.has else None
         self.mask = next((name for name in ("mask", "png") if name in self.has), None)
         self.paths = [*PATHS, by_targets] if "boxes" in self.has else PATHS
 
@@ -158,7 +160,7 @@ def plain(value: Any) -> Any:
 
 def by_loader(of: Dataset) -> Callable[[], Any]:
     fields = of.having("image", "label", "note", *COLUMNS, "key")
-    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields)
+    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields, formats=of.as_stored)
     loaders = [DataLoader(dataset, 5)]
     if of.mask is not None:
         # A sample without a mask is no sample of a loader that asks for masks.
@@ -180,7 +182,7 @@ def by_loader(of: Dataset) -> Callable[[], Any]:
 
 def by_torch(of: Dataset) -> Callable[[], Any]:
     fields = of.having("image", "label", "note", *COLUMNS)
-    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields)
+    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields, formats=of.as_stored)
     loader = torch.utils.data.DataLoader(dataset, 5, collate_fn=list)
 
     def read() -> list[Any]:
