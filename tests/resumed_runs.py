@@ -188,6 +188,7 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
             devices=RANKS,
             strategy="ddp" if RANKS > 1 else "auto",
             callbacks=callbacks,
+            default_root_dir=folder,  # of the checkpoint that Lightning saves beside the hook's
             **{"max_epochs": EPOCHS, "enable_checkpointing": bool(callbacks), **options},
             logger=False,
             enable_progress_bar=False,
