@@ -100,18 +100,18 @@ class Pass(Iterator[Any]):
 
     def __init__(self, loader: Any) -> None:
         self._loader, self._begun, self._beginning = loader, False, Lock()
-        self._told: Any = None
+        self._gradients: Any = None
         self._open()
         module = sys.modules.get("accelerate.state") if loader._shares else None
         if module is not None and module.GradientState._shared_state:
-            self._told = module.GradientState()
+            self._gradients = module.GradientState()
             self._measure()
-            self._told._add_dataloader(self)  # by a weak reference
+            self._gradients._add_dataloader(self)  # by a weak reference
 
     def _open(self) -> None:
         """Prepare the batches from where the loader is to begin."""
         self._start, self._progress, self._batches = self._loader._open_pass()
-        if self._told is not None:
+        if self._gradients is not None:
             self._measure()
 
     def _measure(self) -> None:
@@ -159,9 +159,9 @@ class Pass(Iterator[Any]):
         self.end_of_dataloader = self._left == 0
 
     def _end(self) -> None:
-        if self._told is not None:
-            self._told._remove_dataloader(self)
-            self._told = None
+        if self._gradients is not None:
+            self._gradients._remove_dataloader(self)
+            self._gradients = None
 
     def ready(self) -> bool:
         """Return whether ``next`` would return at once, as far as it is known."""
