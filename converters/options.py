@@ -189,24 +189,18 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
         others = _class_names(manifest.classes, manifest.source)
         if place.parent == here or _origin(manifest.source) != _origin(source.about):
             continue
-        both = zip(names, others, strict=False)
-        label, pair = next(
+        if set(names).isdisjoint(others):
+            continue
+        for label, (name, other) in enumerate(zip(names, others, strict=False)):
             # A number is the name of a label that has none.
-            (
-                (label, pair)
-                for label, pair in enumerate(both)
-                if pair[0] != pair[1] and str(label) not in pair
-            ),
-            (0, None),
-        )
-        if pair is not None and not set(names).isdisjoint(others):
-            raise UsageError(
-                f"{out}: the label {label} would be {pair[0]!r}, but it is {pair[1]!r} in "
-                f"{place.parent}, which is of the same source",
-                "Give both the same classes: --classes of voc and table, an empty folder a class "
-                "and --allow-empty of imagefolder. If the other dataset is old, remove it, or "
-                "choose an --out elsewhere.",
-            )
+            if name != other and str(label) not in (name, other):
+                raise UsageError(
+                    f"{out}: the label {label} would be {name!r}, but it is {other!r} in "
+                    f"{place.parent}, which is of the same source",
+                    "Give both the same classes: --classes of voc and table, an empty folder a "
+                    "class and --allow-empty of imagefolder. If the other dataset is old, remove "
+                    "it, or choose an --out elsewhere.",
+                )
 
 
 def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> Sequence[str]:

@@ -247,7 +247,7 @@ class TabularImages(Sharded):
         found: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         beside = others() if chosen.named else ()
-        for file in (*self._files, *(one for one in beside if _has(one, chosen.label))):
+        for file in (*self._files, *(one for one in beside if _has_labels(one, chosen))):
             for batch in _batches(file, chosen, wanted):
                 names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
@@ -403,9 +403,13 @@ def _batches(
             yield batch._replace(values=batch.values | above)
 
 
-def _has(file: RowsFile, column: str) -> bool:
+def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
+    """Return whether a file of another split has such images and labels."""
     with file.open() as opened:
-        return column in _folder_values(file.name) | stored_columns(file, opened.schema)
+        stored = stored_columns(file, opened.schema)
+    kinds = dict.fromkeys(_folder_values(file.name), pa.string()) | stored
+    image, label = (kinds.get(name, pa.null()) for name in (chosen.image, chosen.label or ""))
+    return _is_binary(image) and _is_label_of(chosen.named, label)
 
 
 def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:

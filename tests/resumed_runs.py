@@ -1,8 +1,8 @@
 """Runs under Lightning, Accelerate and a plain loop that stop after any step and resume.
 
 Run as a process, or by torchrun on several ranks: `python resumed_runs.py FOLDER KINDS WAYS`, each
-"all" or names with commas. Rank 0 prints a line of JSON: runs, and those that delivered something
-else than the uninterrupted one.
+"all" or names between semicolons. Rank 0 prints a line of JSON: runs, and those that delivered
+something else than the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -188,6 +188,7 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
             devices=RANKS,
             strategy="ddp" if RANKS > 1 else "auto",
             callbacks=callbacks,
+            default_root_dir=folder,  # of the checkpoint that Lightning saves beside the hook's
             **{"max_epochs": EPOCHS, "enable_checkpointing": bool(callbacks), **options},
             logger=False,
             default_root_dir=folder,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ from fastdata.converters import TableImages, pack
 from hangs import HANG
 from PIL import Image
 
-from fastdata import DataLoader, ImageDataset, verify
-from fastdata.errors import CorruptionError
+from fastdata import DataLoader, ImageDataset, _native, verify
+from fastdata.errors import CorruptionError, DatasetError
 from fastdata.transforms import CenterCrop
 
 # A process of its own: nothing may end it.
@@ -154,3 +156,25 @@ def test_files_of_another_packing_are_named(tmp_path: Path, container: str) -> N
                 found = [error.what]
             assert any(name in where for where in found)
         shutil.rmtree(mixed)
+
+
+def test_too_many_open_files_are_not_another_packing(
+    tmp_path: Path, limited: Callable[[int], None]
+) -> None:
+    dataset = captions(pack_captions(tmp_path, [0, 1], "lmdb"))
+    before = dataset[0]
+    limited(len(os.listdir("/proc/self/fd")) + 8)
+    while _native.close_files():
+        pass
+    others: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                others.append(os.open(tmp_path / "0.png", os.O_RDONLY))
+        with pytest.raises(DatasetError) as caught:
+            dataset[0]
+    finally:
+        for other in others:
+            os.close(other)
+    assert not isinstance(caught.value, CorruptionError)
+    assert torch.equal(dataset[0][0], before[0])

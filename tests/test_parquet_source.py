@@ -189,7 +189,9 @@ def test_splits_number_class_names_alike(tmp_path: Path) -> None:
     for name, labels in {"train": ["a", "c"], "test": ["c"], "validation": ["b", "c"]}.items():
         columns = {"image": IMAGES[: len(labels)], "label": labels}
         write(tmp_path / f"{name}-00000-of-00001.parquet", columns)
-    write(tmp_path / "dev-00000-of-00001.parquet", {"image": IMAGES[:1]})  # without labels
+    others = [{"image": IMAGES[:1]}, {"image": IMAGES[:1], "label": [None]}, {"label": ["aa"]}]
+    for number, columns in enumerate(others):  # without labels, or images
+        write(tmp_path / f"dev{number}-00000-of-00001.parquet", columns)
     for split, labels in {"train": [0, 2], "test": [2], "validation": [1, 2]}.items():
         source = ParquetImages(tmp_path, split=split)
         assert source.classes == ["a", "b", "c"]

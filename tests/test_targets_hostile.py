@@ -160,7 +160,7 @@ def test_a_sample_that_no_crop_fits_is_bad(
 
 def test_key_points_of_another_form_cost_their_sample(v2: Any, tmp_path: Path) -> None:
     good = [[1.0, 2.0, 1.0] * 3] * 2
-    rows = [[[1.0, 2.0]], [good[0], [1.0] * 6], good, [[1.0, 2.0]] * 2, good]
+    rows = [[[]] * 9 + [[1.0, 2.0]], [good[0], [1.0] * 6], good, [[1.0, 2.0]] * 2, good]
     for number in range(len(rows)):
         Image.new("RGB", _SIZE, (number, 0, 0)).save(tmp_path / f"{number}.png")
     paths = [f"{number}.png" for number in range(len(rows))]

@@ -526,7 +526,8 @@ def _irregular(column: pa.Array, wide: int, several: bool) -> Iterator[tuple[int
     lengths = list_lengths(lists)
     if several:
         usual = np.bincount(lengths[lengths % wide == 0])
-        wide = int(usual.argmax()) if len(usual) else wide
+        usual[:1] = 0  # of objects without any
+        wide = int(usual.argmax()) if usual.any() else wide * bool(lengths.any())
     for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
         yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
 

@@ -246,14 +246,12 @@ class State:
                 f"{own.samples}.",
                 "Resume with the dataset that the state was saved with, or restart the epoch.",
             )
-        if self.order != own.order or isinstance(self.position, int) != isinstance(
-            own.position, int
-        ):
+        if self.order != own.order:
             raise UsageError(
                 f"the state is of order {self.order!r}, this loader's is {own.order!r}",
                 "Make the loader with the same order, shuffle or sampler as then.",
             )
-        if self.plan != own.plan:
+        if self.plan != own.plan or type(self.position) is not type(own.position):
             raise UsageError(
                 "the state is of another mixture or sampler",
                 "Make the loader with the same sources, weights, sizes, lengths, arguments and "

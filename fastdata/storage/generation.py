@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,12 +23,16 @@ def generation_of(text: bytes) -> str:
 
 
 def generation_in(folder: Path | str) -> str:
-    """Return the generation of the dataset that lies in a folder now; "" if there is none."""
+    """Return the generation of the dataset that lies in a folder now; "" if there is none.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     path = os.path.join(folder, MANIFEST_NAME)
     try:
         found = os.stat(path)
         return _read(path, (found.st_ino, found.st_size, found.st_mtime_ns))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 
@@ -45,9 +50,11 @@ def require_same(source: Source, generation: str) -> None:
 
 def explained(source: Source, error: FastdataError) -> FastdataError:
     """Return the error of reading a dataset; or its cause, if the dataset was packed again."""
-    if not isinstance(error, DatasetError) or source.generation_now() == source.generation:
-        return error
-    return _packed_again(source, f"{error.what}: ")
+    if isinstance(error, DatasetError):
+        with suppress(OSError):  # as where too many files are open
+            if source.generation_now() != source.generation:
+                return _packed_again(source, f"{error.what}: ")
+    return error
 
 
 def _packed_again(source: Source, what: str) -> CorruptionError:

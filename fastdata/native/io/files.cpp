@@ -48,18 +48,6 @@ FileStamp stamp_of(const struct stat& about) {
           static_cast<int64_t>(changed.tv_sec) * 1'000'000'000 + changed.tv_nsec};
 }
 
-/// Drivers in user space, such as those of buckets, number the same file anew.
-bool has_inodes(int descriptor) {
-#ifdef __linux__
-  constexpr auto kFuse = 0x65735546;
-  struct statfs about{};
-  return fstatfs(descriptor, &about) == 0 && about.f_type != kFuse;
-#else
-  (void)descriptor;
-  return true;
-#endif
-}
-
 /// Not blocking: a pipe of that name would wait for a writer.
 int open_descriptor(const char* path) {
   for (bool again = true;; again = false) {
@@ -118,6 +106,16 @@ FileStamp OpenFile::current_stamp() const {
   return fstat(descriptor_, &about) == 0 ? stamp_of(about) : FileStamp{};
 }
 
+bool OpenFile::has_inode() const {
+#ifdef __linux__
+  constexpr auto kFuse = 0x65735546;
+  struct statfs about{};
+  return fstatfs(descriptor_, &about) == 0 && about.f_type != kFuse;
+#else
+  return true;
+#endif
+}
+
 Status OpenFile::read(int64_t offset, size_t length, uint8_t* out, int& error_number) const {
   while (length > 0) {
     const ssize_t got = pread(descriptor_, out, length, offset);
@@ -150,8 +148,7 @@ Status open_file(const char* path, std::shared_ptr<OpenFile>& file, int& error_n
     if (descriptor >= 0) close(descriptor);
     return io_failure(error_number);
   }
-  const auto inode = has_inodes(descriptor) ? static_cast<uint64_t>(about.st_ino) : 0;
-  file = std::make_shared<OpenFile>(descriptor, stamp_of(about), inode);
+  file = std::make_shared<OpenFile>(descriptor, stamp_of(about), about.st_ino);
   if (S_ISREG(about.st_mode)) return {};
   file.reset();
   if (!S_ISDIR(about.st_mode)) return {Code::file_unreadable, "not a regular file"};
@@ -197,7 +194,8 @@ Status Files::open(size_t number, std::shared_ptr<OpenFile>& file, int& error_nu
     file = known.kept->file;
     return {};
   }
-  if (known.inode != file->inode() || !(grows_ || known.stamp == file->stamp())) {
+  const bool is_other = known.inode != file->inode() && file->has_inode();
+  if (is_other || !(grows_ || known.stamp == file->stamp())) {
     file.reset();
     return {Code::changed, "the file is not the one that was opened first"};
   }

@@ -37,6 +37,10 @@ class OpenFile {
   const FileStamp& stamp() const { return stamp_; }
   uint64_t inode() const { return inode_; }
 
+  /// Whether the inode tells files apart: drivers in user space, such as those of buckets, give a
+  /// file another one each time. Asks the server of a network disk.
+  bool has_inode() const;
+
   /// What it is now; of a file that cannot be asked, one that no file has.
   FileStamp current_stamp() const;
 
