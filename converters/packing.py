@@ -550,21 +550,21 @@ class _Packing:
         return part
 
     def _turned(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the manifest's entry for annotations of images as EXIF turns them.
+        """Return the manifest's entry for annotations of images that EXIF may turn.
 
         Raises:
             SourceError: Others are for the stored images, so that no way to load fits both.
         """
         stored, turned = ([key for part in parts for key in part.turned[at]] for at in (0, 1))
-        if not turned or not any(field.format for field in self.job.fields):
+        if not stored + turned or not any(field.format for field in self.job.fields):
             return {}
-        if stored:
+        if stored and turned:
             raise SourceError(
                 f"the annotations of {turned[0]} are for the image as its EXIF orientation turns "
                 f"it, and those of {stored[0]} are for the stored image",
                 "Correct the widths and heights of annotations, or turn the images.",
             )
-        return {"exif_transpose": True}
+        return {"exif_transpose": bool(turned)}
 
     def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
         """Join the parts to an index and write the manifest."""

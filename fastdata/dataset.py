@@ -214,14 +214,13 @@ class ImageDataset(NativeSamples):
             unknown = [one for one in self._source.fields if one.name not in (formats or {})]
             warn_of_boxes(transforms, self._fields, unknown)
         self._source.tell_decoded()
-        if isinstance(self._source, IndexedSource) and not self.exif_transpose:
+        if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]
             shown = ", ".join(name for name in located if name in self._fields)
-            if shown and self.manifest.source.get("exif_transpose"):
-                warn(
-                    f"{self.path}: its {shown} are for images as their EXIF orientation turns "
-                    "them. Give exif_transpose=True."
-                )
+            fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
+            if shown and fits != self.exif_transpose:
+                kind = "images as their EXIF orientation turns them" if fits else "stored images"
+                warn(f"{self.path}: its {shown} are for {kind}. Give exif_transpose={fits}.")
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""

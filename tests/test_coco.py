@@ -462,7 +462,14 @@ class TestSizes:
     @pytest.mark.parametrize("size", [(60, 40), (None, 60), (60.0, 40.0)])
     def test_the_same_size(self, tmp_path: Path, size: Any) -> None:
         packed = pack(self.source(tmp_path, size, (48, 36)), tmp_path / "out", workers=1)
-        assert packed.manifest.samples == 2 and "exif_transpose" not in packed.manifest.source
+        assert packed.manifest.samples == 2
+        known = None not in size  # a half of a size says nothing
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ImageDataset(packed.path, fields=("image", "boxes"))
+            assert not caught
+            ImageDataset(packed.path, fields=("image", "boxes"), exif_transpose=True)
+        assert [one.category for one in caught] == [UserWarning] * known
 
     def test_swapped_without_exif(self, tmp_path: Path) -> None:
         with pytest.raises(BadSamplesError, match="has 48 x 36 pixels"):
