@@ -191,7 +191,6 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
             default_root_dir=folder,  # of the checkpoint that Lightning saves beside the hook's
             **{"max_epochs": EPOCHS, "enable_checkpointing": bool(callbacks), **options},
             logger=False,
-            default_root_dir=folder,
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=kind not in ("budget", "ratios"),

@@ -145,7 +145,7 @@ def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]
     if not any(moves for _, moves in steps):
         return
     formats = {name: usual for name, usual in alike.items() if usual}
-    hint = f"Say what they are: formats={formats}, or another of docs/formats/fields.md."
+    hint = f"Say what they are: formats={formats}, or another format of boxes or points."
     if not formats:
         hint = "Only a column that is a list of boxes, each a list of four numbers, can follow it."
     hint += f" For values as they are stored: formats={dict.fromkeys(alike, '')}."
