@@ -462,7 +462,9 @@ class ImageDataset(NativeSamples):
 
     def seek_points(self, learns: bool) -> SeekCache | None:
         """Return the cache of seek points for images without an index."""
-        return seek_cache(self.cache, str(self.path)) if learns else None
+        # Names of a folder's files begin with its root as it was given.
+        root = str(self.path) if self.folder is None else self._place
+        return seek_cache(self.cache, root) if learns else None
 
     @once
     def opened_hub(self) -> Hub:

@@ -308,13 +308,17 @@ def test_caches_and_copies_stay_in_the_folder_that_was_named(
 
 
 def test_a_link_is_followed_when_files_are_read(folders: tuple[Path, Path]) -> None:
-    """A link that changes between two openings leads to the new place, as its owner wants."""
+    """A link that changes between two openings leads to the new place, as its owner wants.
+
+    What is open does not become what lies there.
+    """
     os.symlink("lmdb", "current")
     os.symlink("current", "link")
     data = ImageDataset("link", fields=("n",))
     assert Path(data.path) == folders[0] / "link"
     os.unlink("current")
     os.symlink(folders[1] / "lmdb", "current")
-    assert pickle.loads(pickle.dumps(data)).column("n").tolist() == [
-        10 * i + 1 for i in range(ROWS)
-    ]
+    opened = ImageDataset(data.path, fields=("n",))
+    assert opened.column("n").tolist() == [10 * i + 1 for i in range(ROWS)]
+    with pytest.raises(CorruptionError):
+        pickle.loads(pickle.dumps(data))

@@ -31,7 +31,6 @@ from fastdata.storage.fields import (
     outlines_among,
 )
 from fastdata.storage.shapes import looks_like
-from fastdata.transforms.compile import movements
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -113,6 +112,8 @@ def require_still(
     placed = [one for one in fields if one.name in names and (one.format or one.kind == "mask")]
     if transform is None or not placed or "image" not in names:
         return
+    from fastdata.transforms.compile import movements  # imports all libraries' tables
+
     listed = " and ".join(one.name for one in placed)
     hint = (
         "Give transforms= of torchvision.transforms.v2, which takes the image with its targets: "
@@ -138,6 +139,8 @@ def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]
         names: Fields of a sample.
         fields: Those fields of the dataset whose format nobody has given.
     """
+    from fastdata.transforms.compile import movements  # as above
+
     found = ((one.name, looks_like(one)) for one in fields if one.name in names)
     alike = {name: usual for name, usual in found if usual is not None}
     # A function of the user's may make boxes of the values, for steps after it.

@@ -309,7 +309,7 @@ class DataLoader(Resumable[T], Generic[T]):
         choice = self._choice
         self._inner: torch.utils.data.DataLoader[Any] | None = None
         self._native: NativePath | None = None
-        followers: list[Any] = [*self._schedules, *mixtures_in(self.dataset)]
+        followers = self._follows
         if choice.path != "native" and followers and self.persistent_workers:
             kind = type(followers[0]).__name__
             raise UsageError(
@@ -352,7 +352,18 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def __iter__(self) -> Any:
         """Return one pass over the samples: a new iterator each time."""
+        plain = self._choice.path == "torch" and self.seed is None and self.device is None
+        if plain and not self._follows and isinstance(self.sampler, (RandomOrder, SequentialOrder)):
+            # No epoch matters here, so the iterator is torch's own.
+            start, progress, batches = self._open_pass()
+            self._begin_pass(start, progress)
+            return batches
         return Pass(self)
+
+    @property
+    def _follows(self) -> list[Any]:
+        """What the dataset has that follows the epoch."""
+        return [*self._schedules, *mixtures_in(self.dataset)]
 
     def __len__(self) -> int:
         """Return the number of batches; of this rank, where the loader shards.
@@ -388,8 +399,7 @@ class DataLoader(Resumable[T], Generic[T]):
         self._follow_samplers()
         if self._at_end:
             return None, None, NoBatches()
-        followers: list[Any] = [*self._schedules, *mixtures_in(self.dataset)]
-        for one in followers:
+        for one in self._follows:
             one.set_epoch(self._epoch)
         images = self._choice.images
         size = self._planned.plan.sizes[0] if self._sized and self._planned is not None else None

@@ -51,7 +51,7 @@ def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
             raise
         descriptor = os.open(path, flags)
     try:
-        _require_regular(os.fstat(descriptor), path)
+        require_regular(os.fstat(descriptor), path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -104,10 +104,10 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: It is missing, or no regular file.
     """
-    _require_regular(os.stat(path), path)
+    require_regular(os.stat(path), path)
 
 
-def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+def require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(found.st_mode):

@@ -146,7 +146,8 @@ std::unique_ptr<BoundExtents> join_extents(size_t count, const py::list& parts,
     errno = error_number;
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
   } else if (status.code == Code::file_unreadable) {
-    PyErr_Format(PyExc_OSError, "%U: %s", path.ptr(), status.detail);
+    const py::tuple arguments = py::make_tuple(EINVAL, status.detail, path);
+    PyErr_SetObject(PyExc_OSError, arguments.ptr());
   } else {
     PyErr_Format(PyExc_ValueError, "%U: %s (%s)", path.ptr(), status.detail,
                  code_name(status.code));
