@@ -338,7 +338,9 @@ LOADED = ("image", *COLUMNS, "raw", "key", "index")
 def opened_fields(where: Any = None, fields: Any = LOADED, **options: Any) -> ImageDataset:
     transform = CROPS if "second" in fields else CROPS["image"]
     formats = {name: "" for name in ("boxes", "maybe-boxes") if name in fields}
-    return ImageDataset(where or with_fields(), transform, fields=fields, formats=formats, **options)
+    return ImageDataset(
+        where or with_fields(), transform, fields=fields, formats=formats, **options
+    )
 
 
 class FieldConformance:

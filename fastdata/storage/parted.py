@@ -39,7 +39,8 @@ from fastdata.text import human_count
 _KEPT_FILES = 500_000
 #: Fewest parts that are kept.
 _LEAST = 8
-_NAME = re.compile(r"part-\d{6,}")
+#: Names of parts.
+PART = re.compile(r"part-\d{6,}")
 _HINT = "Put the part back as it was; or index all of it again: fastdata index … --force."
 
 
@@ -80,7 +81,7 @@ class Part:
             KeyError, TypeError, ValueError: It is not sound.
         """
         found = cls(**known(cls, entry))
-        if not isinstance(found.name, str) or not _NAME.fullmatch(found.name):
+        if not isinstance(found.name, str) or not PART.fullmatch(found.name):
             raise ValueError(f"a part's name is {found.name!r}")
         for name in ("samples", "skipped", "blob_bytes", "files", "file_bytes"):
             require_count(f"{name} of {found.name}", getattr(found, name))
