@@ -36,6 +36,8 @@ from typing import Any
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+#: Remedy where too many files are open.
+MORE_FILES = "Allow this process more open files: ulimit -n 65536"
 #: Most printed characters of a message or name. A name in an archive may have megabytes.
 _MOST_PRINTED = 4000
 

@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import _native
-from fastdata.errors import BusyError, SpaceError
+from fastdata.errors import MORE_FILES, BusyError, SpaceError
 from fastdata.storage.paths import folder_variable
-
-#: Remedy where too many files are open.
-MORE_FILES = "Allow this process more open files: ulimit -n 65536"
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
@@ -51,7 +48,7 @@ def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
             raise
         descriptor = os.open(path, flags)
     try:
-        require_regular(os.fstat(descriptor), path)
+        _require_regular(os.fstat(descriptor), path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -104,10 +101,10 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: It is missing, or no regular file.
     """
-    require_regular(os.stat(path), path)
+    _require_regular(os.stat(path), path)
 
 
-def require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
+def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(found.st_mode):

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError
+from fastdata.errors import MORE_FILES, CorruptionError, DatasetError
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.files import MORE_FILES, is_too_many
+from fastdata.storage.files import is_too_many
 from fastdata.storage.records import (
     IN_HEAP,
     NO_GENERATION,

@@ -21,7 +21,7 @@ from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import read_extent, remedy, require_regular
+from fastdata.storage.files import check_regular, read_extent, remedy
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.generation import explained, generation_in, require_same
 from fastdata.storage.index import ExtentTable, Index
@@ -507,9 +507,8 @@ class PackedSource(IndexedSource):
             if shared:
                 size = self.sizes[record.file]
             else:
-                about = path.stat()
-                require_regular(about, path)
-                size = about.st_size
+                check_regular(path)
+                size = path.stat().st_size
             if not 0 <= record.offset <= record.offset + record.length <= size:
                 problem = f"{path} has {size} bytes, too few to hold it"
                 raise self.corrupt(record, number, problem)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import (
+    MORE_FILES,
     CorruptionError,
     DatasetError,
     FastdataError,
@@ -27,7 +28,6 @@ from fastdata.errors import (
 )
 from fastdata.once import once
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
-from fastdata.storage.files import MORE_FILES
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
