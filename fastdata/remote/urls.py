@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from fastdata.storage.paths import working_folder
-
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
 #: Schemes in which ``?`` begins a query and ``%`` quotes; buckets take both literally.
@@ -37,6 +35,8 @@ def absolute(place: str | os.PathLike[str]) -> str:
 
     Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
     """
+    from fastdata.storage.paths import working_folder  # all of remote imports this module
+
     text = os.fspath(place)
     if not is_url(text):
         return os.path.join(working_folder(), text)

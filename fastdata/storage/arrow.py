@@ -334,3 +334,9 @@ def list_offsets(column: npt.NDArray[Any] | pa.Array) -> npt.NDArray[np.int64]:
     offsets = np.zeros(len(column) + 1, np.int64)
     np.cumsum(list_lengths(column), out=offsets[1:])
     return offsets
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type's values are integers, floats or booleans."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, UsageError
-from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, item_type
+from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, is_number, item_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.records import NO_GENERATION, Row, rows_to_batch, write_index
@@ -303,12 +303,6 @@ def with_gaps(column: Column, places: npt.NDArray[np.int64], count: int) -> Colu
     order = np.full(count, -1, np.int64)
     order[places] = np.arange(len(places))
     return column.take(pa.array(order, mask=order < 0))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Return whether a type's values are integers, floats or booleans."""
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def is_ragged(kind: pa.DataType) -> bool:

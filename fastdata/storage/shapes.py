@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_numpy, list_lengths, unsliced, validity
-from fastdata.storage.columns import is_number
+from fastdata.storage.arrow import as_numpy, is_number, list_lengths, unsliced, validity
 from fastdata.storage.fields import (
     BLOBS,
     BOXES,
