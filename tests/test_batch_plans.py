@@ -206,7 +206,7 @@ def test_captions_fill_their_budget(world_size: int) -> None:
         ({"position": [1, 0, -1, 0]}, "position"),
         ({"position": [1 << 70, 0, 0, 0]}, "position"),
         ({"position": [1 << 40, 0, 0, 0]}, "position"),
-        ({"position": 3}, "order"),
+        ({"position": 3}, "another mixture or sampler"),
         ({"extra": 3}, "has extra"),
     ],
 )

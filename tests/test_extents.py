@@ -190,7 +190,7 @@ def test_what_cannot_be_read_is_a_code_and_the_others_are_decoded(tmp_path: Path
     with pytest.raises(OSError, match="loop"):
         extents.read(3)
     assert extents.read(4) == b""
-    with pytest.raises(OSError, match=r"pipe: not a regular file"):
+    with pytest.raises(OSError, match=r"not a regular file: '.*pipe'"):
         extents.read(5)
     with pytest.raises(IndexError):
         extents.read(8)
