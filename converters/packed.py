@@ -110,8 +110,8 @@ class PackedDataset(Sharded):
         self.root = root_of_images if manifest.groups is None else None
         self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]
         self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
-        if manifest.source.get("exif_transpose"):
-            self.about["exif_transpose"] = True
+        if "exif_transpose" in manifest.source:
+            self.about["exif_transpose"] = manifest.source["exif_transpose"]
         if part is not None:
             self.about["part"] = list(part)
         if self._keys is not None:

@@ -468,8 +468,11 @@ class TestSizes:
             warnings.simplefilter("always")
             ImageDataset(packed.path, fields=("image", "boxes"))
             assert not caught
-            ImageDataset(packed.path, fields=("image", "boxes"), exif_transpose=True)
-        assert [one.category for one in caught] == [UserWarning] * known
+            again = pack(PackedDataset(packed.path), tmp_path / "again", workers=1)
+            assert not caught
+            for one in (packed, again):
+                ImageDataset(one.path, fields=("image", "boxes"), exif_transpose=True)
+        assert [one.category for one in caught] == [UserWarning] * (2 * known)
 
     def test_swapped_without_exif(self, tmp_path: Path) -> None:
         with pytest.raises(BadSamplesError, match="has 48 x 36 pixels"):
