@@ -180,7 +180,7 @@ def by_pillow(data: bytes, as_pixels: Callable[[Image.Image], Any]) -> Any:
 
 
 def cropped(image: Image.Image, size: int) -> Any:
-    """What `CenterCrop` leaves of an image, as torchvision cuts it."""
+    """Cut an image as torchvision's CenterCrop does."""
     image.load()
     if isinstance(image.info.get("transparency"), bytes):
         del image.info["transparency"]

@@ -115,7 +115,7 @@ def captions(dataset: Path) -> ImageDataset:
 
 @pytest.mark.parametrize("container", ["lmdb", "shards", "folder"])
 def test_a_dataset_that_is_packed_again_while_it_is_open(tmp_path: Path, container: str) -> None:
-    """What is opened later, and in workers, is of the same packing or refused."""
+    """Files opened later, and in workers, are of the same packing or refused."""
     out = pack_captions(tmp_path, [0, 1, 2, 3], container)
     dataset = captions(out)
     text = pickle.dumps(dataset)

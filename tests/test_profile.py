@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ def test_wall_time_is_split_into_phases() -> None:
         assert totals[name] >= least, name
     assert sum(totals.values()) == pytest.approx(timer.overall.seconds)
     assert timer.overall.seconds <= wall
-    assert timer.overall.seconds == pytest.approx(wall, abs=0.05)
     assert timer.overall.wait_share == pytest.approx(totals["wait"] / sum(totals.values()))
     assert timer.overall.images_per_second == pytest.approx(20 / timer.overall.seconds)
 
@@ -73,8 +73,8 @@ def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None
     assert "images/s, waiting for data" in lines[0]
     first = reported[4]
     assert isinstance(first, Interval) and first.steps == 4 and first.images == 32
-    assert first.wait_seconds >= 0.2 and first.wait_share > 0.3
-    assert timer.reported is not None and timer.reported.wait_seconds < 0.2
+    assert first.wait_seconds >= 0.2 and first.wait_share == first.wait_seconds / first.seconds
+    assert timer.reported is not None and timer.reported.longest_at not in (1, 7)
     assert Interval().images_per_second == Interval().wait_share == 0.0
     assert timer.overall.steps == 12 and timer.overall.longest_wait >= 0.2
 
@@ -91,31 +91,39 @@ def test_starting_a_loader_is_waiting() -> None:
 
 
 def test_waiting_for_the_gpu_is_no_waiting_for_data() -> None:
+    for_device: list[float] = []
+
     def ahead() -> Iterator[Any]:
         for _ in range(4):
             time.sleep(0.02)
             # As a transfer whose memory a copy still reads: test_device_gpu.py has the real one.
             begun = time.perf_counter()
             time.sleep(0.06)
-            DEVICE_WAIT.seconds += time.perf_counter() - begun
+            for_device.append(time.perf_counter() - begun)
+            DEVICE_WAIT.seconds += for_device[-1]
             yield torch.zeros(2)
 
     timer = quiet()
-    for _ in timer.batches(ahead()):
-        pass
+    batches, began = timer.batches(ahead()), [time.perf_counter()]
+    for _ in batches:
+        began.append(time.perf_counter())
     totals = timer.totals()
-    assert totals["device"] >= 0.24
-    assert 0.08 <= totals["wait"] < totals["device"]
+    assert totals["device"] == pytest.approx(sum(for_device))
+    assert 0.08 <= totals["wait"] <= timer.overall.seconds - sum(for_device)
     assert timer.overall.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
-    assert timer.overall.longest_wait < 0.06
+    steps = [end - begin for begin, end in pairwise(began)]
+    longest = max(step - device for step, device in zip(steps, for_device, strict=True))
+    assert 0.02 <= timer.overall.longest_wait <= longest
 
 
 def test_time_between_epochs_is_in_no_step() -> None:
-    timer = quiet()
+    timer, within = quiet(), 0.0
     for _ in range(2):
+        began = time.perf_counter()
         list(timer.batches(slow([0.0] * 2)))
-        time.sleep(0.3)
-    assert timer.overall.steps == 4 and timer.overall.seconds < 0.3
+        within += time.perf_counter() - began
+        time.sleep(0.1)
+    assert timer.overall.steps == 4 and timer.overall.seconds <= within
 
 
 def test_a_break_ends_the_step() -> None:
@@ -233,6 +241,15 @@ def test_a_phase_that_cannot_begin_is_not_open() -> None:
 
 
 def test_writing_a_line_is_in_no_step() -> None:
-    timer = StepTimer(every=1, write=lambda line: time.sleep(0.2))
+    writing: list[float] = []
+
+    def write(_: str) -> None:
+        began = time.perf_counter()
+        time.sleep(0.1)
+        writing.append(time.perf_counter() - began)
+
+    timer, began = StepTimer(every=1, write=write), time.perf_counter()
     list(timer.batches(slow([0.0] * 3)))
-    assert timer.overall.steps == 3 and timer.overall.seconds < 0.5
+    wall = time.perf_counter() - began
+    assert timer.overall.steps == len(writing) == 3
+    assert timer.overall.seconds <= wall - sum(writing)

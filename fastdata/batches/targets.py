@@ -137,7 +137,7 @@ def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]
     Args:
         transforms: A joint transform.
         names: Fields of a sample.
-        fields: Those fields of the dataset whose format nobody has given.
+        fields: Fields of the dataset that ``formats=`` does not name.
     """
     from fastdata.transforms.compile import movements  # as above
 

@@ -23,7 +23,6 @@ from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.accelerate import NoBatches, Pass
 from fastdata.loading.config import Choice, LoaderConfig
 from fastdata.loading.images import PrefixDataset, reads_remotely
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in, refuse_paths
@@ -35,6 +34,7 @@ from fastdata.loading.neighbours import (
     warn_of_rereading,
 )
 from fastdata.loading.noticing import in_memory, notice
+from fastdata.loading.passes import NoBatches, Pass
 from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_of
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
@@ -362,7 +362,7 @@ class DataLoader(Resumable[T], Generic[T]):
 
     @property
     def _follows(self) -> list[Any]:
-        """What the dataset has that follows the epoch."""
+        """Schedules and mixtures of the dataset, which follow the epoch."""
         return [*self._schedules, *mixtures_in(self.dataset)]
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import check_regular, read_extent, remedy
+from fastdata.storage.files import open_file, read_exactly, remedy
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.generation import explained, generation_in, require_same
 from fastdata.storage.index import ExtentTable, Index
@@ -503,19 +504,20 @@ class PackedSource(IndexedSource):
         """See `IndexedSource.read`."""
         path = self.file(record, number)
         try:
-            shared = record.path is None
-            if shared:
-                size = self.sizes[record.file]
-            else:
-                check_regular(path)
-                size = path.stat().st_size
-            if not 0 <= record.offset <= record.offset + record.length <= size:
-                problem = f"{path} has {size} bytes, too few to hold it"
-                raise self.corrupt(record, number, problem)
-            if record.length > MOST_BYTES:
-                raise self.corrupt(record, number, f"it has {record.length:,} bytes, too many")
-            extent = record.offset, record.length
-            data = self.files.read(record.file, *extent) if shared else read_extent(path, *extent)
+            # A row's own file is opened once, for its size and its bytes.
+            with nullcontext() if record.path is None else open_file(path) as own:
+                size = self.sizes[record.file] if own is None else os.fstat(own.fileno()).st_size
+                if not 0 <= record.offset <= record.offset + record.length <= size:
+                    problem = f"{path} has {size} bytes, too few to hold it"
+                    raise self.corrupt(record, number, problem)
+                if record.length > MOST_BYTES:
+                    problem = f"it has {record.length:,} bytes, too many"
+                    raise self.corrupt(record, number, problem)
+                extent = record.offset, record.length
+                if own is None:
+                    data = self.files.read(record.file, *extent)
+                else:
+                    data = read_exactly(own.fileno(), *extent)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             what = "no such file" if missing else f"cannot be read: {error.strerror}"
