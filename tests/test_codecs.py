@@ -238,14 +238,51 @@ def test_pngs_that_pillow_writes(mode: str) -> None:
     agrees(file.getvalue())
 
 
-def test_zlib_does_where_isa_l_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "isal", None)
-    png._inflate.cache_clear()
+#: How compressed data is bad: a set of codes that is not whole; another checksum.
+BAD_DATA = {
+    "codes": lambda pixels: b"\x78\x9c" + INCOMPLETE + zlib.adler32(pixels).to_bytes(4, "big"),
+    "checksum": lambda pixels: zlib.compress(pixels)[:-1] + b"?",
+}
+
+
+def deflated(*codes: tuple[int, int]) -> bytes:
+    """Numbers and their bits, in the order of DEFLATE's bits."""
+    bits = "".join(f"{number:0{width}b}"[::-1] for number, width in codes)
+    return bytes(int(bits[at : at + 8][::-1], 2) for at in range(0, len(bits), 8))
+
+
+#: 72 zeros in a dynamic block with two distance codes of two bits, which leave two of four unused.
+INCOMPLETE = deflated(
+    *((1, 1), (2, 2), (0, 5), (1, 5), (14, 4)),  # last, dynamic; 257 and 2 codes, of 18 lengths
+    *((2 if at in (15, 17) else 1 if at == 2 else 0, 3) for at in range(18)),
+    *((1, 2), (0, 1), (138 - 11, 7), (0, 1), (117 - 11, 7), (1, 2), (3, 2), (3, 2)),
+    *((0, 1) for _ in range(72)),
+    (1, 1),
+)
+
+
+@pytest.mark.parametrize("missing", [(), ("isal", "isal.isal_zlib", "imagecodecs")])
+def test_each_library_that_inflates_pngs(
+    missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    for found in (png._inflate, png._inflate_all):
+        found.cache_clear()
     try:
-        assert png._inflate() is zlib
         agrees(make_png(2, 8, 33, 20), "native")
+        for how, bad in BAD_DATA.items():
+            with pytest.raises(SampleError):
+                print(how, Encoded(grey_png(bad(bytes(72)))).pixels())
     finally:
-        png._inflate.cache_clear()
+        for found in (png._inflate, png._inflate_all):
+            found.cache_clear()
+
+
+def grey_png(compressed: bytes) -> bytes:
+    """8 x 8 pixels."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", compressed) + chunk(b"IEND", b"")
 
 
 def test_a_png_is_read_no_further_than_its_crop_where_its_bytes_were_checked() -> None:

@@ -1,13 +1,15 @@
-"""PNG: this module reads chunks, ISA-L or zlib inflates, the core unfilters, without the GIL.
+"""PNG: this module reads chunks, a library inflates, the core unfilters, without the GIL.
 
-A PNG is inflated and unfiltered only as far as the last row that is needed. Without a checksum of
-its bytes, all of it is inflated, because zlib checks the end.
+ISA-L inflates a PNG only as far as the last row that is needed. Without a checksum of its bytes,
+all of it is inflated, by libdeflate: it compares zlib's checksum at the end, and refuses the sets
+of codes that zlib refuses, which ISA-L takes. zlib takes 2.5 times as long as either.
 """
 
 from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Callable
 from functools import cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -69,13 +71,11 @@ class PngFile(NamedTuple):
         """
         rows = self.height if self.interlaced else box[3]
         wanted = self._inflated_bytes(self.height if self.whole else rows)
-        # One byte more makes zlib read on to the checksum.
-        inflater = _inflate().decompressobj()
         try:
-            inflated = inflater.decompress(self.data, wanted + self.whole)
-        except _inflate().error as error:
+            inflated = (_inflate_all if self.whole else _inflate)()(self.data, wanted)
+        except Exception as error:  # each library has its own
             raise Declined(str(error)) from None
-        if len(inflated) < wanted or (self.whole and not inflater.eof):
+        if len(inflated) < wanted:
             raise Declined("the image's data end early")
         out = np.empty((rows, self.width, self._bytes_of_pixel), np.uint8)
         header = self.width, self.height, self.depth, self.colour, self.interlaced
@@ -178,10 +178,27 @@ def _passes(width: int, height: int) -> list[tuple[int, int]]:
 
 
 @cache
-def _inflate() -> Any:
-    """Return ISA-L's zlib, which takes 0.4 of zlib's time; else zlib. Both release the GIL."""
+def _inflate() -> Callable[[bytes, int], bytes]:
+    """Return a function that inflates the first bytes of data, so many or fewer."""
     try:
-        from isal import isal_zlib
+        from isal.isal_zlib import decompressobj
     except ImportError:
-        return zlib
-    return isal_zlib
+        from zlib import decompressobj
+    return lambda data, size: bytes(decompressobj().decompress(data, size))
+
+
+@cache
+def _inflate_all() -> Callable[[bytes, int], bytes]:
+    """Return a function that inflates all of data, at most so many bytes, and checks its end."""
+    try:
+        from imagecodecs import deflate_decode
+    except ImportError:
+        return _inflate_by_zlib
+    return lambda data, size: bytes(deflate_decode(data, out=size))
+
+
+def _inflate_by_zlib(data: bytes, size: int) -> bytes:
+    inflater = zlib.decompressobj()
+    # One byte more makes zlib read on to the checksum.
+    inflated = inflater.decompress(data, size + 1)
+    return inflated if inflater.eof else b""
