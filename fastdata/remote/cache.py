@@ -41,7 +41,7 @@ from fastdata.storage.room import room
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
-_NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
+_NAME = re.compile(r"^(?:(?:part-\d{6,}-)?\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
 _TRAILER = struct.Struct("<8sQII")
 _MAGIC = b"fdpiece1"
 
