@@ -195,13 +195,17 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str)
     data[row.offset + row.length // 2] ^= 1
     fs.pipe_file(shard, bytes(data))
     cache = None if kind == "ranges" else tmp_path / "cache"
-    of = remote(url, gcs, cache, RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False))
-    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
-        list(loader(of, order="sequential"))
-    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
-        of[0]
-    with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
-        batches = list(loader(of, order="sequential", on_error="skip"))
+    options = RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False)
+    with gcs.through_proxy() as (bucket, proxy):
+        of = remote(f"{bucket.url}/shards", bucket, cache, options)
+        with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+            list(loader(of, order="sequential"))
+        with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+            of[0]
+        with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
+            batches = list(loader(of, order="sequential", on_error="skip"))
+        # When it was opened, and at the first error: whether it was packed again.
+        assert proxy.count(part="_dataset.json") == 2
     found = torch.cat([indices for _, _, indices in batches]).tolist()
     assert sorted(set(found)) == list(range(1, SAMPLES))
 
