@@ -515,6 +515,16 @@ def test_a_cache_smaller_than_the_dataset(gcs: Bucket, tmp_path: Path) -> None:
     assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
 
 
+def test_caches_of_many_datasets_share_the_open_files(
+    tmp_path: Path, limited: Callable[[int], None]
+) -> None:
+    url, options = f"file://{dataset('shards')}", replace(SMALL, concurrency=32, timeout=30.0)
+    parts = [ImageDataset(url, CROPS, cache=tmp_path / str(n), remote=options) for n in range(30)]
+    both = DataLoader(torch.utils.data.ConcatDataset(parts), 64, shuffle=True, num_workers=1)
+    limited(256)
+    assert sum(len(images) for images, _ in both) == 30 * SAMPLES
+
+
 def _second_epoch() -> list[Any]:
     near = local()
     list(near)
