@@ -12,7 +12,7 @@ from fastdata.benchmarks import contenders
 from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.benchmarks.contenders import Contender
 
-from fastdata.cli.locations import json_option, print_json
+from fastdata.cli.locations import Folder, json_option, print_json
 from fastdata.errors import UsageError
 
 
@@ -40,7 +40,7 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command("bench")
-@click.argument("dataset", type=_PATH, required=False)
+@click.argument("dataset", type=Folder(), required=False)
 @click.option(
     "--tree",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

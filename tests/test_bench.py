@@ -268,6 +268,8 @@ def test_a_contender_without_recipes_is_refused(tree: Path) -> None:
 
 def test_says_what_is_missing(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["bench"]).exit_code == 2
+    refused = CliRunner().invoke(cli, ["bench", "gs://bucket/dataset"])
+    assert refused.exit_code == 2 and "is a URL" in refused.output
     refused = CliRunner().invoke(cli, ["bench", "--tree", str(tmp_path), "--plot", "out.png"])
     assert refused.exit_code == 2 and "out.png: plots are SVG files" in refused.output
     (tmp_path / "bench.json").write_text("[]")

@@ -272,3 +272,8 @@ def test_a_file_of_another_user_is_not_believed(place: Path, images: list[bytes]
         require_epoch(loader_of(place), images, 0, COUNT)
         require_epoch(loader_of(place), images, COUNT, 0)
         assert (place / NAME).stat().st_uid == 0
+    (place / NAME).rename(place / "another")
+    (place / NAME).symlink_to("another")  # which that user could exchange at any time
+    os.chown(place / NAME, 4243, 4243, follow_symlinks=False)
+    with pytest.warns(UserWarning, match=f"{NAME}: seek points cannot be kept"):
+        require_epoch(loader_of(place), images, 0, COUNT)

@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 from object_stores import Bucket
 from sources import jpeg, require_said
 
-from fastdata import DataLoader, ImageDataset, QuasiRandom
+from fastdata import Cache, DataLoader, ImageDataset, QuasiRandom
 from fastdata import verify as verify_with
 from fastdata.cli import cli
 from fastdata.errors import CorruptionError, DatasetError, SourceError, UsageError
 from fastdata.remote.filesystem import upload
+from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Blob, Rows, Source
@@ -494,9 +495,16 @@ def test_parts_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
     for out in outs:
         require_said(run("index", f"{gcs.url}/tars", "--out", out, "--append", *gcs.arguments), 0)
         assert_all(ImageDataset(out, **given), expected)
-        for cache in (None, tmp_path / f"cache-{len(str(out))}"):
+        folder = tmp_path / f"cache-{len(str(out))}"
+        small = Cache(folder, 4 << 12)
+        for cache in (None, small):
             dataset = ImageDataset(
-                out, transform=RandomResizedCrop(16), fields=("image", "txt"), cache=cache, **given
+                out,
+                transform=RandomResizedCrop(16),
+                fields=("image", "txt"),
+                cache=cache,
+                remote=RemoteOptions(piece_bytes=1 << 12),
+                **given,
             )
             assert dataset.is_remote
             loader = DataLoader(dataset, 8, **shuffled)
@@ -504,6 +512,9 @@ def test_parts_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
                 found = list(loader)
             texts = [text for _, several in found for text in several]
             assert sorted(texts) == sorted(one["txt"].decode() for one in expected.values())
+        assert loader.stats().remote.refetched == 0
+        pieces = list(folder.glob("fastdata-pieces/*/*.piece"))
+        assert 0 < sum(piece.stat().st_size for piece in pieces) <= 4 << 12
         require_said(run("verify", out, *gcs.arguments), 0)
         said = json.loads(run("info", "--json", out, *gcs.arguments * is_url(out)).output)
         assert len(said["parts"]) == 4

@@ -195,13 +195,17 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str)
     data[row.offset + row.length // 2] ^= 1
     fs.pipe_file(shard, bytes(data))
     cache = None if kind == "ranges" else tmp_path / "cache"
-    of = remote(url, gcs, cache, RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False))
-    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
-        list(loader(of, order="sequential"))
-    with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
-        of[0]
-    with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
-        batches = list(loader(of, order="sequential", on_error="skip"))
+    options = RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False)
+    with gcs.through_proxy() as (bucket, proxy):
+        of = remote(f"{bucket.url}/shards", bucket, cache, options)
+        with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+            list(loader(of, order="sequential"))
+        with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+            of[0]
+        with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
+            batches = list(loader(of, order="sequential", on_error="skip"))
+        # When it was opened, and at the first error: whether it was packed again.
+        assert proxy.count(part="_dataset.json") == 2
     found = torch.cat([indices for _, _, indices in batches]).tolist()
     assert sorted(set(found)) == list(range(1, SAMPLES))
 
@@ -509,6 +513,16 @@ def test_a_cache_smaller_than_the_dataset(gcs: Bucket, tmp_path: Path) -> None:
     ranks = [Rank(gcs, tmp_path / "cache", limit) for _ in range(2)]
     assert {one.outcome() for one in ranks} == {expected_pixels()}
     assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
+
+
+def test_caches_of_many_datasets_share_the_open_files(
+    tmp_path: Path, limited: Callable[[int], None]
+) -> None:
+    url, options = f"file://{dataset('shards')}", replace(SMALL, concurrency=32, timeout=30.0)
+    parts = [ImageDataset(url, CROPS, cache=tmp_path / str(n), remote=options) for n in range(30)]
+    both = DataLoader(torch.utils.data.ConcatDataset(parts), 64, shuffle=True, num_workers=1)
+    limited(256)
+    assert sum(len(images) for images, _ in both) == 30 * SAMPLES
 
 
 def _second_epoch() -> list[Any]:

@@ -24,6 +24,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from fastdata.errors import DatasetError, UsageError, is_no_space, warn
@@ -34,6 +35,7 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import (
     human_bytes,
     read_exactly,
+    remedy,
     sync,
     wait_for_lock,
 )
@@ -41,12 +43,14 @@ from fastdata.storage.room import room
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
-_NAME = re.compile(r"^(?:\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
+_NAME = re.compile(r"^(?:(?:part-\d{6,}-)?\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
 _TRAILER = struct.Struct("<8sQII")
 _MAGIC = b"fdpiece1"
 
 #: Most bytes downloaded into a cache at once: more would only delay the first pieces.
 _UNDER_WAY = 64 << 20
+#: Most pieces that a process fills at once, of all datasets: each needs several open files.
+_MOST_FILLS = 32
 #: Seconds between two checks whether another process has filled a piece.
 _POLL = 0.05
 #: Seconds to wait for a process that fills a piece or counts: it may be suspended.
@@ -240,7 +244,7 @@ class PieceCache:
         stop = start + self._size(piece)
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
-            async with self._slots:
+            async with self._slots, _fills_on(self._reader.loop):
                 if self._full:
                     return None
                 descriptor = self._lock(partial)
@@ -285,7 +289,7 @@ class PieceCache:
             if not is_no_space(error):
                 raise DatasetError(
                     f"{self._folder}: cannot be written: {error.strerror or error}",
-                    "Give another folder as cache=.",
+                    remedy(error, "Give another folder as cache=."),
                 ) from None
             if not self._full:
                 self._full = True
@@ -398,6 +402,12 @@ class PieceCache:
             file=sys.stderr,
             flush=True,
         )
+
+
+@cache
+def _fills_on(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Return the limit of fills at once; a forked process has another loop."""
+    return asyncio.Semaphore(_MOST_FILLS)
 
 
 def _open_no_link(path: str, flags: int) -> int:

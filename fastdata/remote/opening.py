@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from fastdata.remote.reader import RangeReader
     from fastdata.remote.row_groups import RowGroups
 
+#: Seconds until the generation is fetched again: thousands of samples may be missing.
+_ASK_EVERY = 30.0
+
 
 class Fetched(Source):
     """Source whose blobs are fetched by ranges.
@@ -85,6 +89,7 @@ class Fetched(Source):
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
         self._opened: dict[int, tuple[RangeReader, PieceCache | RowGroups | None]] = {}
+        self._found, self._ask_again = "", 0.0  # as of `generation_now`
 
     @property
     @abstractmethod
@@ -102,12 +107,15 @@ class Fetched(Source):
 
     def generation_now(self) -> str:
         """See `Source.generation_now`; if the server does not answer, nothing has changed."""
-        try:
-            return generation_of(read_manifest(self.url, self.storage_options))
-        except RemoteError:
-            return self.generation
-        except DatasetError:
-            return ""
+        if time.monotonic() >= self._ask_again:
+            try:
+                self._found = generation_of(read_manifest(self.url, self.storage_options))
+            except RemoteError:
+                self._found = self.generation
+            except DatasetError:
+                self._found = ""
+            self._ask_again = time.monotonic() + _ASK_EVERY
+        return self._found
 
     def start_pass(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fastdata import _native
@@ -42,7 +43,7 @@ class RemoteParts(Fetched, PartedSource):
         text: bytes | None = None,
     ) -> None:
         Fetched.__init__(self, url, cache, storage_options, options, text)
-        PartedSource.__init__(self, redact(url), manifest)
+        PartedSource.__init__(self, redact(url) if is_url(url) else Path(url), manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
         about = self.url, self.manifest, self.given_cache, self.storage_options, self.options

@@ -82,8 +82,8 @@ def resolve_url(url: str, path: str) -> str:
 
 
 def name_of(url: str) -> str:
-    """Return the last part of a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
-    path = split_query(url)[0].partition("://")[2].rstrip("/")
+    """Return the last part of a path or a URL's path: ``dataset`` of ``gs://bucket/dataset/``."""
+    path = split_query(url)[0].rpartition("://")[2].rstrip("/")
     return path.rpartition("/")[2]
 
 

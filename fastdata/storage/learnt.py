@@ -83,9 +83,9 @@ class Learnt:
         """Open the file for reading; None if there is none of this index."""
         with suppress(OSError, ValueError):
             found = _native.Files([self.path], grows=True)
-            # Opened first: what is checked next stays the same file.
+            # Opened first: what is checked next stays the same file, as it is no link.
             header = found.read(0, 0, _HEADER.size)
-            if self._is_ours(os.stat(self.path), header):
+            if self._is_ours(os.lstat(self.path), header):
                 return found
         return None
 
