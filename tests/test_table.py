@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
 from click.testing import Result
-from fastdata.converters import TableImages
+from fastdata.converters import TableImages, pack
 from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said
 
@@ -406,3 +406,13 @@ def test_given_classes(root: Path) -> None:
     assert problems == [None, "its label 2 is not among the classes", "its label is null or empty"]
     with pytest.raises(UsageError, match="no column of labels"):
         opened(root, {"x": [1, 2, 3]}, classes=["a"])
+
+
+@pytest.mark.parametrize("about", [{}, {"root": "r", "classes": 5}, {"root": "r", "classes": [[]]}])
+def test_sources_that_say_little_of_themselves(tmp_path: Path, about: dict[str, Any]) -> None:
+    """Nothing says that two are of the same source, so each may number classes as it likes."""
+    write_images(tmp_path / "img", ["0.jpg", "1.jpg"])
+    for name, labels in (("a", ["cat", "dog"]), ("b", ["dog", "ant"])):
+        columns = {"path": ["0.jpg", "1.jpg"], "x" if "classes" in about else "label": labels}
+        source = TableImages(pa.table(columns), tmp_path / "img", about={"kind": "mine", **about})
+        pack(source, tmp_path / name, workers=1)
