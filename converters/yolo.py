@@ -63,6 +63,8 @@ class YoloImages(AnnotatedImages):
         UsageError: There is no such column.
     """
 
+    upright = True
+
     def __init__(
         self,
         root: str | os.PathLike[str],
