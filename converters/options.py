@@ -200,8 +200,9 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
         if set(names).isdisjoint(others):
             continue
         for label, (name, other) in enumerate(zip(names, others, strict=False)):
-            # A number is the name of a label that has none.
-            if name != other and str(label) not in (name, other):
+            # A number is the name of a label that has none, unless it is one of the other's.
+            unnamed = str(label) in (name, other) and name not in others and other not in names
+            if name != other and not unnamed:
                 raise UsageError(
                     f"{out}: the label {label} would be {name!r}, but it is {other!r} in "
                     f"{place.parent}, which is of the same source",

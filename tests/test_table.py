@@ -6,6 +6,7 @@ import csv
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,12 @@ def test_splits_have_one_numbering(tmp_path: Path) -> None:
     assert [label for _, label in ImageDataset(tmp_path / "val")] == [1, 2]
     require_said(packed("val", "--classes", "cat,dog", "--force"), 1, "'helmet' is not among")
     require_said(packed("val", "--classes", "dog,dog", "--force"), 2, "'dog' is given 2 times")
+    for split, labels in {"train": "1", "val": "x"}.items():  # numbers, then names
+        text = f"path,label\n0.jpg,1\n1.jpg,{labels}\n"
+        (tmp_path / f"in/{split}.csv").write_text(text, "utf-8")
+    shutil.rmtree(tmp_path / "val")
+    require_said(packed("train", "--force"), 0)
+    require_said(packed("val"), 2, "the label 0 would be '1', but it is '0' in")
     # Another column of labels is no other split.
     (tmp_path / "in/eyes.csv").write_text("path,eyes\n0.jpg,dog\n1.jpg,eel\n", "utf-8")
     require_said(packed("eyes", "--label-column", "eyes"), 0)
