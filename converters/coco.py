@@ -281,7 +281,8 @@ class _Reader:
         self._categories: dict[int, dict[str, Any]] = {}
         self._ids: dict[str, set[int]] = {}  # of categories, by name
         self._unlisted: set[str] = set()  # ids of images that cannot be rows, as text
-        self._bad: list[tuple[str, str]] = []  # key and reason of what belongs to no image
+        # Key and reason of what belongs to no image, and the id of the image that is meant.
+        self._bad: list[tuple[str, str, int | None]] = []
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
@@ -293,7 +294,8 @@ class _Reader:
         for number, image in enumerate(found["images"]):
             problem = self._add_image(image)
             if problem is not None:
-                self._bad.append((f"{short}/images/{number}", f"{name}: images[{number}]{problem}"))
+                key, reason = f"{short}/images/{number}", f"{name}: images[{number}]{problem}"
+                self._bad.append((key, reason, None))
         annotations = found.get("annotations")
         if annotations is None:
             return
@@ -374,7 +376,7 @@ class _Reader:
         return None
 
     def _add_annotations(self, name: str, short: str, annotations: list[Any]) -> None:
-        orphans: dict[Any, list[int]] = {}
+        orphans: dict[tuple[int | None, str], list[int]] = {}
         annotations.reverse()
         for number in range(len(annotations)):
             # A file's objects need ten times the memory of the arrays that become of them.
@@ -383,9 +385,10 @@ class _Reader:
             if not isinstance(annotation, dict):
                 raise SourceError(f"{place} is not an object: {_short(annotation)}", _CORRECT)
             where = annotation.get("image_id")
-            image = self._image_of(place, where)
+            meant = self._meant(place, where)
+            image = None if meant is None else self._images.get(meant)
             if image is None:
-                orphans.setdefault(_short(where), []).append(number)
+                orphans.setdefault((meant, _short(where)), []).append(number)
                 continue
             try:
                 if _whole(where) is None:
@@ -394,14 +397,14 @@ class _Reader:
             except ValueError as error:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
-        for where, numbers in orphans.items():
+        for (meant, where), numbers in orphans.items():
             what = ", ".join(f"annotations[{number}]" for number in numbers[:5])
             more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
-            problem = f"{name}: the image {where} of {what}{more} is not listed"
-            self._bad.append((f"{short}/annotations/{numbers[0]}", problem))
+            problem = f"{name}: the image {where} of {what}{more} is not listed there or before"
+            self._bad.append((f"{short}/annotations/{numbers[0]}", problem, meant))
 
-    def _image_of(self, place: str, where: Any) -> _Image | None:
-        """Return the image that an ``image_id`` means, also as text; None if it is not listed.
+    def _meant(self, place: str, where: Any) -> int | None:
+        """Return the id that an ``image_id`` means, also as text; None if it is that of no row.
 
         Raises:
             SourceError: It could mean any image, which would lack the annotation.
@@ -414,7 +417,7 @@ class _Reader:
                         number = _whole(read(where))
             if number is None:
                 raise SourceError(f"{place}: its image_id {_short(where)} is no id", _CORRECT)
-        return None if number is None else self._images.get(number)
+        return number
 
     def _add_annotation(self, place: str, image: _Image, annotation: dict[str, Any]) -> None:
         """Add an annotation to its image.
@@ -494,13 +497,16 @@ class _Reader:
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
         rows = Rows(columns)
+        for _, problem, meant in self._bad:
+            if meant in self._images:  # listed in a later file
+                self._images[meant].problem = problem
         for number in sorted(self._images):
             image = self._images.pop(number)
             if image.problem:
                 rows.add_bad(image.problem, image.path)
             else:
                 rows.add(image.path, self._values(number, image, labels), size=image.size)
-        for key, problem in self._bad:
+        for key, problem, _ in self._bad:
             rows.add_bad(problem, None, key)
         categories = self.categories
         about = {

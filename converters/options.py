@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
-from fastdata.storage.manifest import MANIFEST_NAME, Manifest
+from fastdata.storage.files import read_file
+from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from fastdata.storage.parted import PART
 from fastdata.storage.trust import make_cache_folder
 
@@ -178,37 +180,43 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: A dataset of the same source numbers the same classes otherwise.
     """
-    names = _class_names(source.classes, source.about)
+    names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
-    # The index of parts compares its parts.
-    if is_url(out) or not names or PART.fullmatch(here.name):
+    # The index of parts compares its parts. A source without a root may be any.
+    if is_url(out) or not names or not ours[-1] or PART.fullmatch(here.name):
         return
+    root = json.dumps(ours[-1], ensure_ascii=False)[1:-1].encode()
     for place in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
         try:
-            manifest = Manifest.load(place.parent)
-        except FastdataError:  # damaged, or of another version
+            text = read_file(place, MOST_BYTES)
+            if root not in text:  # to parse thousands of other datasets takes minutes
+                continue
+            manifest = Manifest.parse(text, place)
+        except (OSError, FastdataError):  # damaged, or of another version
             continue
         others = _class_names(manifest.classes, manifest.source)
-        if place.parent == here or _origin(manifest.source) != _origin(source.about):
+        if place.parent == here or _origin(manifest.source) != ours:
             continue
         if set(names).isdisjoint(others):
             continue
         for label, (name, other) in enumerate(zip(names, others, strict=False)):
-            # A number is the name of a label that has none.
-            if name != other and str(label) not in (name, other):
+            # A number is the name of a label that has none, unless it is one of the other's.
+            unnamed = str(label) in (name, other) and name not in others and other not in names
+            if name != other and not unnamed:
                 raise UsageError(
                     f"{out}: the label {label} would be {name!r}, but it is {other!r} in "
                     f"{place.parent}, which is of the same source",
-                    "Give both the same classes: --classes of voc and table, an empty folder a "
-                    "class and --allow-empty of imagefolder. If the other dataset is old, remove "
-                    "it, or choose an --out elsewhere.",
+                    "Give both the same classes: --classes of voc and table, the same categories "
+                    "in each file of coco, an empty folder a class and --allow-empty of "
+                    "imagefolder. If the other dataset is old, remove it, or choose an --out "
+                    "elsewhere.",
                 )
 
 
-def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> Sequence[str]:
+def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> list[str]:
     """Return the names of a label's classes, else of the classes of objects."""
-    found: Sequence[str] = labels or about.get("classes", ())
-    return found
+    found = labels or about.get("classes")
+    return list(map(str, found)) if isinstance(found, Sequence) else []
 
 
 def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:

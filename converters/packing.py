@@ -253,6 +253,7 @@ def _make_job(
         stride=stride,
         storage_options=dict(storage_options or {}),
         fields=tuple(further_fields(source)),
+        upright=getattr(source, "upright", False),
     )
 
 

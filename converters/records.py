@@ -124,8 +124,8 @@ class Source(Protocol):
 
     It may have attributes: ``fields``, a sequence of `Field`, without image and label;
     ``archives``, the files (`fastdata.converters.trees.SourceFile`) that all its records, and
-    their further blobs, are extents of; and ``tables``, a `Tables` if all of these can be rows that
-    a library decodes.
+    their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
+    a library decodes; and ``upright``, whether annotations are for images as EXIF turns them.
 
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.

@@ -67,6 +67,7 @@ class Job:
         estimate: Estimates the bytes of samples in the container.
         storage_options: Options of the drivers of a source behind URLs.
         fields: What samples have besides image and label.
+        upright: Whether annotations are for images as EXIF turns them.
     """
 
     out: Path
@@ -80,6 +81,7 @@ class Job:
     estimate: Estimate = UNCHANGED
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
     fields: tuple[Field, ...] = ()
+    upright: bool = False
 
     @property
     def listing(self) -> Path:
@@ -212,11 +214,13 @@ def _sample(job: Job, judged: _Judged, tables: Sequence[bytes | None]) -> Sample
             value = (_row(job, own, blob, about, points), blob) if blob else None
         fields.append(value)
     row = _row(job, record, image, info, table)
-    return Sample(row, image, tuple(fields), _is_turned(record, info))
+    return Sample(row, image, tuple(fields), _is_turned(job, record, info))
 
 
-def _is_turned(record: Record, image: ImageInfo) -> bool | None:
+def _is_turned(job: Job, record: Record, image: ImageInfo) -> bool | None:
     """Return whether annotations are for the image as EXIF turns it; None if both are alike."""
+    if job.upright:
+        return True if image.orientation > 1 else None
     upright = upright_size(image.width, image.height, image.orientation)
     if record.annotated_size is None or upright == (image.width, image.height):
         return None

@@ -58,7 +58,8 @@ class VocImages(AnnotatedImages):
     Objects are lists in the order of the XML file. Their columns are ``labels``, ``boxes`` (x and y
     of two corners, as the file has them), ``names``, ``difficult``, ``truncated``, ``occluded`` and
     ``pose``. Masks are the fields ``segmentation_class`` and ``segmentation_object``. An
-    image whose XML file or, in a list for segmentation, mask is missing or damaged is a bad sample.
+    image whose XML file or, in a list for segmentation, mask is missing or damaged is a bad sample,
+    and so is one of another size than its XML file says.
 
     Args:
         root: The folder with JPEGImages/ and Annotations/, or its URL.
@@ -134,7 +135,7 @@ def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None)
         except ValueError as error:
             rows.add_bad(str(error), path, name)
             continue
-        rows.add(path, values, name)
+        rows.add(path, values, name, values.pop("size", None))
     about = {"kind": "voc", "split": split, "classes": list(labels)}
     return Table(rows.table(), about, tuple(fields), {"boxes": "xyxy"})
 
@@ -227,7 +228,7 @@ def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
         root = parse_xml(data)
         if root.tag != "annotation":
             raise ValueError(f"its root is <{root.tag}>, not <annotation>")
-        values: dict[str, Any] = {name: [] for name in _COLUMNS}
+        values: dict[str, Any] = {name: [] for name in _COLUMNS} | {"size": _size(root)}
         objects = root.findall("object")
         if sum(one.tag.lower() == "object" for one in root.iter()) > len(objects):
             raise ValueError("it has objects that are not <object> directly in <annotation>")
@@ -237,6 +238,23 @@ def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
     except (ValueError, expat.ExpatError) as error:
         return f"{path}: {error}"
     return values
+
+
+def _size(root: Element) -> tuple[int, int] | None:
+    """Return the width and height that an annotation gives its image; None if it gives none.
+
+    Raises:
+        ValueError: They are no whole numbers.
+    """
+    size = _child(root, "size")
+    if size is None:
+        return None
+    texts = [_text(size, side) or "0" for side in ("width", "height")]
+    if not all(text.isdecimal() and len(text) < 10 for text in texts):
+        raise ValueError(f"its size is {' x '.join(texts)}, not whole numbers")
+    width, height = map(int, texts)
+    # Tools write 0 where they do not know it.
+    return (width, height) if width and height else None
 
 
 def _object(number: int, element: Element) -> dict[str, Any]:
@@ -288,10 +306,10 @@ def _text(element: Element, name: str) -> str | None:
 
 
 def parse_xml(data: bytes) -> Element:
-    """Read XML that declares no entities.
+    """Read XML without entities of its own.
 
     Raises:
-        ValueError: It declares one.
+        ValueError: It has one.
         xml.parsers.expat.ExpatError: It is not XML.
     """
     builder = TreeBuilder()
@@ -300,7 +318,7 @@ def parse_xml(data: bytes) -> Element:
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
-    parser.EntityDeclHandler = _refuse_entity
+    parser.EntityDeclHandler = parser.SkippedEntityHandler = _refuse_entity
     try:
         parser.Parse(data, True)
     except LookupError as error:  # an unknown encoding
@@ -309,4 +327,4 @@ def parse_xml(data: bytes) -> Element:
 
 
 def _refuse_entity(name: str, *_: Any) -> None:
-    raise ValueError(f"it declares the entity {name}, which might be a bomb")
+    raise ValueError(f"it has the entity {name}, which might be a bomb")

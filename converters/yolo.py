@@ -6,6 +6,7 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import chain, repeat
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
@@ -61,6 +62,8 @@ class YoloImages(AnnotatedImages):
         SourceError: The file cannot be read, or has no such split; or no image has labels.
         UsageError: There is no such column.
     """
+
+    upright = True
 
     def __init__(
         self,
@@ -216,11 +219,22 @@ def _labelled(folder: Folder, described: Description, split: str, *, with_labels
     listed = (_listed(folder, place) for place in places if place not in folders)
     images = sorted({*chain(*listed), *chain(*map(folder.images, folders))})
     files = {image: labels_of(image) for image in images} if with_labels else {}
-    without = [image for image, file in files.items() if not folder.has(file)]
-    lost = {image: files[image] for image in without if folder.has(image)}
-    if lost:
-        _report_lost(folder, described, split, lost, len(files) - len(without) + len(lost))
-    alone, beside = _without_image(folder, folders if with_labels else (), files, lost)
+    used = set(files.values())
+    alone = _without_image(folder, folders if with_labels else ()) - used
+    unused = _by_name(alone)
+
+    @cache
+    def unused_in(below: str) -> dict[str, str]:
+        return _by_name(set(_texts(folder.top(below))) - used)
+
+    def other_of(image: str) -> str | None:
+        """Return a file that may hold an image's labels: beside it, or above its labels."""
+        file = files[image]
+        name = posixpath.basename(file).lower()
+        near = [posixpath.dirname(image), *map(str, PurePosixPath(file).parents)]
+        found = (unused_in("" if one == "." else one).get(name) for one in near)
+        return next(filter(None, found), unused.get(name))
+
     columns = {"labels": pa.list_(pa.int32()), "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
     if described.keypoints:
@@ -228,17 +242,24 @@ def _labelled(folder: Folder, described: Description, split: str, *, with_labels
             pa.list_(pa.float32(), described.keypoints[0] * described.keypoints[1])
         )
         formats["keypoints"] = "relative xyv" if described.keypoints[1] == 3 else "relative xy"
-    rows = Rows(columns)
+    rows, absent = Rows(columns), 0
+    lost: dict[str, str] = {}
     read = folder.read_all(files.values()) if with_labels else repeat(b"")
     for image, data in zip(images, read, strict=False):
         if data is MISSING:
-            other = beside.get(posixpath.basename(files[image]).lower())
+            if folder.has(image):
+                lost[image] = files[image]
+            else:
+                absent += 1
+            other = other_of(image)
             data = f"does not exist, but {other} does" if other else b""
         values = data if isinstance(data, str) else _objects_of(data, described)
         if isinstance(values, str):
             rows.add_bad(f"{files[image]}: {values}", image)
         else:
             rows.add(image, values)
+    if lost:
+        _report_lost(folder, described, split, lost, len(images) - absent)
     for name in sorted(alone):
         rows.add_bad(f"{name}: has no image", None, key_of(name))
     about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
@@ -268,7 +289,7 @@ def _report_lost(
         f"{first} does not exist"
     )
     if len(lost) < images:
-        warn(f"{what}. They are packed as images without objects.")
+        warn(f"{what}. Unless other files may be theirs, they are packed without objects.")
         return
     name = posixpath.basename(first).lower()
     others = []
@@ -282,34 +303,16 @@ def _report_lost(
     )
 
 
-def _without_image(
-    folder: Folder, folders: Iterable[str], files: Mapping[str, str], lost: Mapping[str, str]
-) -> tuple[set[str], dict[str, str]]:
-    """Return files of labels that no image has, and those that may be of an image without any.
+def _without_image(folder: Folder, folders: Iterable[str]) -> set[str]:
+    """Return the files of labels in the folders that belong to folders of images."""
+    any_image = (posixpath.join(place, "any.jpg") for place in folders)
+    above = {posixpath.dirname(labels_of(one)): posixpath.dirname(one) for one in any_image}
+    found = (folder.names(labels) for labels, place in above.items() if labels != place)
+    return set(_texts(chain(*found)))
 
-    Args:
-        folder: The dataset's folder.
-        folders: Folders of images.
-        files: The file of labels of each image.
-        lost: The file of labels of each image whose file does not exist.
 
-    Returns:
-        The files in the folders of labels; and by their names in lower case, with those beside an
-        image of ``lost``, or in a folder above its labels.
-    """
-    read = set(files.values()).difference(lost.values())
-    above = {labels_of(posixpath.join(place, "any.jpg")): place for place in folders}
-    alone = {
-        name
-        for labels, place in above.items()
-        if posixpath.dirname(labels) != place
-        for name in _texts(folder.names(posixpath.dirname(labels)))
-    }
-    near = {*map(posixpath.dirname, lost)}
-    near.update(str(above) for file in lost.values() for above in PurePosixPath(file).parents)
-    beside = {name for one in near for name in _texts(folder.top("" if one == "." else one))}
-    names = {posixpath.basename(name).lower(): name for name in sorted((alone | beside) - read)}
-    return alone - read, names
+def _by_name(files: Iterable[str]) -> dict[str, str]:
+    return {posixpath.basename(file).lower(): file for file in sorted(files)}
 
 
 def _texts(names: Iterable[str]) -> list[str]:

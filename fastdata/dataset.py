@@ -210,9 +210,9 @@ class ImageDataset(NativeSamples):
         self._open()
         self._check_options()
         self._require_still(tell=True)
-        if transforms is not None:
-            unknown = [one for one in self._source.fields if one.name not in (formats or {})]
-            warn_of_boxes(transforms, self._fields, unknown)
+        unknown = [one for one in self._source.fields if one.name not in (formats or {})]
+        for name in ("transform", "transforms"):
+            warn_of_boxes(name, getattr(self, name), self._fields, unknown)
         self._source.tell_decoded()
         if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]

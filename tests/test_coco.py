@@ -326,6 +326,15 @@ def test_files_of_the_same_images(tmp_path: Path) -> None:
         opened(tmp_path, files[0], renamed)
 
 
+@pytest.mark.parametrize("image", [1, "1"])
+def test_images_that_a_later_file_lists(tmp_path: Path, image: Any) -> None:
+    """Without the first file's object, the image would have a part of its objects."""
+    early = write(tmp_path, object_of(1, image, 7), images=[])
+    late = write(tmp_path, object_of(2, 1, 7), object_of(3, 2, 7), name="late.json")
+    packed_without_bad(opened(tmp_path, early, late), tmp_path / "out")
+    assert dict(packed_fields(tmp_path / "out"))["image_id"] == [2]
+
+
 def test_files_that_number_their_annotations_from_1(tmp_path: Path) -> None:
     """As many objects as pycocotools finds in all files."""
     first = [object_of(1, 1, 7), object_of(2, 1, 90)]

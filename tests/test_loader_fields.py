@@ -42,7 +42,7 @@ from fastdata.transforms import CenterCrop, Compose, Normalize, RandomResizedCro
 
 ROWS = 40
 #: Every kind of field; "raw", "tags" and "maybe" have nulls.
-ALL = ["image", "mask", "caption", "score", "small", "flag", "emb", "boxes", "ids"]
+ALL = ["image", "mask", "caption", "score", "small", "flag", "emb", "quads", "ids"]
 ALL += ["tags", "meta", "raw", "maybe", "key", "index"]
 EQUAL = {"image": CenterCrop(16), "mask": CenterCrop(12)}
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -76,7 +76,7 @@ def table(lacking: bool = False) -> pa.Table:
             "small": pa.array(np.arange(n, dtype=np.int16)),
             "flag": pa.array([bool(i % 2) for i in range(n)]),
             "emb": pa.FixedSizeListArray.from_arrays(embeddings, 8),
-            "boxes": pa.array(boxes, pa.list_(pa.list_(pa.float32(), 4))),
+            "quads": pa.array(boxes, pa.list_(pa.list_(pa.float32(), 4))),
             "ids": pa.array([list(range(i % 4)) for i in range(n)], pa.list_(pa.int64())),
             "tags": pa.array([["a"] * (i % 4) if i % 5 else None for i in range(n)]),
             "meta": pa.array([{"w": i, "t": "x"} for i in range(n)]),
@@ -158,7 +158,7 @@ def test_values_are_those_that_pyarrow_has(container: str) -> None:
             assert equal(sample[name], row[name]), name
         for name, dtype in (("score", "f8"), ("small", "i2"), ("flag", "?")):
             assert sample[name] == row[name] and sample[name].dtype == np.dtype(dtype)
-        for name, dtype, tail in (("emb", "f4", ()), ("boxes", "f4", (4,)), ("ids", "i8", ())):
+        for name, dtype, tail in (("emb", "f4", ()), ("quads", "f4", (4,)), ("ids", "i8", ())):
             expected = np.array(row[name], dtype).reshape(-1, *tail)
             assert equal(sample[name], expected), name
             assert sample[name].flags.writeable
@@ -522,7 +522,7 @@ def test_a_damaged_blob_is_an_error_of_its_sample(tmp_path: Path, field: str) ->
     assert batch[2][7] is None if field == "raw" else not batch[2][7].any()
 
 
-@pytest.mark.parametrize("field", ["caption", "score", "emb", "boxes", "maybe"])
+@pytest.mark.parametrize("field", ["caption", "score", "emb", "quads", "maybe"])
 def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
     tmp_path: Path, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,12 +579,12 @@ def without_blobs(tmp_path: Path) -> Path:
     return root
 
 
-NO_BLOBS = ("caption", "small", "boxes", "index")
+NO_BLOBS = ("caption", "small", "quads", "index")
 
 
 def by_pyarrow(rows: Any) -> list[tuple[Any, ...]]:
     chosen = table().take(pa.array(rows)).to_pylist()
-    return [(row["caption"], row["small"], row["boxes"]) for row in chosen]
+    return [(row["caption"], row["small"], row["quads"]) for row in chosen]
 
 
 @pytest.mark.parametrize("transform", [None, CenterCrop(16), as_it_is])
@@ -731,7 +731,7 @@ COLLATES = [
 @pytest.mark.parametrize("collate", COLLATES, ids=range(len(COLLATES)))
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_collate_fn_gets_what_torch_would_give_it(collate: Any, threads: int) -> None:
-    dataset = opened(("image", "caption", "boxes"), CenterCrop(16))
+    dataset = opened(("image", "caption", "quads"), CenterCrop(16))
     loader = DataLoader(dataset, 16, num_workers=threads, collate_fn=collate, require_native=True)
     expected = list(torch_loader(dataset, batch_size=16, collate_fn=collate))
     for _ in range(2):

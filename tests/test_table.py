@@ -6,6 +6,7 @@ import csv
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
 from click.testing import Result
-from fastdata.converters import TableImages
+from fastdata.converters import TableImages, pack
 from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said
 
@@ -394,6 +395,12 @@ def test_splits_have_one_numbering(tmp_path: Path) -> None:
     assert [label for _, label in ImageDataset(tmp_path / "val")] == [1, 2]
     require_said(packed("val", "--classes", "cat,dog", "--force"), 1, "'helmet' is not among")
     require_said(packed("val", "--classes", "dog,dog", "--force"), 2, "'dog' is given 2 times")
+    for split, labels in {"train": "1", "val": "x"}.items():  # numbers, then names
+        text = f"path,label\n0.jpg,1\n1.jpg,{labels}\n"
+        (tmp_path / f"in/{split}.csv").write_text(text, "utf-8")
+    shutil.rmtree(tmp_path / "val")
+    require_said(packed("train", "--force"), 0)
+    require_said(packed("val"), 2, "the label 0 would be '1', but it is '0' in")
     # Another column of labels is no other split.
     (tmp_path / "in/eyes.csv").write_text("path,eyes\n0.jpg,dog\n1.jpg,eel\n", "utf-8")
     require_said(packed("eyes", "--label-column", "eyes"), 0)
@@ -406,3 +413,13 @@ def test_given_classes(root: Path) -> None:
     assert problems == [None, "its label 2 is not among the classes", "its label is null or empty"]
     with pytest.raises(UsageError, match="no column of labels"):
         opened(root, {"x": [1, 2, 3]}, classes=["a"])
+
+
+@pytest.mark.parametrize("about", [{}, {"root": "r", "classes": 5}, {"root": "r", "classes": [[]]}])
+def test_sources_that_say_little_of_themselves(tmp_path: Path, about: dict[str, Any]) -> None:
+    """Nothing says that two are of the same source, so each may number classes as it likes."""
+    write_images(tmp_path / "img", ["0.jpg", "1.jpg"])
+    for name, labels in (("a", ["cat", "dog"]), ("b", ["dog", "ant"])):
+        columns = {"path": ["0.jpg", "1.jpg"], "x" if "classes" in about else "label": labels}
+        source = TableImages(pa.table(columns), tmp_path / "img", about={"kind": "mine", **about})
+        pack(source, tmp_path / name, workers=1)

@@ -334,7 +334,11 @@ def test_values_that_look_like_boxes_are_told_of_formats(v2: Any, tmp_path: Path
     for name in ("box", "single"):
         with pytest.warns(UserWarning, match="a list of boxes"):
             opened(name)
+    with pytest.warns(UserWarning, match=r"(?s)^transform=.*formats=\{'bbox': 'xywh'.*transforms="):
+        ImageDataset(tmp_path / "packed", v2.Resize((9, 9)), fields=("image", "bbox"))
     # None of these warns, and pytest's warnings are errors.
+    ImageDataset(tmp_path / "packed", v2.Resize((9, 9)), fields=("image", "numbers"))
+    ImageDataset(tmp_path / "packed", v2.ColorJitter(0.3), fields=("image", "bbox"))
     opened("numbers")
     opened("bbox", v2.ColorJitter(0.3))
     opened("bbox", v2.Compose([lambda image, target: (image, target), v2.Resize((9, 9))]))

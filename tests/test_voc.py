@@ -18,7 +18,8 @@ from annotated import (
 )
 from fastdata.converters import VocImages
 from fastdata.converters.voc import parse_xml
-from sources import convert, require_said, rows_of
+from PIL import Image
+from sources import convert, picture, require_said, rows_of
 
 from fastdata.errors import SourceError
 
@@ -217,7 +218,8 @@ def changed(**more: str) -> str:
         (b"<annotation>\xff</annotation>", "not well-formed"),
         (b"\x00\x01", "not well-formed"),
         (b'<?xml version="1.0" encoding="none"?><annotation/>', "unknown encoding"),
-        (BOMB, "it declares the entity a"),
+        (BOMB, "the entity a"),
+        (b'<!DOCTYPE a SYSTEM "a.dtd"><annotation>&lost;</annotation>', "the entity lost"),
         (b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', "the entity x"),
         (b"<annotation>&x;</annotation>", "undefined entity"),
         (changed(xmin="nan"), "object 1 (dog): its xmin is 'nan', not a finite number"),
@@ -244,6 +246,24 @@ def test_damaged_annotations(tmp_path: Path, text: str | bytes, reason: str) -> 
     source = VocImages(write(tmp_path, text), classes=["cat", "dog"])
     [(key, problem)] = bad_of(source).items()
     assert key == "a" and reason in problem and "Annotations/a.xml" in problem
+
+
+@pytest.mark.parametrize("size", [(48, 36), (36, 48), (96, 72), (0, 0), ("48.5", 36), (10**12, 1)])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_the_size_that_annotations_are_for(
+    tmp_path: Path, out: Path, size: tuple[object, object], orientation: int
+) -> None:
+    text = voc_xml({"name": "cat", **BOX})
+    sides = "<width>{}</width><height>{}</height>".format(*size)
+    root = write(tmp_path, text.replace("<width>48</width>", sides))
+    exif = Image.Exif()
+    exif[274] = orientation
+    picture(3, (48, 36)).save(root / "JPEGImages/a.jpg", exif=exif)
+    packed = packed_without_bad(VocImages(root), out)
+    fits = size in [(48, 36), (0, 0)] or (size == (36, 48) and orientation == 6)
+    assert packed.manifest.samples == 1 + fits
+    turned = size == (36, 48) if fits and orientation == 6 and size != (0, 0) else None
+    assert packed.manifest.source.get("exif_transpose") == turned
 
 
 def test_xml_is_that_of_elementtree() -> None:

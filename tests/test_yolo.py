@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,10 @@ from fastdata.converters.annotations import Folder
 from fastdata.converters.yolo import describe, labels_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import convert, require_said, rows_of
+from PIL import Image
+from sources import convert, picture, require_said, rows_of
 
+from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
 
 
@@ -84,6 +87,23 @@ def test_damaged_lines(tmp_path: Path, labels: str | bytes, reason: str) -> None
 def test_no_objects(tmp_path: Path, labels: str | None) -> None:
     found = rows_of(YoloImages(write(tmp_path, labels)))
     assert found["images/a"] == {"labels": [], "boxes": [], "polygons": []}
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_boxes_are_in_images_as_exif_turns_them(
+    tmp_path: Path, out: Path, orientation: int
+) -> None:
+    root = write(tmp_path, "0 0.5 0.25 0.1 0.3")
+    exif = Image.Exif()
+    exif[274] = orientation
+    picture(3, (48, 36)).save(root / "images/a.jpg", exif=exif)
+    given = ("--root", root, "--split", "train", "--out", out)
+    turned = orientation > 1
+    assert ("exif_transpose=True" in convert("yolo", *given).stdout) == turned
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ImageDataset(out, fields=("image", "boxes"))
+    assert [one.category for one in caught] == [UserWarning] * turned
 
 
 def test_numbers(tmp_path: Path) -> None:

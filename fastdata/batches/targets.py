@@ -131,20 +131,25 @@ def require_still(
             warn(f"{what}{listed} do not follow.\n{hint}")
 
 
-def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]) -> None:
+def warn_of_boxes(
+    given: str, transform: Any, names: Sequence[str], fields: Sequence[Field]
+) -> None:
     """Warn of fields that look like boxes or key points, and do not follow the image.
 
     Args:
-        transforms: A joint transform.
+        given: The argument that the transform is of.
+        transform: The transform; None if none is given.
         names: Fields of a sample.
         fields: Fields of the dataset that ``formats=`` does not name.
     """
+    if transform is None or "image" not in names:
+        return
     from fastdata.transforms.compile import movements  # as above
 
     found = ((one.name, looks_like(one)) for one in fields if one.name in names)
     alike = {name: usual for name, usual in found if usual is not None}
     # A function of the user's may make boxes of the values, for steps after it.
-    steps = takewhile(lambda step: step[1] is not None, movements(transforms) if alike else ())
+    steps = takewhile(lambda step: step[1] is not None, movements(transform) if alike else ())
     if not any(moves for _, moves in steps):
         return
     formats = {name: usual for name, usual in alike.items() if usual}
@@ -152,7 +157,9 @@ def warn_of_boxes(transforms: Any, names: Sequence[str], fields: Sequence[Field]
     if not formats:
         hint = "Only a column that is a list of boxes, each a list of four numbers, can follow it."
     hint += f" For values as they are stored: formats={dict.fromkeys(alike, '')}."
-    warn(f"transforms= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
+    if given == "transform":
+        hint += " With a format, they need transforms= of torchvision.transforms.v2."
+    warn(f"{given}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
 def reader_of(images: Images) -> TargetReader | None:

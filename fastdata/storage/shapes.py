@@ -86,7 +86,7 @@ def with_formats(
 #: Usual names of columns whose values lie in the image, and their usual formats.
 _USUAL = {
     **dict.fromkeys(("bbox", "bboxes"), "xywh"),
-    **dict.fromkeys(("box", "boxes"), "xyxy"),
+    **dict.fromkeys(("box", "boxes", "gt_boxes", "gt_bboxes", "bounding_boxes"), "xyxy"),
     "keypoints": "xyv",
     **dict.fromkeys(("polygons", "segmentation"), "polygons"),
 }

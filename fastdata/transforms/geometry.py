@@ -33,7 +33,7 @@ from PIL import Image
 from fastdata import _native
 
 #: Remedy for an image that is smaller than a random crop.
-SMALL_HINT = "Resize before it, or give it pad_if_needed=True."
+SMALL_HINT = "Resize before it, give a crop pad_if_needed=True, or RandomIoUCrop an option of 1."
 #: Pixels: larger than any crop; a stand-in for sizes that only Pillow can tell.
 ANY_SIZE = 1 << 15
 #: The structured array of a batch, (N,).
