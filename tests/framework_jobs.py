@@ -20,7 +20,7 @@ from torch import distributed as dist
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, Subset
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader
 from fastdata.errors import FallbackWarning, SlowPathWarning
 from fastdata.machine import usable_cpus
 
@@ -151,10 +151,11 @@ def accelerated(root: str, how: str) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    ours: dict[str, Any] = {"shard": "auto"} if how == "shard" else {}
+    ours: dict[str, Any] = {} if how == "prepared" else {"shard": "auto"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        loader = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        loader: Any = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        loader = DeviceLoader(loader, "cpu") if how == "device" else loader
         loader = accelerator.prepare(loader)
     epochs = [epoch_of(loader) for _ in range(2)]
     base = getattr(loader, "base_dataloader", loader)

@@ -43,13 +43,18 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         """Ignore Accelerate's mark of loaders that it has seen."""
 
     def _warn_taken_apart(self) -> None:
+        defaults = {"fields": None, "batch_transform": None, "on_error": "raise"}
+        lost = [name for name, value in defaults.items() if getattr(self, name) != value]
+        if lost:
+            what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
+            raise UsageError(what, _HINT)
         if self._native is None or self._warned_taken_apart:
             return
         self._warned_taken_apart = True
-        lost = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
+        slow = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
         if self.require_native:
-            raise UsageError(f"require_native=True, but {lost}", _HINT)
-        warn(f"{lost}. {_HINT}", SlowPathWarning)
+            raise UsageError(f"require_native=True, but {slow}", _HINT)
+        warn(f"{slow}. {_HINT}", SlowPathWarning)
 
     @property
     def multiprocessing_context(self) -> Any:
