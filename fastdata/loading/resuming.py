@@ -60,7 +60,7 @@ class Resumable(LeftAlone[T], Generic[T]):
         A pass begins with its first batch: until then, this also counts after ``iter``. The epoch
         of a state that was loaded resumes at its position: the one that was set before the state
         was saved, where passes have counted on from it. Another epoch starts at 0. The epoch whose
-        end the state is has no batches left. A warning says what is left out.
+        end the state is has no batches left, and a warning says so.
 
         Raises:
             UsageError: ``epoch`` is not a whole number from 0 to 2**32 - 1.
@@ -93,14 +93,16 @@ class Resumable(LeftAlone[T], Generic[T]):
 
     def _set_own_epoch(self, epoch: int) -> None:
         resume, loaded, self._named, self._at_end = self._resume, self._loaded, epoch, False
-        if resume is not None and epoch == (resume.name if loaded else resume.epoch):
-            self._at_end = loaded and resume.ended
-            return
-        if resume is not None and resume.position:
-            rest = f"the rest of epoch {resume.epoch}, where this loader was to resume"
-            warn(f"set_epoch({epoch}) leaves out {rest}")
-        elif resume is not None and resume.epoch == epoch:
-            return
+        if resume is not None:
+            name = resume.name if loaded else resume.epoch
+            if epoch == name:
+                self._at_end = loaded and resume.ended
+                return
+            if loaded and (resume.position or epoch < name):
+                place = f"epoch {resume.epoch}, position {resume.position}"
+                warn(f"set_epoch({epoch}) drops the place where this loader was to resume: {place}")
+            elif epoch == resume.epoch:
+                return
         self._epoch, self._resume, self._progress, self._loaded = epoch, None, None, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,13 +144,13 @@ class Resumable(LeftAlone[T], Generic[T]):
 
     def _begin_pass(self, start: State | None, progress: Progress | None) -> None:
         """Record that the first batch of a pass is taken."""
+        self._loaded = self._at_end = False
         if start is None:
             warn(f"epoch {self._named} has ended in the state that was loaded: no batches are left")
-        self._loaded = self._at_end = False
-        if progress is not None and start is not None:
+            return
+        if progress is not None:
             progress.start = replace(start, named=self._named)
-        if start is not None:
-            self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
+        self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
 
     def _state(self, epoch: int, seed: int) -> State:
         """Return the state at an epoch's beginning."""
