@@ -17,7 +17,13 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import distributed as dist
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
@@ -145,6 +151,16 @@ def scripts(root: str, how: str) -> None:
     )
 
 
+class Stream(IterableDataset[Any]):
+    """Samples of a dataset, one after the other."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Any:
+        return map(self.dataset.__getitem__, range(len(self.dataset)))
+
+
 def accelerated(root: str, how: str) -> None:
     """A loader that Accelerate has prepared."""
     import_torchvision()
@@ -154,7 +170,10 @@ def accelerated(root: str, how: str) -> None:
     ours: dict[str, Any] = {} if how == "prepared" else {"shard": "auto"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        loader: Any = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        if how == "stream":
+            loader: Any = DataLoader(Stream(folder(root)), 3, **ours)
+        else:
+            loader = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
         loader = DeviceLoader(loader, "cpu") if how == "device" else loader
         loader = accelerator.prepare(loader)
     epochs = [epoch_of(loader) for _ in range(2)]
@@ -169,7 +188,7 @@ def accelerated(root: str, how: str) -> None:
     report(
         how,
         epochs=epochs,
-        length=len(loader),
+        length=None if how == "stream" else len(loader),
         explained=explain(base),
         kind=type(base).__name__,
         gathered=gathered,

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch.utils.data
+from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
 
@@ -32,11 +33,17 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     def _is_accelerate_prepared(self) -> bool:
         """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
 
-        Of a loader that does not shard it takes the attributes for one of torch's.
+        Of one that does not shard, and of one over a stream, whose end it knows by reading ahead,
+        it takes the attributes for one of torch's.
         """
-        if self._ranks is None:
+        if not self._shares:
             self._warn_taken_apart()
-        return self._ranks is not None
+        return self._shares
+
+    @property
+    def _shares(self) -> bool:
+        """Whether this loader takes a rank's share of a dataset that is not a stream."""
+        return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
@@ -47,7 +54,7 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         lost = [name for name, value in defaults.items() if getattr(self, name) != value]
         if lost:
             what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
-            raise UsageError(what, _HINT)
+            raise UsageError(what, _HINT if self._ranks is None else "Do so in the training loop.")
         if self._native is None or self._warned_taken_apart:
             return
         self._warned_taken_apart = True

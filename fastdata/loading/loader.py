@@ -388,13 +388,7 @@ class DataLoader(Resumable[T], Generic[T]):
     @property
     def _shares_stream(self) -> bool:
         """Whether this loader takes a rank's share of an iterable dataset."""
-        stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        return stream and self._ranks is not None
-
-    @property
-    def _shares(self) -> bool:
-        """Whether this loader takes a rank's share of a dataset that is not iterable."""
-        return self._ranks is not None and not self._shares_stream
+        return self._ranks is not None and not self._shares
 
     def _open_pass(self) -> tuple[State | None, Progress | None, Iterator[Any]]:
         """Return where the next pass begins, its progress and its batches."""
