@@ -670,9 +670,12 @@ def test_the_state_is_that_of_the_batch_delivered_last(kind: str) -> None:
     iter(loader)
     next(first)
     still = rest(False)
-    assert same(after_second, list(second))
     assert same(still, after_first[2:])
     assert same(still, list(first))
+    next(second)
+    assert next(first, None) is None
+    assert same(rest(False), after_second[1:])
+    assert same(after_second[1:], list(second))
 
 
 def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:

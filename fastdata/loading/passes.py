@@ -82,11 +82,12 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._begun:
             self._begin()
-        if self._progress is not None:
-            self._loader._progress = self._progress  # also where another epoch was set meanwhile
+        # Another pass may have delivered the last batch, or another epoch may be set.
+        before, self._loader._progress = self._loader._progress, self._progress
         try:
             batch = next(self._batches)
         except StopIteration:
+            self._loader._progress = before
             self._end()
             raise
         except Exception:  # an error in a batch's place
@@ -100,7 +101,6 @@ class Pass(Iterator[Any]):
         self.end_of_dataloader = self._left == 0
 
     def _end(self) -> None:
-        self._progress = None
         if self._gradients is not None:
             self._gradients._remove_dataloader(self)
             self._gradients = None

@@ -92,7 +92,8 @@ class Resumable(LeftAlone[T], Generic[T]):
         return [(getattr(one, "epoch", 0), getattr(one, "times_set", 0)) for one in self._followed]
 
     def _set_own_epoch(self, epoch: int) -> None:
-        resume, loaded, self._named, self._at_end = self._resume, self._loaded, epoch, False
+        resume, loaded = self._resume, self._loaded
+        self._named, self._at_end, self._progress = epoch, False, None
         if resume is not None:
             name = resume.name if loaded else resume.epoch
             if epoch == name:
@@ -103,7 +104,7 @@ class Resumable(LeftAlone[T], Generic[T]):
                 warn(f"set_epoch({epoch}) drops the place where this loader was to resume: {place}")
             elif epoch == resume.epoch:
                 return
-        self._epoch, self._resume, self._progress, self._loaded = epoch, None, None, False
+        self._epoch, self._resume, self._loaded = epoch, None, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was delivered, as a few integers.
