@@ -30,6 +30,11 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     _warned_taken_apart = False
 
     @property
+    def _shares(self) -> bool:
+        """Whether this loader takes a rank's share of a dataset that is not a stream."""
+        return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
+
+    @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
 
@@ -39,11 +44,6 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         if not self._shares:
             self._warn_taken_apart()
         return self._shares
-
-    @property
-    def _shares(self) -> bool:
-        """Whether this loader takes a rank's share of a dataset that is not a stream."""
-        return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
