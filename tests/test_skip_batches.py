@@ -103,15 +103,20 @@ def test_off_the_native_path_accelerates_function_is_as_with_torchs(accelerate: 
 @pytest.mark.parametrize(
     "lost",
     [
+        {"seed": 1},
         {"fields": ("image",)},
         {"batch_transform": lambda batch: batch},
         {"on_error": "skip"},
     ],
 )
 def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lost: Any) -> None:
-    given = {"fields": None, "batch_transform": None, **lost}
+    given = {"fields": None, "batch_transform": None, "seed": None, **lost}
     with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
         accelerate.data_loader.prepare_data_loader(loader(**given))
+    if "seed" in lost:
+        torchs = DataLoader(range(9), 4, **lost)
+        with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
+            accelerate.skip_first_batches(torchs, 1)
 
 
 def test_preparing_a_loader_by_the_function_is_told_of_once(accelerate: Any) -> None:

@@ -50,11 +50,11 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         """Ignore Accelerate's mark of loaders that it has seen."""
 
     def _warn_taken_apart(self) -> None:
-        defaults = {"fields": None, "batch_transform": None, "on_error": "raise"}
+        defaults = {"seed": None, "fields": None, "batch_transform": None, "on_error": "raise"}
         lost = [name for name, value in defaults.items() if getattr(self, name) != value]
         if lost:
             what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
-            raise UsageError(what, _HINT if self._ranks is None else "Do so in the training loop.")
+            raise UsageError(what, _HINT if self._ranks is None else "Leave them out.")
         if self._native is None or self._warned_taken_apart:
             return
         self._warned_taken_apart = True
@@ -67,15 +67,15 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     def multiprocessing_context(self) -> Any:
         """As torch's. Accelerate's functions read it when they rebuild a loader."""
         asking = taking_apart()
-        if asking == "prepare_data_loader":
-            self._warn_taken_apart()
-        elif asking is not None and self._native is not None:
+        if asking == "skip_first_batches" and self._native is not None:
             raise UsageError(
-                f"accelerate.{asking} rebuilds this loader as one of torch's, which decodes in "
-                "Python and draws other samples and crops",
+                "accelerate.skip_first_batches rebuilds this loader as one of torch's, which "
+                "decodes in Python and draws other samples and crops",
                 "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
                 "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
             )
+        if asking is not None:
+            self._warn_taken_apart()
         return super().multiprocessing_context
 
     @multiprocessing_context.setter
