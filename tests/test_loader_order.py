@@ -678,6 +678,14 @@ def test_the_state_is_that_of_the_batch_delivered_last(kind: str) -> None:
     assert same(after_second[1:], list(second))
 
 
+def test_a_device_loader_iterates_a_subclass_as_it_iterates_itself() -> None:
+    class First(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return itertools.islice(super().__iter__(), 1)
+
+    assert len(list(DeviceLoader(First(subset(9), 4, **WITH_INDEX), "cpu"))) == 1
+
+
 def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:
     """As under Lightning's limit_train_batches, also without a seed."""
     loader, resumed = (DataLoader(subset(SAMPLES), 8, True, **WITH_INDEX) for _ in range(2))

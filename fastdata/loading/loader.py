@@ -352,10 +352,14 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def __iter__(self) -> Any:
         """Return one pass over the samples: a new iterator each time."""
-        return self._iter_through(lambda batches: batches)
+        return self._begin_iter(lambda batches: batches)
 
     def _iter_through(self, through: Callable[[Any], Any]) -> Any:
         """Return one pass whose batches go through a function, such as a `DeviceLoader`'s."""
+        own = type(self).__iter__ is DataLoader.__iter__
+        return self._begin_iter(through) if own else through(iter(self))
+
+    def _begin_iter(self, through: Callable[[Any], Any]) -> Any:
         plain = self._choice.path == "torch" and self.seed is None and self.device is None
         if plain and not self._follows and isinstance(self.sampler, (RandomOrder, SequentialOrder)):
             # No epoch matters here, so the iterator is torch's own.
