@@ -17,10 +17,16 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import distributed as dist
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader
 from fastdata.errors import FallbackWarning, SlowPathWarning
 from fastdata.machine import usable_cpus
 
@@ -145,16 +151,30 @@ def scripts(root: str, how: str) -> None:
     )
 
 
+class Stream(IterableDataset[Any]):
+    """Samples of a dataset, one after the other."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Any:
+        return map(self.dataset.__getitem__, range(len(self.dataset)))
+
+
 def accelerated(root: str, how: str) -> None:
     """A loader that Accelerate has prepared."""
     import_torchvision()
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    ours: dict[str, Any] = {"shard": "auto"} if how == "shard" else {}
+    ours: dict[str, Any] = {} if how == "prepared" else {"shard": "auto"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        loader = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        if how == "stream":
+            loader: Any = DataLoader(Stream(folder(root)), 3, **ours)
+        else:
+            loader = DataLoader(folder(root), 3, shuffle=True, num_workers=1, **ours)
+        loader = DeviceLoader(loader, "cpu") if how == "device" else loader
         loader = accelerator.prepare(loader)
     epochs = [epoch_of(loader) for _ in range(2)]
     base = getattr(loader, "base_dataloader", loader)
@@ -168,7 +188,7 @@ def accelerated(root: str, how: str) -> None:
     report(
         how,
         epochs=epochs,
-        length=len(loader),
+        length=None if how == "stream" else len(loader),
         explained=explain(base),
         kind=type(base).__name__,
         gathered=gathered,

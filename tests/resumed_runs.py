@@ -89,7 +89,16 @@ KINDS = (
 )
 
 
+def with_shorter(loader: Any) -> list[Any]:
+    """Return the loader, and one that Lightning iterates several times meanwhile."""
+    shard = "auto" if RANKS > 1 else None
+    shorter = Subset(images(), range(5))
+    return [loader, DataLoader(shorter, 2, True, seed=6, shard=shard, fields=("key",))]
+
+
 def numbers(batch: Any) -> Batch:
+    if isinstance(batch, list):
+        return [number for one in batch for number in numbers(one)]
     return [int(Path(key).stem) for key in batch["key"]]
 
 
@@ -198,7 +207,7 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
         )
         trainer.fit(
             module,
-            loader_of(kind),
+            with_shorter(loader_of(kind)) if how.startswith("two loaders") else loader_of(kind),
             torch.utils.data.DataLoader(range(2)) if validates else None,  # type: ignore[arg-type]
             ckpt_path=checkpoint,
         )
@@ -226,6 +235,8 @@ WAYS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], bool]] = {
     "limited, step": ({"every_n_train_steps": 1}, {"limit_train_batches": 3}, False),
     "limited, validated": ({}, {"limit_train_batches": 3}, True),
     "accumulated": ({"every_n_train_steps": 1}, {"accumulate_grad_batches": 2}, False),
+    "two loaders, step": ({"every_n_train_steps": 1}, {}, False),
+    "two loaders, limited": ({"every_n_train_steps": 1}, {"limit_train_batches": 3}, False),
     # Saved at an epoch's end, Lightning 2.6 goes on with one batch, and then with the next epoch.
     "max_steps, step": ({"every_n_train_steps": 1}, {"max_steps": 9}, False),
 }

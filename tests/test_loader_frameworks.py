@@ -77,7 +77,7 @@ def lightning(root: Path) -> Reports:
 
 @pytest.fixture(scope="module")
 def accelerated(root: Path) -> Reports:
-    return run(root, "accelerated", "prepared", "shard", ranks=2)
+    return run(root, "accelerated", "prepared", "shard", "device", "stream", ranks=2)
 
 
 def assert_shares(found: list[Any], repeated: int) -> None:
@@ -178,7 +178,7 @@ class TestAccelerate:
             # Accelerate makes whole batches of it, by repeating samples from the beginning.
             assert_shares(found, 2 * 3 * 3 - SAMPLES)
 
-    @pytest.mark.parametrize("how", ["prepared", "shard"])
+    @pytest.mark.parametrize("how", ["prepared", "shard", "device", "stream"])
     def test_the_end_is_known(self, accelerated: Reports, how: str) -> None:
         """Metrics have no sample twice, and the last step is not put off to the next epoch."""
         for one in accelerated[how]:

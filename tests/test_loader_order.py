@@ -165,6 +165,7 @@ def test_crops_too_are_torchs_seeds() -> None:
 
 
 @FEW
+@pytest.mark.filterwarnings("ignore:epoch 0 has ended")
 @given(shapes(), ORDER, SEED, THREADS, st.data())
 def test_a_state_goes_on_with_the_very_next_batch(
     shape: dict[str, Any], order: str, seed: int, threads: int, data: st.DataObject
@@ -229,7 +230,7 @@ def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
         assert all(state == states[0] for state in states)
         seen += flat([flat(list(step)) for step in zip(*ranks, strict=True)])
         position = states[0]["position"]
-        if states[0]["ended"]:
+        if states[0]["epoch"]:
             break
     whole = make_order(order, samples, seed, 0)(np.arange(samples)).tolist()
     # At the end of what is not full, the epoch's beginning fills up.
@@ -269,8 +270,9 @@ def test_another_epoch_than_the_states_begins_anew() -> None:
     next(iter(loader))
     state = loader.state_dict()
     loader.load_state_dict(state)
-    loader.set_epoch(4)
-    assert loader.state_dict() == {**state, "epoch": 4, "number": 4, "position": 0}
+    with pytest.warns(UserWarning, match="epoch 0, position 8"):
+        loader.set_epoch(4)
+    assert loader.state_dict() == {**state, "epoch": 4, "number": 4, "named": 4, "position": 0}
     batches = indices(loader)
     assert sorted(flat(batches)) == list(range(SAMPLES))
     resumed = make(SAMPLES, 8, seed=3, shuffle=True)
@@ -278,7 +280,8 @@ def test_another_epoch_than_the_states_begins_anew() -> None:
     resumed.set_epoch(4)  # which has ended
     rest = iter(resumed)
     assert len(rest) == 0
-    resumed.set_epoch(2)
+    with pytest.warns(UserWarning, match="epoch 5, position 0"):
+        resumed.set_epoch(2)
     whole = make(SAMPLES, 8, seed=3, shuffle=True)
     whole.set_epoch(2)
     assert indices(rest) == indices(whole)
@@ -302,7 +305,7 @@ GOOD = {
     "seed": 3,
     "epoch": 0,
     "number": 0,
-    "ended": 0,
+    "named": -1,
     "position": 0,
     "plan": 0,
     "order": "random",
@@ -327,7 +330,7 @@ GOOD = {
         ({**GOOD, "position": -1}, "position -1"),
         ({**GOOD, "position": [0]}, "position"),
         ({**GOOD, "number": 1}, "number 1"),
-        ({**GOOD, "ended": 1}, "ended 1"),
+        ({**GOOD, "named": 1}, "named 1"),
         ({**GOOD, "version": 1}, "version 1"),
         ({**GOOD, "plan": 5}, "of another mixture or sampler"),
         ({**GOOD, "more": 1}, "has more, which"),
@@ -593,6 +596,12 @@ EPOCH_LOADERS = (
 )  # fmt: skip
 
 
+def sampler_to_set(loader: Any) -> Any:
+    """Return the sampler whose epoch Lightning sets."""
+    samplers = loader.batch_sampler.sampler, loader.sampler
+    return next(one for one in samplers if hasattr(one, "set_epoch"))
+
+
 @pytest.mark.parametrize("kind", EPOCH_LOADERS)
 def test_the_epoch_may_be_set_until_the_first_batch_is_taken(kind: str) -> None:
     expected, loader = epoch_loaders()[kind], epoch_loaders()[kind]
@@ -602,10 +611,9 @@ def test_the_epoch_may_be_set_until_the_first_batch_is_taken(kind: str) -> None:
         epochs.append(list(expected))
     labels = [[batch[1].tolist() for batch in epoch] for epoch in epochs]
     assert labels[0] != labels[1]
-    samplers = loader.batch_sampler.sampler, loader.sampler
-    sampler = next(one for one in samplers if hasattr(one, "set_epoch"))
+    sampler = sampler_to_set(loader)
     begun = iter(loader)
-    sampler.set_epoch(3)  # as Lightning does
+    sampler.set_epoch(3)
     assert same(list(begun), epochs[3])
     assert kind == "given" or same(list(loader), epochs[4])
     iter(loader), iter(loader)  # begin nothing
@@ -618,6 +626,66 @@ def test_the_epoch_may_be_set_until_the_first_batch_is_taken(kind: str) -> None:
     assert same(list(loader), epochs[0])
 
 
+@pytest.mark.parametrize("kind", ["native", "planned", "device"])
+def test_passes_that_count_on_from_the_epoch_that_was_set(kind: str) -> None:
+    """As under Lightning's CombinedLoader, where shorter loaders are iterated several times."""
+    loader = epoch_loaders()[kind]
+    loader.set_epoch(1)
+    list(loader)
+    begun = iter(loader)
+    next(begun)
+    state, epochs = loader.state_dict(), {2: list(begun), 3: list(loader)}
+    loader.set_epoch(2)
+    whole = list(loader)
+    resumed = epoch_loaders()[kind]
+    for epoch, expected in ((1, epochs[2]), (2, whole)):
+        resumed.load_state_dict(state)
+        begun = iter(resumed)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            sampler_to_set(resumed).set_epoch(epoch)
+            assert same(list(begun), expected)
+        assert sum("set_epoch" in str(one.message) for one in told) == epoch - 1
+        assert same(list(resumed), epochs[3])
+
+
+@pytest.mark.parametrize("kind", ["native", "planned", "device"])
+def test_the_state_is_that_of_the_batch_delivered_last(kind: str) -> None:
+    """Also where another pass goes on, another epoch was set, or the loader was pickled."""
+    loader = epoch_loaders()[kind]
+    first, second = iter(loader), iter(loader)
+    next(first), next(second)
+
+    def rest(copied: bool) -> list[Any]:
+        state = pickle.loads(pickle.dumps(loader)).state_dict() if copied else loader.state_dict()
+        resumed = epoch_loaders()[kind]
+        resumed.load_state_dict(state)
+        return list(resumed)
+
+    after_second = rest(False)
+    next(first)
+    after_first = rest(True)
+    loader.set_epoch(5)
+    next(first)
+    iter(loader)
+    next(first)
+    still = rest(False)
+    assert same(still, after_first[2:])
+    assert same(still, list(first))
+    next(second)
+    assert next(first, None) is None
+    assert same(rest(False), after_second[1:])
+    assert same(after_second[1:], list(second))
+
+
+def test_a_device_loader_iterates_a_subclass_as_it_iterates_itself() -> None:
+    class First(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return itertools.islice(super().__iter__(), 1)
+
+    assert len(list(DeviceLoader(First(subset(9), 4, **WITH_INDEX), "cpu"))) == 1
+
+
 def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:
     """As under Lightning's limit_train_batches, also without a seed."""
     loader, resumed = (DataLoader(subset(SAMPLES), 8, True, **WITH_INDEX) for _ in range(2))
@@ -625,7 +693,8 @@ def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:
     resumed.load_state_dict(loader.state_dict())
     batches = iter(resumed)
     resumed.sampler.set_epoch(1)
-    assert sorted(flat(indices(batches))) == list(range(SAMPLES))
+    with pytest.warns(UserWarning, match="epoch 0, position 24"):
+        assert sorted(flat(indices(batches))) == list(range(SAMPLES))
     again = DataLoader(subset(SAMPLES), 8, True, **WITH_INDEX)
     again.load_state_dict(loader.state_dict())
     batches = iter(again)

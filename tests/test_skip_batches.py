@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 import pytest
+import torch
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from torch.utils.data import Subset
 
@@ -69,6 +70,11 @@ def test_a_sampler_of_ones_own_is_refused() -> None:
         sampled.skip_first_batches(1)
 
 
+def test_only_fastdatas_loader_is_skipped_through_a_device_loader() -> None:
+    with pytest.raises(UsageError, match="has no skip_first_batches"):
+        DeviceLoader([torch.zeros(1)], "cpu").skip_first_batches(1)
+
+
 @pytest.fixture(scope="module")
 def accelerate() -> Any:
     if importlib.util.find_spec("accelerate") is None:
@@ -92,6 +98,25 @@ def test_off_the_native_path_accelerates_function_is_as_with_torchs(accelerate: 
     samples = list(range(10))
     ours = accelerate.skip_first_batches(DataLoader(samples, 2), 3)
     assert [batch.tolist() for batch in ours] == [[6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"seed": 1},
+        {"fields": ("image",)},
+        {"batch_transform": lambda batch: batch},
+        {"on_error": "skip"},
+    ],
+)
+def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lost: Any) -> None:
+    given = {"fields": None, "batch_transform": None, "seed": None, **lost}
+    with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
+        accelerate.data_loader.prepare_data_loader(loader(**given))
+    if "seed" in lost:
+        torchs = DataLoader(range(9), 4, **lost)
+        with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
+            accelerate.skip_first_batches(torchs, 1)
 
 
 def test_preparing_a_loader_by_the_function_is_told_of_once(accelerate: Any) -> None:

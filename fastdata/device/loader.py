@@ -82,13 +82,22 @@ class DeviceLoader:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
         self._static = StaticMemory() if static else None
-        self._state: _LoaderTracker | None = None
+        # The loader's state at the batch delivered last, by the id of its pass's tracker.
+        self._reached: dict[Any, Any] = {}
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.loader)
-        self._state = tracker = _LoaderTracker(self.loader)
-        return DeviceIterator(batches, self._where, tracker, self._batch_transform, self._static)
+        tracker = _LoaderTracker(self.loader, self._reached)
+        about = self._where, tracker, self._batch_transform, self._static
+
+        def through(batches: Iterator[Any]) -> Iterator[Any]:
+            return DeviceIterator(batches, *about)
+
+        # A fastdata.DataLoader reports to Accelerate which batches the consumer has taken.
+        own = getattr(self.loader, "_iter_through", None)
+        batches = through(iter(self.loader)) if own is None else own(through)
+        self._reached.clear()
+        return batches
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -101,11 +110,11 @@ class DeviceLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         static = None if self._static is None else StaticMemory()
-        return {**self.__dict__, "_state": None, "_static": static}
+        return {**self.__dict__, "_reached": dict(self._reached), "_static": static}
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next ``iter``, on the loader or else on its samplers."""
-        self._state = None
+        self._reached.clear()
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
             return
@@ -117,8 +126,12 @@ class DeviceLoader:
 
     def skip_first_batches(self, count: int) -> DeviceLoader:
         """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
-        self.loader.skip_first_batches(count)  # type: ignore[attr-defined]
-        self._state = None
+        skip = getattr(self.loader, "skip_first_batches", None)
+        if skip is None:
+            what = f"{class_name(self.loader)} has no skip_first_batches()"
+            raise UsageError(what, "Wrap a fastdata.DataLoader.")
+        skip(count)
+        self._reached = {}  # passes that go on do not count
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,8 +140,8 @@ class DeviceLoader:
         Prefetched batches do not count. A loader without a state causes a warning and an empty
         dict, as in `fastdata.DataLoader.state_dict`.
         """
-        if self._state is not None and self._state.reached is not None:
-            return dict(self._state.reached)
+        for state in self._reached.values():
+            return dict(state)
         if hasattr(self.loader, "state_dict"):
             return dict(self.loader.state_dict())
         warn(
@@ -144,7 +157,7 @@ class DeviceLoader:
             UsageError: The state is not the loader's, or the loader has no states.
         """
         if hasattr(self.loader, "load_state_dict"):
-            self._state = None
+            self._reached = {}  # as for skip_first_batches
             self.loader.load_state_dict(state)
         elif state:
             raise UsageError(
@@ -159,15 +172,14 @@ class DeviceLoader:
 class _LoaderTracker(Tracker):
     """Tracker of the loader's state and seed for the consumer's current batch.
 
-    Attributes:
-        reached: The loader's state when it returned that batch; None where the loader's own state
-            is the consumer's: before the first batch, and after the last one.
+    Args:
+        loader: The loader.
+        reached: Receives the loader's state when it returned that batch; empty where the loader's
+            own state is the consumer's: before the first batch, and after the last one.
     """
 
-    reached: Any = None
-
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._has_state = loader, _keeps_state(loader)
+    def __init__(self, loader: Any, reached: dict[Any, Any]) -> None:
+        self._loader, self._reached, self._has_state = loader, reached, _keeps_state(loader)
         # A fastdata.DataLoader's draws for a batch are functions of (seed, epoch, batch).
         self._seeded: Callable[[], AbstractContextManager[None]]
         self._seeded = getattr(loader, "_seeded", nullcontext)
@@ -175,14 +187,17 @@ class _LoaderTracker(Tracker):
 
     def mark(self) -> Any:
         # A state between two passes would settle the next one's seed.
-        own = not self._has_state or getattr(self._loader, "_between", False)
+        own = not self._has_state or getattr(self._loader, "_current", True) is None
         return None if own else self._loader.state_dict(), self._seeded()
 
     def reach(self, mark: Any) -> None:
-        self.reached, self._drawing = mark
+        state, self._drawing = mark
+        self._reached.clear()
+        if state is not None:
+            self._reached[id(self)] = state
 
     def end(self) -> None:
-        self.reached = None
+        self._reached.pop(id(self), None)
 
     def drawing(self) -> AbstractContextManager[None]:
         return self._drawing

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch.utils.data
+from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
 
@@ -29,41 +30,52 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     _warned_taken_apart = False
 
     @property
+    def _shares(self) -> bool:
+        """Whether this loader takes a rank's share of a dataset that is not a stream."""
+        return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
+
+    @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
 
-        Of a loader that does not shard it takes the attributes for one of torch's.
+        Of one that does not shard, and of one over a stream, whose end it knows by reading ahead,
+        it takes the attributes for one of torch's.
         """
-        if self._ranks is None:
+        if not self._shares:
             self._warn_taken_apart()
-        return self._ranks is not None
+        return self._shares
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Ignore Accelerate's mark of loaders that it has seen."""
 
     def _warn_taken_apart(self) -> None:
+        defaults = {"seed": None, "fields": None, "batch_transform": None, "on_error": "raise"}
+        lost = [name for name, value in defaults.items() if getattr(self, name) != value]
+        if lost:
+            what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
+            raise UsageError(what, _HINT if self._ranks is None else "Leave them out.")
         if self._native is None or self._warned_taken_apart:
             return
         self._warned_taken_apart = True
-        lost = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
+        slow = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
         if self.require_native:
-            raise UsageError(f"require_native=True, but {lost}", _HINT)
-        warn(f"{lost}. {_HINT}", SlowPathWarning)
+            raise UsageError(f"require_native=True, but {slow}", _HINT)
+        warn(f"{slow}. {_HINT}", SlowPathWarning)
 
     @property
     def multiprocessing_context(self) -> Any:
         """As torch's. Accelerate's functions read it when they rebuild a loader."""
         asking = taking_apart()
-        if asking == "prepare_data_loader":
-            self._warn_taken_apart()
-        elif asking is not None and self._native is not None:
+        if asking == "skip_first_batches" and self._native is not None:
             raise UsageError(
-                f"accelerate.{asking} rebuilds this loader as one of torch's, which decodes in "
-                "Python and draws other samples and crops",
+                "accelerate.skip_first_batches rebuilds this loader as one of torch's, which "
+                "decodes in Python and draws other samples and crops",
                 "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
                 "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
             )
+        if asking is not None:
+            self._warn_taken_apart()
         return super().multiprocessing_context
 
     @multiprocessing_context.setter

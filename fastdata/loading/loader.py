@@ -352,13 +352,21 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def __iter__(self) -> Any:
         """Return one pass over the samples: a new iterator each time."""
+        return self._begin_iter(lambda batches: batches)
+
+    def _iter_through(self, through: Callable[[Any], Any]) -> Any:
+        """Return one pass whose batches go through a function, such as a `DeviceLoader`'s."""
+        own = type(self).__iter__ is DataLoader.__iter__
+        return self._begin_iter(through) if own else through(iter(self))
+
+    def _begin_iter(self, through: Callable[[Any], Any]) -> Any:
         plain = self._choice.path == "torch" and self.seed is None and self.device is None
         if plain and not self._follows and isinstance(self.sampler, (RandomOrder, SequentialOrder)):
             # No epoch matters here, so the iterator is torch's own.
             start, progress, batches = self._open_pass()
             self._begin_pass(start, progress)
-            return batches
-        return Pass(self)
+            return through(batches)
+        return Pass(self, through)
 
     @property
     def _follows(self) -> list[Any]:
@@ -371,8 +379,8 @@ class DataLoader(Resumable[T], Generic[T]):
         For an `IterableDataset` it is torch's estimate, which takes no account of workers.
         """
         if self._planned is not None:
-            progress = None if self._between else self._progress
-            return self._planned.length(self._epoch if progress is None else progress.start.epoch)
+            current = self._current
+            return self._planned.length(self._epoch if current is None else current.start.epoch)
         if not self._shares_stream:
             return super().__len__()
         samples = len(self.dataset)  # type: ignore[arg-type]
@@ -384,19 +392,14 @@ class DataLoader(Resumable[T], Generic[T]):
     @property
     def _shares_stream(self) -> bool:
         """Whether this loader takes a rank's share of an iterable dataset."""
-        stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        return stream and self._ranks is not None
-
-    @property
-    def _shares(self) -> bool:
-        """Whether this loader takes a rank's share of a dataset that is not iterable."""
-        return self._ranks is not None and not self._shares_stream
+        return self._ranks is not None and not self._shares
 
     def _open_pass(self) -> tuple[State | None, Progress | None, Iterator[Any]]:
         """Return where the next pass begins, its progress and its batches."""
         self._warn_unsharded()
         self._config.check_ranks()
         self._follow_samplers()
+        self._progress = None
         if self._at_end:
             return None, None, NoBatches()
         for one in self._follows:

@@ -8,7 +8,7 @@ repeated to fill the last batches. Accelerate's own loaders report their progres
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ class Pass(Iterator[Any]):
 
     Args:
         loader: The `fastdata.DataLoader`.
+        through: Called with the batches; returns those that are delivered.
 
     Attributes:
         end_of_dataloader: Whether the last batch has been taken.
@@ -34,8 +35,9 @@ class Pass(Iterator[Any]):
     end_of_dataloader = False
     remainder = _left = -1
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, through: Callable[[Any], Any]) -> None:
         self._loader, self._begun, self._beginning = loader, False, Lock()
+        self._through = through
         self._gradients: Any = None
         self._open()
         module = sys.modules.get("accelerate.state") if loader._shares else None
@@ -46,7 +48,8 @@ class Pass(Iterator[Any]):
 
     def _open(self) -> None:
         """Prepare the batches from where the loader is to begin."""
-        self._start, self._progress, self._batches = self._loader._open_pass()
+        self._start, self._progress, batches = self._loader._open_pass()
+        self._batches = self._through(batches)
         if self._gradients is not None:
             self._measure()
 
@@ -63,7 +66,7 @@ class Pass(Iterator[Any]):
                 self._close_batches()
                 self._open()
             loader._begin_pass(self._start, self._progress)
-            self._begun, self._loader = True, None
+            self._begun = True
 
     def __getattr__(self, name: str) -> Any:
         if name == "_batches":
@@ -79,9 +82,12 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._begun:
             self._begin()
+        # Another pass may have delivered the last batch, or another epoch may be set.
+        before, self._loader._progress = self._loader._progress, self._progress
         try:
             batch = next(self._batches)
         except StopIteration:
+            self._loader._progress = before
             self._end()
             raise
         except Exception:  # an error in a batch's place
@@ -106,7 +112,7 @@ class Pass(Iterator[Any]):
 
     def close(self) -> None:
         """Close the pass, which does not begin any more."""
-        self._begun, self._loader = True, None
+        self._begun = True
         self._end()
         self._close_batches()
 

@@ -34,7 +34,7 @@ class Progress:
 
     def state(self) -> State:
         """Return the position after the batch delivered last."""
-        return replace(self.start, position=self.position, ended=0)
+        return replace(self.start, position=self.position)
 
 
 class ProgressTracker(Tracker):
@@ -54,7 +54,7 @@ class ProgressTracker(Tracker):
 
     def reach(self, mark: Progress) -> None:
         """Record that the consumer has the batch of that mark."""
-        vars(self._consumed).update(vars(mark))
+        vars(self._consumed).update(vars(mark) | {"start": self._consumed.start})
 
     def drawing(self) -> AbstractContextManager[None]:
         """Return the context in which draws depend on the consumer's batch alone."""

@@ -44,10 +44,12 @@ class Resumable(LeftAlone[T], Generic[T]):
     #: The epoch of the pass to come; and where it begins, once that is settled.
     _epoch = 0
     _resume: State | None = None
-    #: The epoch whose end a loaded state is; and whether it was set since, so has no batches left.
-    _ended: int | None = None
-    _at_end = False
-    #: Progress of the latest pass of which a batch was taken; None once another epoch is set.
+    #: The epoch that was set last, from which passes count on; -1 for none.
+    _named = -1
+    #: Whether a state was loaded, or batches skipped, for the pass to come; and whether that state
+    #: ends the epoch that was set since.
+    _loaded = _at_end = False
+    #: Progress of the pass that delivered the last batch; None once another one is to begin.
     _progress: Progress | None = None
     #: The samplers' epochs when this loader last looked.
     _seen: Sequence[tuple[Any, int]] = ()
@@ -56,8 +58,9 @@ class Resumable(LeftAlone[T], Generic[T]):
         """Set the epoch of the next pass, and of the samplers.
 
         A pass begins with its first batch: until then, this also counts after ``iter``. The epoch
-        of a state that was loaded resumes at its position; another one starts at 0. The epoch
-        whose end the state is has no batches left.
+        of a state that was loaded resumes at its position: the one that was set before the state
+        was saved, where passes have counted on from it. Another epoch starts at 0. The epoch whose
+        end the state is has no batches left, and a warning says so.
 
         Raises:
             UsageError: ``epoch`` is not a whole number from 0 to 2**32 - 1.
@@ -89,13 +92,19 @@ class Resumable(LeftAlone[T], Generic[T]):
         return [(getattr(one, "epoch", 0), getattr(one, "times_set", 0)) for one in self._followed]
 
     def _set_own_epoch(self, epoch: int) -> None:
-        self._at_end = epoch == self._ended
-        if self._at_end:
-            return
-        if self._resume is None or self._resume.epoch != epoch:
-            # The iterator of the epoch before may still be going on.
-            self._resume = self._ended = self._progress = None
-        self._epoch = epoch
+        resume, loaded = self._resume, self._loaded
+        self._named, self._at_end, self._progress = epoch, False, None
+        if resume is not None:
+            name = resume.name if loaded else resume.epoch
+            if epoch == name:
+                self._at_end = loaded and resume.ended
+                return
+            if loaded and (resume.position or epoch < name):
+                place = f"epoch {resume.epoch}, position {resume.position}"
+                warn(f"set_epoch({epoch}) drops the place where this loader was to resume: {place}")
+            elif epoch == resume.epoch:
+                return
+        self._epoch, self._resume, self._loaded = epoch, None, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was delivered, as a few integers.
@@ -113,19 +122,16 @@ class Resumable(LeftAlone[T], Generic[T]):
             warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
             return {}
         self._follow_samplers()
-        progress = self._progress
-        if self._resume is None and progress is not None and progress.left:
-            return progress.state().to_dict()
+        if (current := self._current) is not None:
+            return current.state().to_dict()
         # Draw the seed now, so that this loader and one that resumes have the same order.
-        state = self._settled()
-        if progress is not None and not progress.left:
-            state = replace(state, ended=1)
-        return state.to_dict()
+        return replace(self._settled(), named=self._named).to_dict()
 
     @property
-    def _between(self) -> bool:
-        """Whether the next batch is the first of a pass."""
-        return self._resume is not None or self._progress is None or not self._progress.left
+    def _current(self) -> Progress | None:
+        """Progress of the pass under way; None between two passes."""
+        progress = self._progress
+        return None if self._loaded or progress is None or not progress.left else progress
 
     def _settled(self) -> State:
         """Return where the next pass begins, which is settled from now on."""
@@ -139,9 +145,13 @@ class Resumable(LeftAlone[T], Generic[T]):
 
     def _begin_pass(self, start: State | None, progress: Progress | None) -> None:
         """Record that the first batch of a pass is taken."""
-        self._ended, self._at_end = None, False
-        if start is not None:
-            self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
+        self._loaded = self._at_end = False
+        if start is None:
+            warn(f"epoch {self._named} has ended in the state that was loaded: no batches are left")
+            return
+        if progress is not None:
+            progress.start = replace(start, named=self._named)
+        self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
 
     def _state(self, epoch: int, seed: int) -> State:
         """Return the state at an epoch's beginning."""
@@ -178,7 +188,7 @@ class Resumable(LeftAlone[T], Generic[T]):
             found.require(self._state(found.epoch, found.seed), self.seed)
         self._follow_samplers()
         self._epoch, self._resume, self._progress = found.epoch, found, None
-        self._ended, self._at_end = found.epoch - 1 if found.ended else None, False
+        self._named, self._loaded, self._at_end = found.named, True, False
 
     def skip_first_batches(self, count: int) -> Self:
         """Begin the next ``iter`` so many batches later; none of them is read or decoded.
@@ -205,7 +215,8 @@ class Resumable(LeftAlone[T], Generic[T]):
         else:
             skipped = index(count) * world_size * (self.batch_size or 1)
             position = min(resume.position + skipped, self._samples)
-        self._resume = replace(resume, position=position, ended=0)
+        self._resume = replace(resume, position=position, named=resume.epoch)
+        self._named, self._loaded = -1, True
         return self
 
     def plan(self, epoch: int | None = None) -> PlanTable:

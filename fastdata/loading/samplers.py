@@ -71,7 +71,7 @@ class ResumableSampler(EpochSampler):
         """Set the epoch of the next ``iter``; that of a loaded state resumes at its position."""
         super().set_epoch(epoch)
         start, begun = self._start, self._begun
-        if start is not None and self.epoch not in (start.epoch, start.epoch - start.ended):
+        if start is not None and self.epoch not in (start.epoch, start.name):
             self._start = None
         if begun is not None and self.epoch != begun.epoch:
             self._begun = None
@@ -86,10 +86,10 @@ class ResumableSampler(EpochSampler):
         if self._start is not None:
             return self._start.to_dict()
         if begun is None:
-            return self.state(self.epoch).to_dict()
+            return replace(self.state(self.epoch), named=self.epoch).to_dict()
         if not self._left:
-            return replace(self.state(begun.epoch + 1), ended=1).to_dict()
-        return replace(begun, position=self._position, ended=0).to_dict()
+            return self.state(begun.epoch + 1).to_dict()
+        return replace(begun, position=self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state with the next ``iter``.
@@ -114,8 +114,9 @@ class ResumableSampler(EpochSampler):
         """Return where this ``iter`` begins; None at the end of an epoch."""
         start = self._start
         if start is not None and self.epoch != start.epoch:
-            self.epoch = start.epoch  # the state is of the end of the epoch that was set
-            return None
+            self.epoch = start.epoch
+            if start.ended:
+                return None
         begun = self.state(self.epoch) if start is None else start
         self._start, self._begun, self._position = None, begun, begun.position
         return begun

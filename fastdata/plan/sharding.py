@@ -21,7 +21,7 @@ from fastdata.plan.order import OrderLike, QuasiRandom, as_order
 
 _STATE_VERSION = 2
 #: The numbers of a `State`.
-_NUMBERS = ("samples", "seed", "epoch", "number", "ended", "plan")
+_NUMBERS = ("samples", "seed", "epoch", "number", "named", "plan")
 #: The order in a state of a sampler, or of batches that are planned.
 PLANNED = "planned"
 
@@ -140,7 +140,7 @@ class State:
         plan: Fingerprint of a mixture, sampler or plan; 0 without one.
         number: The epoch's number in random draws: ``epoch``, or 0 for a seed that was drawn for
             this epoch alone. None for ``epoch``.
-        ended: Whether the run has just ended the epoch before this one.
+        named: The epoch that ``set_epoch`` named last, from which the run counted on; -1 if none.
 
     Raises:
         UsageError: An argument is out of its range, or of another type.
@@ -153,7 +153,7 @@ class State:
     order: OrderLike
     plan: int = 0
     number: int | None = None
-    ended: int = 0
+    named: int = -1
 
     def __post_init__(self) -> None:
         if self.number is None:
@@ -177,11 +177,23 @@ class State:
                 f"Give a position from 0 to {self.samples}.",
             )
         numbers = {self.epoch} if self.order == PLANNED else {0, self.epoch}
-        if self.number not in numbers or self.ended not in (0, self.epoch and 1):
+        if self.number not in numbers or not -1 <= self.named <= self.epoch:
             raise UsageError(
-                f"number {self.number} and ended {self.ended} are not those of epoch {self.epoch}.",
+                f"number {self.number} and named {self.named} are not those of epoch {self.epoch}.",
                 "Give what state_dict() returned, unchanged.",
             )
+
+    @property
+    def name(self) -> int:
+        """The epoch that a run names to resume here."""
+        if self.named >= 0:
+            return self.named
+        return self.epoch if self.position else max(self.epoch - 1, 0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has just ended a pass, and the next one begins here."""
+        return not self.position and self.name != self.epoch
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dict of ints and a string, for JSON, pickle and torch.save.
