@@ -400,7 +400,9 @@ class _Reader:
         for (meant, where), numbers in orphans.items():
             what = ", ".join(f"annotations[{number}]" for number in numbers[:5])
             more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
-            problem = f"{name}: the image {where} of {what}{more} is not listed there or before"
+            problem = (
+                f"{name}: the image {where} of {what}{more} is in none of the files read so far"
+            )
             self._bad.append((f"{short}/annotations/{numbers[0]}", problem, meant))
 
     def _meant(self, place: str, where: Any) -> int | None:

@@ -182,8 +182,8 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
     """
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
-    # The index of parts compares its parts. A source without a root may be any.
-    if is_url(out) or not names or not ours[-1] or PART.fullmatch(here.name):
+    # The index of parts compares its parts. Two sources without a root may have nothing in common.
+    if is_url(out) or not names or not source.about.get("root") or PART.fullmatch(here.name):
         return
     root = json.dumps(ours[-1], ensure_ascii=False)[1:-1].encode()
     for place in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
@@ -200,7 +200,7 @@ def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
         if set(names).isdisjoint(others):
             continue
         for label, (name, other) in enumerate(zip(names, others, strict=False)):
-            # A number is the name of a label that has none, unless it is one of the other's.
+            # A label without a name is called by its number, as some classes are in both datasets.
             unnamed = str(label) in (name, other) and name not in others and other not in names
             if name != other and not unnamed:
                 raise UsageError(

@@ -135,7 +135,8 @@ def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None)
         except ValueError as error:
             rows.add_bad(str(error), path, name)
             continue
-        rows.add(path, values, name, values.pop("size", None))
+        size = values.pop("size", None)
+        rows.add(path, values, name, size)
     about = {"kind": "voc", "split": split, "classes": list(labels)}
     return Table(rows.table(), about, tuple(fields), {"boxes": "xyxy"})
 
@@ -244,17 +245,21 @@ def _size(root: Element) -> tuple[int, int] | None:
     """Return the width and height that an annotation gives its image; None if it gives none.
 
     Raises:
-        ValueError: They are no whole numbers.
+        ValueError: They are no whole numbers from 0.
     """
     size = _child(root, "size")
     if size is None:
         return None
     texts = [_text(size, side) or "0" for side in ("width", "height")]
-    if not all(text.isdecimal() and len(text) < 10 for text in texts):
-        raise ValueError(f"its size is {' x '.join(texts)}, not whole numbers")
-    width, height = map(int, texts)
+    what = f"its size is {' x '.join(texts)}, not whole numbers from 0"
+    try:
+        width, height = map(float, texts)
+    except ValueError:
+        raise ValueError(what) from None
+    if not all(side.is_integer() and 0 <= side < 1 << 31 for side in (width, height)):
+        raise ValueError(what)
     # Tools write 0 where they do not know it.
-    return (width, height) if width and height else None
+    return (int(width), int(height)) if width and height else None
 
 
 def _object(number: int, element: Element) -> dict[str, Any]:

@@ -289,7 +289,9 @@ def _report_lost(
         f"{first} does not exist"
     )
     if len(lost) < images:
-        warn(f"{what}. Unless other files may be theirs, they are packed without objects.")
+        warn(
+            f"{what}. Those for which no other file of labels was found are packed without objects."
+        )
         return
     name = posixpath.basename(first).lower()
     others = []

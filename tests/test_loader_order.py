@@ -683,7 +683,35 @@ def test_a_device_loader_iterates_a_subclass_as_it_iterates_itself() -> None:
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 1)
 
-    assert len(list(DeviceLoader(First(subset(9), 4, **WITH_INDEX), "cpu"))) == 1
+    class Wrapper:
+        def __init__(self, loader: Any) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Any:
+            return itertools.islice(self.loader, 1)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.loader, name)
+
+    plain = DataLoader(subset(9), 4, **WITH_INDEX)
+    doubled = DeviceLoader(plain, "cpu", batch_transform=lambda batch: [*batch, *batch])
+    assert len(next(iter(DeviceLoader(doubled, "cpu")))) == 2 * len(next(iter(plain)))
+    for one in (First(subset(9), 4, **WITH_INDEX), Wrapper(plain)):
+        assert len(list(DeviceLoader(one, "cpu"))) == 1
+
+
+def test_a_refused_state_changes_nothing() -> None:
+    loader = DeviceLoader(
+        DataLoader(subset(SAMPLES), 4, seed=3, num_workers=2, **WITH_INDEX), "cpu"
+    )
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    with pytest.raises(UsageError):
+        loader.load_state_dict({"version": 0})
+    with pytest.raises(UsageError):
+        loader.set_epoch(-1)
+    assert loader.state_dict() == state
 
 
 def test_an_epoch_that_was_broken_off_is_left_by_setting_the_next_one() -> None:

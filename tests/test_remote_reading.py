@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -39,7 +40,7 @@ from fastdata.errors import (
     SlowPathWarning,
     UsageError,
 )
-from fastdata.remote import RemoteOptions
+from fastdata.remote import RemoteOptions, opening
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.prefetch import RemotePass
 from fastdata.storage.manifest import with_root
@@ -186,7 +187,10 @@ def test_wrong_bytes_are_fetched_again(gcs: Bucket, tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["ranges", "cache"])
-def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str) -> None:
+def test_bytes_that_stay_wrong_are_named(
+    gcs: Bucket, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_ASK_EVERY", math.inf)  # seconds
     url = put(gcs)
     fs, root = open_filesystem(url, gcs.storage_options)
     shard = next(path for path in fs.find(root) if path.endswith(".tar"))
@@ -206,6 +210,12 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, tmp_path: Path, kind: str)
             batches = list(loader(of, order="sequential", on_error="skip"))
         # When it was opened, and at the first error: whether it was packed again.
         assert proxy.count(part="_dataset.json") == 2
+        monkeypatch.setattr(opening, "_ASK_EVERY", 0)
+        of = remote(f"{bucket.url}/shards", bucket, cache, options)
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
+                of[0]
+        assert proxy.count(part="_dataset.json") == 2 + 3
     found = torch.cat([indices for _, _, indices in batches]).tolist()
     assert sorted(set(found)) == list(range(1, SAMPLES))
 

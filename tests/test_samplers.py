@@ -107,7 +107,15 @@ def test_a_state_is_of_one_sampler() -> None:
     begun = [next(passing) for _ in range(30)]
     again = SAMPLERS["weighted"]()
     again.load_state_dict(sampler.state_dict())
+    middle = sampler.state_dict()
     assert begun + list(again) == rows == list(again)
+    again.load_state_dict(again.state_dict())
+    again.set_epoch(again.state_dict()["epoch"] - 1)
+    with pytest.warns(UserWarning, match="has ended"):
+        assert list(again) == []
+    again.load_state_dict(middle)
+    with pytest.warns(UserWarning, match="epoch 0, position 30"):
+        again.set_epoch(7)
     with pytest.raises(UsageError, match="another mixture or sampler"):
         again.load_state_dict(WeightedSampler(FACTORS, 77, seed=4).state_dict())
 

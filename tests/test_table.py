@@ -423,3 +423,18 @@ def test_sources_that_say_little_of_themselves(tmp_path: Path, about: dict[str, 
         columns = {"path": ["0.jpg", "1.jpg"], "x" if "classes" in about else "label": labels}
         source = TableImages(pa.table(columns), tmp_path / "img", about={"kind": "mine", **about})
         pack(source, tmp_path / name, workers=1)
+    assert [len(ImageDataset(tmp_path / name)) for name in ("a", "b")] == [2, 2]
+
+
+def test_splits_at_the_root_of_a_machine_have_one_numbering(tmp_path: Path) -> None:
+    """As volumes of a container are."""
+    write_images(tmp_path / "img", ["0.jpg", "1.jpg"])
+
+    def packed(name: str, *labels: str) -> None:
+        table = pa.table({"path": ["0.jpg", "1.jpg"], "label": labels})
+        about = {"kind": "mine", "root": f"/{name}"}
+        pack(TableImages(table, tmp_path / "img", about=about), tmp_path / name, workers=1)
+
+    packed("train", "cat", "dog")
+    with pytest.raises(UsageError, match="the label 0 would be 'ant'"):
+        packed("val", "cat", "ant")

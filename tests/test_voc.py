@@ -248,13 +248,16 @@ def test_damaged_annotations(tmp_path: Path, text: str | bytes, reason: str) -> 
     assert key == "a" and reason in problem and "Annotations/a.xml" in problem
 
 
-@pytest.mark.parametrize("size", [(48, 36), (36, 48), (96, 72), (0, 0), ("48.5", 36), (10**12, 1)])
+@pytest.mark.parametrize(
+    "size", [(48, 36), (36, 48), (96, 72), (0, 0), ("4.8", 36), ("nan", 36), (10**12, 1), (-48, 36)]
+)
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_the_size_that_annotations_are_for(
     tmp_path: Path, out: Path, size: tuple[object, object], orientation: int
 ) -> None:
     text = voc_xml({"name": "cat", **BOX})
-    sides = "<width>{}</width><height>{}</height>".format(*size)
+    width, height = (f"{side}.0" if isinstance(side, int) else side for side in size)
+    sides = f"<width>{width}</width><height>{height}</height>"
     root = write(tmp_path, text.replace("<width>48</width>", sides))
     exif = Image.Exif()
     exif[274] = orientation

@@ -132,12 +132,12 @@ def require_still(
 
 
 def warn_of_boxes(
-    given: str, transform: Any, names: Sequence[str], fields: Sequence[Field]
+    argument: str, transform: Any, names: Sequence[str], fields: Sequence[Field]
 ) -> None:
     """Warn of fields that look like boxes or key points, and do not follow the image.
 
     Args:
-        given: The argument that the transform is of.
+        argument: Name of the argument that has the transform.
         transform: The transform; None if none is given.
         names: Fields of a sample.
         fields: Fields of the dataset that ``formats=`` does not name.
@@ -157,9 +157,9 @@ def warn_of_boxes(
     if not formats:
         hint = "Only a column that is a list of boxes, each a list of four numbers, can follow it."
     hint += f" For values as they are stored: formats={dict.fromkeys(alike, '')}."
-    if given == "transform":
+    if argument == "transform":
         hint += " With a format, they need transforms= of torchvision.transforms.v2."
-    warn(f"{given}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
+    warn(f"{argument}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
 def reader_of(images: Images) -> TargetReader | None:

@@ -82,20 +82,26 @@ class DeviceLoader:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
         self._static = StaticMemory() if static else None
-        # The loader's state at the batch delivered last, by the id of its pass's tracker.
+        # The tracker of the pass that delivered the last batch, and the loader's state there; empty
+        # where the loader's own state is the consumer's.
         self._reached: dict[Any, Any] = {}
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
         tracker = _LoaderTracker(self.loader, self._reached)
-        about = self._where, tracker, self._batch_transform, self._static
 
-        def through(batches: Iterator[Any]) -> Iterator[Any]:
-            return DeviceIterator(batches, *about)
+        def transfer(batches: Iterator[Any]) -> Iterator[Any]:
+            return DeviceIterator(
+                batches, self._where, tracker, self._batch_transform, self._static
+            )
 
-        # A fastdata.DataLoader reports to Accelerate which batches the consumer has taken.
-        own = getattr(self.loader, "_iter_through", None)
-        batches = through(iter(self.loader)) if own is None else own(through)
+        # Batches that were prefetched here are not taken yet: a fastdata.DataLoader reports to
+        # Accelerate the batches behind the transfer. Wrappers pass attributes on, types do not.
+        iter_through = getattr(type(self.loader), "_iter_through", None)
+        if iter_through is None:
+            batches = transfer(iter(self.loader))
+        else:
+            batches = iter_through(self.loader, transfer)
         self._reached.clear()
         return batches
 
@@ -114,10 +120,11 @@ class DeviceLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next ``iter``, on the loader or else on its samplers."""
-        self._reached.clear()
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
+            self._reached.clear()
             return
+        self._reached.clear()
         batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
         samplers = (self.loader, batch_sampler)
         for sampler in (batch_sampler, *(getattr(one, "sampler", None) for one in samplers)):
@@ -157,8 +164,8 @@ class DeviceLoader:
             UsageError: The state is not the loader's, or the loader has no states.
         """
         if hasattr(self.loader, "load_state_dict"):
-            self._reached = {}  # as for skip_first_batches
             self.loader.load_state_dict(state)
+            self._reached = {}  # as for skip_first_batches
         elif state:
             raise UsageError(
                 f"{class_name(self.loader)} has no load_state_dict() to load a state",

@@ -30,7 +30,7 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     _warned_taken_apart = False
 
     @property
-    def _shares(self) -> bool:
+    def _shares_samples(self) -> bool:
         """Whether this loader takes a rank's share of a dataset that is not a stream."""
         return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
 
@@ -41,9 +41,9 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         Of one that does not shard, and of one over a stream, whose end it knows by reading ahead,
         it takes the attributes for one of torch's.
         """
-        if not self._shares:
+        if not self._shares_samples:
             self._warn_taken_apart()
-        return self._shares
+        return self._shares_samples
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
@@ -54,7 +54,8 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         lost = [name for name, value in defaults.items() if getattr(self, name) != value]
         if lost:
             what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
-            raise UsageError(what, _HINT if self._ranks is None else "Leave them out.")
+            may_share = self._ranks is None and not isinstance(self.dataset, IterableDataset)
+            raise UsageError(what, _HINT if may_share else "Leave them out.")
         if self._native is None or self._warned_taken_apart:
             return
         self._warned_taken_apart = True

@@ -392,7 +392,7 @@ class DataLoader(Resumable[T], Generic[T]):
     @property
     def _shares_stream(self) -> bool:
         """Whether this loader takes a rank's share of an iterable dataset."""
-        return self._ranks is not None and not self._shares
+        return self._ranks is not None and not self._shares_samples
 
     def _open_pass(self) -> tuple[State | None, Progress | None, Iterator[Any]]:
         """Return where the next pass begins, its progress and its batches."""

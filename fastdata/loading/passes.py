@@ -40,7 +40,7 @@ class Pass(Iterator[Any]):
         self._through = through
         self._gradients: Any = None
         self._open()
-        module = sys.modules.get("accelerate.state") if loader._shares else None
+        module = sys.modules.get("accelerate.state") if loader._shares_samples else None
         if module is not None and module.GradientState._shared_state:
             self._gradients = module.GradientState()
             self._measure()
@@ -82,7 +82,7 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._begun:
             self._begin()
-        # Another pass may have delivered the last batch, or another epoch may be set.
+        # The loader's state is that of the pass whose ``next`` ran last.
         before, self._loader._progress = self._loader._progress, self._progress
         try:
             batch = next(self._batches)

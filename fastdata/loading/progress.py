@@ -54,6 +54,7 @@ class ProgressTracker(Tracker):
 
     def reach(self, mark: Progress) -> None:
         """Record that the consumer has the batch of that mark."""
+        # The consumer's start has the epoch that was named when its pass began.
         vars(self._consumed).update(vars(mark) | {"start": self._consumed.start})
 
     def drawing(self) -> AbstractContextManager[None]:

@@ -100,8 +100,7 @@ class Resumable(LeftAlone[T], Generic[T]):
                 self._at_end = loaded and resume.ended
                 return
             if loaded and (resume.position or epoch < name):
-                place = f"epoch {resume.epoch}, position {resume.position}"
-                warn(f"set_epoch({epoch}) drops the place where this loader was to resume: {place}")
+                resume.warn_dropped(epoch)
             elif epoch == resume.epoch:
                 return
         self._epoch, self._resume, self._loaded = epoch, None, False
@@ -147,7 +146,7 @@ class Resumable(LeftAlone[T], Generic[T]):
         """Record that the first batch of a pass is taken."""
         self._loaded = self._at_end = False
         if start is None:
-            warn(f"epoch {self._named} has ended in the state that was loaded: no batches are left")
+            self._settled().warn_ended()
             return
         if progress is not None:
             progress.start = replace(start, named=self._named)

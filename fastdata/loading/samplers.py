@@ -73,6 +73,8 @@ class ResumableSampler(EpochSampler):
         start, begun = self._start, self._begun
         if start is not None and self.epoch not in (start.epoch, start.name):
             self._start = None
+            if start.position or self.epoch < start.name:
+                start.warn_dropped(self.epoch)
         if begun is not None and self.epoch != begun.epoch:
             self._begun = None
 
@@ -116,6 +118,7 @@ class ResumableSampler(EpochSampler):
         if start is not None and self.epoch != start.epoch:
             self.epoch = start.epoch
             if start.ended:
+                start.warn_ended()
                 return None
         begun = self.state(self.epoch) if start is None else start
         self._start, self._begun, self._position = None, begun, begun.position

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.errors import UsageError
+from fastdata.errors import UsageError, warn
 from fastdata.plan.order import OrderLike, QuasiRandom, as_order
 
 _STATE_VERSION = 2
@@ -185,7 +185,7 @@ class State:
 
     @property
     def name(self) -> int:
-        """The epoch that a run names to resume here."""
+        """The epoch that `set_epoch` must name to resume here."""
         if self.named >= 0:
             return self.named
         return self.epoch if self.position else max(self.epoch - 1, 0)
@@ -194,6 +194,18 @@ class State:
     def ended(self) -> bool:
         """Whether the run has just ended a pass, and the next one begins here."""
         return not self.position and self.name != self.epoch
+
+    def warn_dropped(self, epoch: int) -> None:
+        """Warn that ``set_epoch`` has named another epoch than that of this state."""
+        place = f"epoch {self.epoch}, position {self.position}"
+        warn(f"set_epoch({epoch}) drops the place that was loaded, so it is not resumed: {place}")
+
+    def warn_ended(self) -> None:
+        """Warn that ``set_epoch`` has named the epoch whose end this state is."""
+        what = (
+            f"epoch {self.name} has ended in the state that was loaded, so it has no batches left"
+        )
+        warn(f"{what}; the next pass is epoch {self.epoch}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dict of ints and a string, for JSON, pickle and torch.save.
