@@ -168,7 +168,7 @@ def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) ->
         (
             object_of(5, 33, 7),
             "x.json/annotations/1",
-            "the image 33 of annotations[1] is not listed",
+            "the image 33 of annotations[1] is in none of the files",
         ),
         (object_of(5, "33", 7), "x.json/annotations/1", "the image '33' of annotations[1]"),
         ({**object_of(5, 1, 7), "image_id": "1"}, "a", "its image_id is '1', not a whole number"),

@@ -741,6 +741,7 @@ def test_other_epochs_are_refused(epoch: Any) -> None:
                 one.set_epoch(epoch)
 
 
+@pytest.mark.filterwarnings("ignore:epoch . has ended")
 @pytest.mark.parametrize("kind", ["sampler", "batch sampler"])
 def test_a_samplers_state_at_an_epochs_end_begins_the_next_one(kind: str) -> None:
     """In torch's own loader, saved after the last batch."""
