@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -180,11 +181,10 @@ def _passes(width: int, height: int) -> list[tuple[int, int]]:
 @cache
 def _inflate() -> Callable[[bytes, int], bytes]:
     """Return a function that inflates the first bytes of data, so many or fewer."""
-    try:
-        from isal.isal_zlib import decompressobj
-    except ImportError:
-        from zlib import decompressobj
-    return lambda data, size: bytes(decompressobj().decompress(data, size))
+    inflater: Callable[[], Any] = zlib.decompressobj
+    with suppress(ImportError):
+        from isal.isal_zlib import decompressobj as inflater
+    return lambda data, size: bytes(inflater().decompress(data, size))
 
 
 @cache
