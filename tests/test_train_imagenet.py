@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -250,7 +251,12 @@ def test_the_batch_script_runs_torchrun_on_each_node(runs: Runs) -> None:
         command.chmod(0o755)
     environ = {"PATH": f"{commands}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parent)}
     environ |= {"SLURM_CPUS_PER_TASK": "2", "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
-    environ |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "OMP_NUM_THREADS": "1"}
+    # Its number decides the port.
+    environ |= {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "localhost",
+        "OMP_NUM_THREADS": "1",
+    }
     environ |= {"FASTDATA_TRAIN": str(script), "CUDA_VISIBLE_DEVICES": ""}
     words = ["--train", str(runs.data["train"]), "--val", str(runs.data["val"]), *SMALL]
     done = subprocess.run(
