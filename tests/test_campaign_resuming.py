@@ -126,7 +126,7 @@ def test_states_of_drawn_loaders_resume_each_sample_once_or_are_refused() -> Non
             for loader in resuming:
                 loader.set_epoch(epoch)
             if over:  # the loop counts epochs by itself, and this one has ended
-                with pytest.warns(UserWarning, match="no batches are left"):
+                with pytest.warns(UserWarning, match="no batches left"):
                     assert not any(map(list, resuming)), about
         found = done + delivered(batch for loader in resuming for batch in loader)
         # Less than one position a rank is repeated.

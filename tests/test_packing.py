@@ -509,10 +509,13 @@ def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str
     often = repeat_tree(imagenet_sample / "train", tmp_path / "often", 5)
     little = peak_memory(once, tmp_path / "little", container)
     much = peak_memory(often, tmp_path / "much", container)
-    shutil.rmtree(tmp_path / "much")
     assert much < 500e6
-    if much >= little + 50e6:  # a busy machine may have hidden the little one's peak
+    if much >= little + 50e6:
+        # A busy machine may hide the little peak, or have a writer wait once. Memory
+        # that grows with the images does so each time.
         little = max(little, *(peak_memory(once, tmp_path / f"{n}", container) for n in range(2)))
+        shutil.rmtree(tmp_path / "much")
+        much = min(much, peak_memory(often, tmp_path / "much", container))
     assert much < little + 50e6
 
 
