@@ -123,6 +123,7 @@ def test_time_between_epochs_is_in_no_step() -> None:
         list(timer.batches(slow([0.0] * 2)))
         within += time.perf_counter() - began
         time.sleep(0.1)
+    # Steps lie within what was measured around them, however busy the machine is.
     assert timer.overall.steps == 4 and timer.overall.seconds <= within
 
 
@@ -252,4 +253,5 @@ def test_writing_a_line_is_in_no_step() -> None:
     list(timer.batches(slow([0.0] * 3)))
     wall = time.perf_counter() - began
     assert timer.overall.steps == len(writing) == 3
+    # As above: the lines are a part of the wall time that no step has.
     assert timer.overall.seconds <= wall - sum(writing)

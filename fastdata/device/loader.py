@@ -122,14 +122,13 @@ class DeviceLoader:
         """Set the epoch of the next ``iter``, on the loader or else on its samplers."""
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
-            self._reached.clear()
-            return
+        else:
+            batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
+            samplers = (self.loader, batch_sampler)
+            for sampler in (batch_sampler, *(getattr(one, "sampler", None) for one in samplers)):
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
         self._reached.clear()
-        batch_sampler: Any = getattr(self.loader, "batch_sampler", None)
-        samplers = (self.loader, batch_sampler)
-        for sampler in (batch_sampler, *(getattr(one, "sampler", None) for one in samplers)):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
 
     def skip_first_batches(self, count: int) -> DeviceLoader:
         """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
