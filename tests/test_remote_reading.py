@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -124,6 +124,34 @@ def test_ranges_ask_for_what_is_needed_and_little_more(gcs: Bucket, container: s
         if container == "parquet":  # where 4 bytes lie between neighbours
             # The first batch, for which somebody waits, is asked for without those of later ones.
             assert len(asked) < far.batch_size + (SAMPLES - far.batch_size) / 4
+
+
+def test_a_slow_sampler_costs_no_more_requests(gcs: Bucket) -> None:
+    put(gcs, "parquet")
+    order = np.random.default_rng(5).permutation(SAMPLES).tolist()
+
+    class Slow(torch.utils.data.Sampler[int]):
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def __iter__(self) -> Iterator[int]:
+            for index in order:
+                time.sleep(self.seconds)
+                yield index
+
+        def __len__(self) -> int:
+            return SAMPLES
+
+    asked = set()
+    # So that the first batch's requests end while other batches are announced.
+    for seconds in (0, 0.0002, 0.0005, 0.001):
+        of = remote(f"{gcs.url}/parquet", gcs, options=RemoteOptions())
+        far = loader(of, order=None, sampler=Slow(seconds))
+        assert sum(1 for _ in far) == math.ceil(SAMPLES / 8)
+        found = far.stats().remote
+        assert found is not None
+        asked.add(found.requests)
+    assert len(asked) == 1
 
 
 def test_connections_are_used_again_and_few_requests_are_under_way(gcs: Bucket) -> None:

@@ -157,6 +157,8 @@ class RemotePass:
         self._error: Exception | None = None
         self._ended = False
         self._is_first = True
+        # Whether batches are being announced: planned one by one, they would not share requests.
+        self._is_announcing = False
         self._coming: deque[Drawn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
@@ -191,8 +193,10 @@ class RemotePass:
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
         # Run the sampler in the consumer's thread: it may not expect another.
+        self._is_announcing = True
         while not self._ended and (self._is_near() or not self._coming):
             self._pull()
+        self._is_announcing = False
         self._wake()
         if self._coming:
             return self._coming.popleft()
@@ -364,7 +368,9 @@ class RemotePass:
             for piece in pieces:
                 self._start(self._fill(piece))
             self._start_urgent()
-            while self._under_way < self._most_requests and (self._queue or self._plan()):
+            while self._under_way < self._most_requests and (
+                self._queue or (not self._is_announcing and self._plan())
+            ):
                 room = self._memory - self._outstanding
                 if self._queue[0].size > room and self._outstanding:
                     break
