@@ -156,9 +156,9 @@ class RemotePass:
         self._closed = False
         self._error: Exception | None = None
         self._ended = False
-        self._is_first = True
-        # Whether batches are being announced: planned one by one, they would not share requests.
-        self._is_announcing = False
+        # Whether the first batches are being announced: planned one by one, they would not share
+        # requests.
+        self._is_filling = True
         self._coming: deque[Drawn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
@@ -193,10 +193,9 @@ class RemotePass:
         if len(self._bad) != len(self._gone):
             self._leave_out(set(self._bad) - self._gone)
         # Run the sampler in the consumer's thread: it may not expect another.
-        self._is_announcing = True
         while not self._ended and (self._is_near() or not self._coming):
             self._pull()
-        self._is_announcing = False
+        self._is_filling = False
         self._wake()
         if self._coming:
             return self._coming.popleft()
@@ -236,11 +235,10 @@ class RemotePass:
             for slot in range(len(draws)):
                 for one in chain.from_iterable(of_field.get(slot, ()) for of_field in wanted):
                     self._announce(one)
-            if not self._is_first:
+            if not self._is_filling or len(self._coming) > 1:
                 return
             # Somebody waits for the first batch: its requests carry no neighbours for later ones,
             # and start before those are announced.
-            self._is_first = False
             self._plan()
         self._wake()
 
@@ -369,7 +367,7 @@ class RemotePass:
                 self._start(self._fill(piece))
             self._start_urgent()
             while self._under_way < self._most_requests and (
-                self._queue or (not self._is_announcing and self._plan())
+                self._queue or (not self._is_filling and self._plan())
             ):
                 room = self._memory - self._outstanding
                 if self._queue[0].size > room and self._outstanding:
