@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -169,8 +170,12 @@ def test_a_batch_that_only_dali_dies_of_is_decoded_natively() -> None:
     data = ImageDataset(root.parent / "out", CROPS)
     loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
     for epoch in range(2):
-        with pytest.warns(UserWarning, match="DALI failed for a batch, which fastdata decoded"):
+        # DALI's reason, its operator, and the file.
+        why = r"DALI failed for a batch.*\b\d\d\.png.*Failed to decode sample #.*decoders\.image"
+        with pytest.warns(UserWarning, match=why) as told:
             batches = list(loader)
+        named = re.search(r"(\d\d)\.png", str(told[0].message))
+        assert named is not None and int(named[1]) in bad
         expected = list(native)
         assert same([batches[0], batches[2]], [expected[0], expected[2]])
         assert epoch or same(batches[1], good[1])

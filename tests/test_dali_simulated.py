@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -15,6 +17,8 @@ from containers import pack_tree
 from hangs import HANG
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, as_file, folder, same
+from PIL import Image
+from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 dali = pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
@@ -24,6 +28,7 @@ import simgpu  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
+from fastdata.dali.graph import decodes  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 
 needs_simulation = pytest.mark.skipif(
@@ -169,6 +174,111 @@ def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
     ):
         found, told = taken(DALILoader(data, device="cuda", **OPTIONS))
     assert same(found, list(DataLoader(data, **OPTIONS))) and len(told) == 1
+
+
+class Lacking(dali.Pipeline):  # type: ignore[misc]
+    """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs.
+
+    Attributes:
+        fed: Images of each batch, of all pipelines.
+    """
+
+    fed: ClassVar[list[list[Image.Image]]] = []
+
+    def feed_input(self, name: str, data: Any, *args: Any, **options: Any) -> None:
+        super().feed_input(name, data, *args, **options)
+        if name == "data":
+            self.fed.append([Image.open(io.BytesIO(one.tobytes())) for one in data])
+
+    def outputs(self, *args: Any, **options: Any) -> Any:
+        lacks = any(one.format == "PNG" or "progressive" in one.info for one in self.fed[-1])
+        if lacks:
+            raise RuntimeError("Failed to decode sample #0")
+        return super().outputs(*args, **options)
+
+
+def test_dali_gets_no_format_that_its_installation_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once, with an image of its own; and a pipeline of fastdata's never fails."""
+    root = folder()
+    tree = root / "mixed" / "class"
+    tree.mkdir(parents=True)
+    for number in range(24):
+        form = ("PNG", {}) if number % 3 == 0 else ("JPEG", {"progressive": number % 3 == 1})
+        image = Image.fromarray(picture(70 + number, 50, number, 20))
+        image.save(tree / f"{number:02}.{form[0].lower()}", form[0], **form[1])
+    pack_tree(tree.parent, root / "packed-mixed", "folder")
+    in_place = import_torchvision().datasets.ImageFolder(tree.parent)
+    # DALI gets no PNGs in place.
+    for data, pngs in (
+        (ImageDataset(root / "packed-mixed", CROPS), 1),
+        (ImageDataset(in_place, CROPS), 0),
+    ):
+        decodes.cache_clear()
+        Lacking.fed.clear()
+        loader = DALILoader(data, **OPTIONS)
+        with monkeypatch.context() as patch:
+            patch.setattr(dali, "Pipeline", Lacking)
+            for _ in range(2):
+                _, told = taken(loader)
+                assert told == []
+                found = loader.stats().kinds
+                assert found["png"] == found["jpeg-progressive"] == {"native": 8}
+                assert found["jpeg"] == {"DALI": 8}
+        alone = [batch for batch in Lacking.fed if len(batch) == 1]
+        kinds = Counter(one[0].info.get("progressive", one[0].format) for one in alone)
+        assert (kinds["PNG"], kinds[1]) == (pngs, 1)
+        others = [one for batch in Lacking.fed for one in batch if batch not in alone]
+        assert {(one.format, "progressive" in one.info) for one in others} == {("JPEG", False)}
+    decodes.cache_clear()
+
+
+@needs_simulation
+def test_a_gpus_pipeline_begins_with_a_whole_batch_of_photographs(photographs: Path) -> None:
+    """A JPEG engine takes no small images, and reserves memory for the first batch."""
+    data = ImageDataset(photographs, CROPS)
+    fed: list[list[Any]] = []
+
+    def feed(pipeline: Any, name: str, data: Any, *args: Any, **options: Any) -> None:
+        if name == "data":
+            fed.append([Image.open(io.BytesIO(one.tobytes())) for one in data])
+        feed_input(pipeline, name, data, *args, **options)
+
+    feed_input = dali.Pipeline.feed_input
+    fed_by = mock.patch.object(dali.Pipeline, "feed_input", feed)
+    with simgpu.simulated(), simdali.simulated(), fed_by:
+        taken(DALILoader(data, device="cuda", prefetch_queue_depth=3, **OPTIONS))
+    for batch in fed[:3]:
+        assert [one.size for one in batch] == [(512, 512)] * OPTIONS["batch_size"]
+        assert batch[0].layer[0][1:3] == (2, 2) and "progressive" not in batch[0].info  # 4:2:0
+    assert all(min(one.size) < 512 for batch in fed[3:] for one in batch)
+
+
+@needs_simulation
+@pytest.mark.parametrize(
+    ("given", "load", "fancy"),
+    [
+        ({}, 1.0, True),
+        ({"hw_decoder_load": 0.5}, 0.5, True),
+        ({"decoder_options": {"jpeg_fancy_upsampling": False}}, 1.0, False),
+    ],
+)
+@pytest.mark.parametrize("region_decode", [False, True])
+def test_options_reach_the_decoder(
+    photographs: Path, given: dict[str, Any], load: float, fancy: bool, region_decode: bool
+) -> None:
+    """All JPEGs are for the engine, and chroma is interpolated, unless others are given."""
+    data = ImageDataset(photographs, CROPS)
+    with simgpu.simulated(), simdali.simulated():
+        decoders: Any = dali.fn.decoders
+        name = "image_slice" if region_decode else "image"
+        with mock.patch.object(decoders, name, wraps=getattr(decoders, name)) as decoder:
+            loader = DALILoader(
+                data, device="cuda", region_decode=region_decode, **given, **OPTIONS
+            )
+            assert len(taken(loader)[0]) == 3
+    options = decoder.call_args.kwargs
+    assert (options["hw_decoder_load"], options["jpeg_fancy_upsampling"]) == (load, fancy)
+    assert options["device"] == "mixed" and options["adjust_orientation"] is False
 
 
 @needs_simulation

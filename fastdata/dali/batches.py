@@ -6,6 +6,7 @@ colours than Pillow. So it gets only images that it decodes to Pillow's colours.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from fastdata.batches.batch import Batch, View
 from fastdata.batches.buffers import BatchMemory
 from fastdata.batches.helpers import await_done
 from fastdata.batches.pipeline import Pipeline
+from fastdata.dali.graph import decodes
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, warn
@@ -28,13 +30,18 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
-#: Further encodings that DALI decodes.
-_BESIDES = [ENCODINGS.index(name) for name in ("jpeg-progressive", "png")]
+#: Further encodings, of which DALI decodes those that it is installed for.
+_BESIDES = ("jpeg-progressive", "png")
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
+
+#: Parts of DALI's message: it begins with the operator and the pipeline's definition.
+_OPERATOR = re.compile(r"^Error in (.+?),?$", re.MULTILINE)
+_HAPPENED = re.compile(r"^encountered:\s+(.+)$", re.MULTILINE)
+_SAMPLE = re.compile(r"sample #(\d+)")
 
 # PNG's colour types grey, RGB, palette, and RGB with alpha.
 _PNG_COLOURS = (0, 2, 3, 6)
@@ -73,6 +80,7 @@ class DALIPipeline(Pipeline):
         self._runner, self._device = runner, device
         self._on_gpu = device.type == "cuda"
         self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
+        self._decodes: dict[str, bool] = {}
 
     def _new_batch(self, planned: Planned, key: int) -> Batch:
         return DALIBatch(planned, key)
@@ -83,7 +91,7 @@ class DALIPipeline(Pipeline):
         batch.views = [View(_NO_MEMORY, cuts) for cuts in drawn]
         if not self._on_gpu:
             self._allocate(batch)
-        skip = slow | ~_may_be_for_dali(batch.gathered, self._source.capabilities.seek_points)
+        skip = slow | ~self._may_be_for_dali(batch.gathered)
         for cuts in drawn:
             skip |= (cuts["padding"] > 0) | (cuts["flip"] & 2 > 0)
         batch.candidates = np.flatnonzero(~skip).tolist()
@@ -122,7 +130,8 @@ class DALIPipeline(Pipeline):
             data = samples[slot]
             size = int(gathered.widths[slot]), int(gathered.heights[slot])
             # If reading failed, the core reports why, as in the native loader.
-            known = data is not None and _is_for_dali(data, size, bool(seekable[slot]))
+            kind = None if data is None else _kind(data, size, bool(seekable[slot]))
+            known = kind == "jpeg" or (kind in _BESIDES and self._is_decoded(kind))
             (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, ours)
         if theirs:
@@ -167,7 +176,7 @@ class DALIPipeline(Pipeline):
             stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
             self._runner.finish(run, stream)
             if run.error is not None:
-                self._warn(run.error)
+                self._warn(batch, run.slots, run.error)
                 self._decode_ourselves(batch, run.slots.tolist())
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
@@ -197,7 +206,28 @@ class DALIPipeline(Pipeline):
             decoded = decoded & ~theirs
         super()._count(batch, decoded, decoder)
 
-    def _warn(self, error: Exception) -> None:
+    def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
+        """Return DALI's candidates, by what is known before reading: bool, (N,)."""
+        encodings = np.asarray(gathered.extents.encodings)
+        found: npt.NDArray[np.bool_] = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
+        if self._source.capabilities.seek_points:  # without a checksum it may be damaged
+            found &= np.asarray(gathered.extents.seekable) > 0
+        for name in _BESIDES:
+            there = encodings == ENCODINGS.index(name)
+            if there.any() and self._is_decoded(name):
+                found |= there
+        return found
+
+    def _is_decoded(self, encoding: str) -> bool:
+        """Return whether DALI decodes an encoding, as far as it can be tried."""
+        if encoding not in self._decodes:
+            try:
+                self._decodes[encoding] = decodes(encoding, self._runner.device_id)
+            except RuntimeError:  # no such device now; the next pass tries again
+                self._decodes[encoding] = False
+        return self._decodes[encoding]
+
+    def _warn(self, batch: Batch, slots: npt.NDArray[np.int64], error: Exception) -> None:
         broken = self._runner.broken is not None
         if broken in self._warned:
             return
@@ -209,8 +239,12 @@ class DALIPipeline(Pipeline):
                 "DALI failed for a batch, which fastdata decoded natively; other batches of this "
             )
             what += "epoch that fail are not named"
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        warn(f"{what}: {reason[0]}")
+        reason = _reason(error)
+        number = _SAMPLE.search(reason)
+        if number is not None and int(number[1]) < len(slots):
+            index = int(batch.planned.indices[slots[int(number[1])]])
+            reason = self._source.problem(index, reason).what
+        warn(f"{what}: {reason}")
 
     def _join(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
@@ -267,18 +301,8 @@ class DALIPipeline(Pipeline):
         super().cancel(batch)
 
 
-def _may_be_for_dali(gathered: BlobColumn, has_seek_points: bool) -> npt.NDArray[np.bool_]:
-    """Return DALI's candidates, by what is known before reading: bool, (N,)."""
-    encodings = np.asarray(gathered.extents.encodings)
-    native = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
-    if has_seek_points:  # without a checksum it may be damaged
-        native &= np.asarray(gathered.extents.seekable) > 0
-    found: npt.NDArray[np.bool_] = native | np.isin(encodings, _BESIDES)
-    return found
-
-
-def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> bool:
-    """Return whether DALI decodes a sample to Pillow's pixels.
+def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:
+    """Return the encoding of a sample that DALI may decode to Pillow's pixels; None of others.
 
     Args:
         data: Its bytes.
@@ -288,14 +312,24 @@ def _is_for_dali(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: b
     found, width, height, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):
         if (width, height) != size or found == "jpeg-arithmetic" or code != "ok":
-            return False
+            return None
         # A file that was cut decodes in part or not at all, depending on the crop.
-        return seekable or data[-2:].tobytes() == _EOI
+        return found if seekable or data[-2:].tobytes() == _EOI else None
     head = data[:33].tobytes()
     if head[:8] != _PNG or len(head) < 33:
-        return False
+        return None
     said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return said == size and head[24] == 8 and head[25] in _PNG_COLOURS
+    return "png" if said == size and head[24] == 8 and head[25] in _PNG_COLOURS else None
+
+
+def _reason(error: Exception) -> str:
+    """Return why DALI failed, and in which operator, from its message of many lines."""
+    text = str(error).strip()
+    happened, operator = _HAPPENED.search(text), _OPERATOR.search(text)
+    if happened is None:
+        return (text.splitlines() or [type(error).__name__])[0]
+    why = happened[1].rstrip(" :")
+    return why if operator is None else f"{why} ({operator[1]})"
 
 
 def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -23,9 +24,9 @@ from fastdata.transforms.geometry import Cuts
 if TYPE_CHECKING:
     from fastdata.transforms.compile import Program
 
-# Side, in pixels, of the image that fills a new pipeline. A full one takes and gives one batch at
-# a time.
-_SIDE = 8
+#: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
+#: engine does not take small ones, and nvImageCodec may not come back to the engine then.
+_SIDE = 512
 
 #: Arguments of decoders that decide what a batch is.
 _GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
@@ -69,16 +70,17 @@ class Graph:
         with built:
             built.set_outputs(*self._define())
         built.build()
-        file = io.BytesIO()
-        Image.new("RGB", (_SIDE, _SIDE)).save(file, "JPEG")
-        samples = [np.frombuffer(file.getvalue(), np.uint8)]
-        whole = np.zeros((len(self.programs), 1), _native.CUT)
+        # A GPU gets a whole batch, for which its decoders reserve memory.
+        count = 1 if self.device_id is None else batch_size
+        samples = [_example("jpeg")] * count
+        whole = np.zeros((len(self.programs), count), _native.CUT)
         whole["box"] = 0, 0, _SIDE, _SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
-        # The first schedule_run() runs it this many times.
+        # A full pipeline takes and gives one batch at a time. The first schedule_run() runs it
+        # this many times.
         for _ in range(self.depth):
-            self.feed(built, samples, list(whole), np.zeros(1, np.int64))
+            self.feed(built, samples, list(whole), np.arange(count))
         built.schedule_run()
         for _ in range(self.depth):
             built.outputs()
@@ -121,14 +123,7 @@ class Graph:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = _dali().fn, _dali().types
         gpu = self.device_id is not None
-        data = fn.external_source(name="data", ndim=1, dtype=types.UINT8, no_copy=True)
-        decoding: dict[str, Any] = {
-            "device": "mixed" if gpu else "cpu",
-            "output_type": types.RGB,
-            # EXIF is for viewers: Pillow and the native core do not turn images either.
-            "adjust_orientation": False,
-            **self.decoding,
-        }
+        data, decoding = _data(), {**_decoding(self.device_id), **self.decoding}
         regions = self.region_decode
         if regions is None:
             regions = not (gpu and _gpu_regions_broken())
@@ -180,6 +175,59 @@ class Graph:
             output_layout="HWC" if output.channels_last else "CHW",
             **cut,
         )
+
+
+@functools.cache
+def decodes(encoding: str, device_id: int | None) -> bool:
+    """Return whether this installation of DALI decodes an encoding.
+
+    nvImageCodec decodes some by extensions, which may be missing; and one image that it cannot
+    decode ends a pipeline.
+
+    Args:
+        encoding: "png" or "jpeg-progressive", as in an index.
+        device_id: The GPU; None for none.
+
+    Raises:
+        RuntimeError: DALI cannot use the device.
+    """
+    pipeline = _dali().Pipeline(batch_size=1, num_threads=1, device_id=device_id)
+    with pipeline:
+        pipeline.set_outputs(_dali().fn.decoders.image(_data(), **_decoding(device_id)))
+    pipeline.build()
+    pipeline.feed_input("data", [_example(encoding)])
+    try:
+        pipeline.run()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _data() -> Any:
+    """Return the input of a pipeline: the bytes of files."""
+    uint8 = _dali().types.UINT8
+    return _dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
+
+
+def _decoding(device_id: int | None) -> dict[str, Any]:
+    """Return the arguments of a decoder that users may not give, or that have other defaults."""
+    # EXIF is for viewers: Pillow and the native core do not turn images either.
+    chosen = {"output_type": _dali().types.RGB, "adjust_orientation": False}
+    if device_id is None:
+        return {**chosen, "device": "cpu"}
+    # All JPEGs for the engine, if there is one; chroma interpolated, as Pillow and the core do.
+    return {**chosen, "device": "mixed", "hw_decoder_load": 1.0, "jpeg_fancy_upsampling": True}
+
+
+def _example(encoding: str) -> npt.NDArray[np.uint8]:
+    """Return the bytes of an image."""
+    file = io.BytesIO()
+    image = Image.linear_gradient("L").resize((_SIDE, _SIDE)).convert("RGB")
+    if encoding == "png":
+        image.save(file, "PNG")
+    else:
+        image.save(file, "JPEG", subsampling="4:2:0", progressive=encoding == "jpeg-progressive")
+    return np.frombuffer(file.getvalue(), np.uint8)
 
 
 def decoder_arguments() -> set[str]:

@@ -78,6 +78,11 @@ class Runner:
         return self._graph.threads
 
     @property
+    def device_id(self) -> int | None:
+        """The GPU; None for none."""
+        return self._graph.device_id
+
+    @property
     def alive(self) -> bool:
         """Whether this process can use it: a forked child cannot use its parent's."""
         return self._process == os.getpid()
