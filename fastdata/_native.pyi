@@ -607,14 +607,21 @@ class MaskJob(Work):
 class ReadJob(Work):
     """Read whole samples of Extents, for other decoders; keep the Extents.
 
-    ``skip``: a byte a sample; not 0 skips it. ``check``: whether to compare checksums.
+    ``skip``: a byte a sample; not 0 skips it. ``check``: whether to compare checksums. ``scans``:
+    whether to leave out baseline JPEGs without seek points whose scan is damaged.
     """
 
     def __init__(
-        self, extents: Extents, *, skip: npt.NDArray[Any] | None = None, check: bool = True
+        self,
+        extents: Extents,
+        *,
+        skip: npt.NDArray[Any] | None = None,
+        check: bool = True,
+        scans: bool = False,
     ) -> None: ...
     def take(self) -> list[npt.NDArray[np.uint8] | None]:
-        """Return each sample's bytes, uint8, 1-D; None if it was not read. Call once, when done."""
+        """Return each sample's bytes, uint8, 1-D; None if it was not read, or is left
+        out. Call once, when done."""
 
     def seconds(self) -> float:
         """Return the seconds of all threads together."""

@@ -27,9 +27,9 @@ import simdali  # noqa: E402
 import simgpu  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.dali import DALILoader  # noqa: E402
-from fastdata.dali.graph import decodes  # noqa: E402
-from fastdata.errors import UsageError  # noqa: E402
+from fastdata.dali import DALILoader, batches  # noqa: E402
+from fastdata.dali.decoders import decodes, has_engine, jpeg_back_end  # noqa: E402
+from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 
 needs_simulation = pytest.mark.skipif(
     torch.accelerator.is_available(), reason="there is a real one"
@@ -44,6 +44,20 @@ IMAGE = 24 * 24 * 3
 def photographs() -> Path:
     """24 JPEGs, of which one is CMYK, which fastdata decodes."""
     return packed(cmyk={9})
+
+
+@pytest.fixture
+def unasked() -> Iterator[None]:
+    """Forget what DALI's decoders can do."""
+
+    def forget() -> None:
+        for asked in (decodes, has_engine, jpeg_back_end):
+            asked.cache_clear()
+        batches._WARNED.clear()
+
+    forget()
+    yield
+    forget()
 
 
 def packed(cmyk: set[int]) -> Path:
@@ -113,7 +127,7 @@ def test_a_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
         assert pipeline.call_count == 1  # it takes seconds
     # A driver that is back is used by the next pass.
     assert taken(loader)[1] == []
-    assert loader.stats().kinds["jpeg"]["DALI"] == 23
+    assert loader.stats().kinds["jpeg"]["DALI (CPU)"] == 23
 
 
 def test_a_batch_that_cannot_be_fed_is_decoded_natively(
@@ -197,7 +211,9 @@ class Lacking(dali.Pipeline):  # type: ignore[misc]
         return super().outputs(*args, **options)
 
 
-def test_dali_gets_no_format_that_its_installation_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dali_gets_no_format_that_its_installation_lacks(
+    monkeypatch: pytest.MonkeyPatch, unasked: None
+) -> None:
     """It is asked once, with an image of its own; and a pipeline of fastdata's never fails."""
     root = folder()
     tree = root / "mixed" / "class"
@@ -223,13 +239,57 @@ def test_dali_gets_no_format_that_its_installation_lacks(monkeypatch: pytest.Mon
                 assert told == []
                 found = loader.stats().kinds
                 assert found["png"] == found["jpeg-progressive"] == {"native": 8}
-                assert found["jpeg"] == {"DALI": 8}
+                assert found["jpeg"] == {"DALI (CPU)": 8}
         alone = [batch for batch in Lacking.fed if len(batch) == 1]
         kinds = Counter(one[0].info.get("progressive", one[0].format) for one in alone)
         assert (kinds["PNG"], kinds[1]) == (pngs, 1)
         others = [one for batch in Lacking.fed for one in batch if batch not in alone]
         assert {(one.format, "progressive" in one.info) for one in others} == {("JPEG", False)}
-    decodes.cache_clear()
+
+
+class Quick(simdali.Pipeline):
+    """Pipeline of a GPU that takes no time for JPEGs which are timed."""
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        return None
+
+
+@needs_simulation
+@pytest.mark.parametrize(
+    ("there", "quick", "load", "back_end"),
+    [
+        (True, True, None, "JPEG engine"),
+        (True, True, 0.5, "JPEG engine"),
+        (True, False, None, "hybrid"),
+        (True, False, 0.0, "hybrid"),
+        (False, False, None, "hybrid"),
+        (False, True, None, "CUDA"),
+    ],
+)
+def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
+    photographs: Path,
+    unasked: None,
+    there: bool,
+    quick: bool,
+    load: float | None,
+    back_end: str,
+) -> None:
+    data = ImageDataset(photographs, CROPS)
+    failure = None if there else RuntimeError("no engine")
+    decoder = mock.patch("nvidia.nvimgcodec.Decoder", side_effect=failure)
+    with simgpu.simulated(), simdali.simulated(), decoder:
+        with mock.patch.object(dali, "Pipeline", Quick if quick else dali.Pipeline):
+            told = []
+            for _ in range(2):
+                loader = DALILoader(data, device="cuda", hw_decoder_load=load, **OPTIONS)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    assert sum(1 for _ in loader) == 3
+                told += [one for one in caught if issubclass(one.category, SlowPathWarning)]
+        found = loader.stats().kinds["jpeg"]
+        assert found[f"DALI ({back_end})"] == 23
+        assert f"{back_end} back end" in loader.explain()
+    assert len(told) == (there and not quick and load != 0)
 
 
 @needs_simulation
@@ -245,8 +305,11 @@ def test_a_gpus_pipeline_begins_with_a_whole_batch_of_photographs(photographs: P
 
     feed_input = dali.Pipeline.feed_input
     fed_by = mock.patch.object(dali.Pipeline, "feed_input", feed)
-    with simgpu.simulated(), simdali.simulated(), fed_by:
-        taken(DALILoader(data, device="cuda", prefetch_queue_depth=3, **OPTIONS))
+    with simgpu.simulated(), simdali.simulated():
+        loader = DALILoader(data, device="cuda", prefetch_queue_depth=3, **OPTIONS)
+        loader.explain()  # times batches of its own
+        with fed_by:
+            taken(loader)
     for batch in fed[:3]:
         assert [one.size for one in batch] == [(512, 512)] * OPTIONS["batch_size"]
         assert batch[0].layer[0][1:3] == (2, 2) and "progressive" not in batch[0].info  # 4:2:0

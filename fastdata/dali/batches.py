@@ -21,18 +21,16 @@ from fastdata.batches.batch import Batch, View
 from fastdata.batches.buffers import BatchMemory
 from fastdata.batches.helpers import await_done
 from fastdata.batches.pipeline import Pipeline
-from fastdata.dali.graph import decodes
+from fastdata.dali.decoders import BESIDES
+from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
-from fastdata.errors import FastdataError, warn
+from fastdata.errors import FastdataError, SlowPathWarning, warn
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
-#: Further encodings, of which DALI decodes those that it is installed for.
-_BESIDES = ("jpeg-progressive", "png")
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
@@ -42,6 +40,9 @@ _NO_MEMORY = BatchMemory(None, None)
 _OPERATOR = re.compile(r"^Error in (.+?),?$", re.MULTILINE)
 _HAPPENED = re.compile(r"^encountered:\s+(.+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"sample #(\d+)")
+
+#: GPUs whose unused engine was warned of.
+_WARNED: set[int | None] = set()
 
 # PNG's colour types grey, RGB, palette, and RGB with alpha.
 _PNG_COLOURS = (0, 2, 3, 6)
@@ -97,12 +98,18 @@ class DALIPipeline(Pipeline):
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
-        check = self._settings.check and self._fetch is None  # it was checked then
+        check = self._settings.check
+        options: dict[str, Any] = {
+            "skip": skip.view(np.uint8),
+            "check": check and self._fetch is None,  # it was checked then
+            # DALI decodes damaged JPEGs to some pixels.
+            "scans": check and not self._source.capabilities.seek_points,
+        }
         if self._engine is None:
-            batch.read = _native.ReadJob(extents, skip=skip.view(np.uint8), check=check)
+            batch.read = _native.ReadJob(extents, **options)
             batch.read.run()
         else:
-            batch.read = self._engine.read(extents, skip.view(np.uint8), check)
+            batch.read = self._engine.read(extents, **options)
         self._decode_ourselves(batch, np.flatnonzero(skip).tolist())
 
     def advance(self, batch: Batch) -> None:
@@ -129,9 +136,9 @@ class DALIPipeline(Pipeline):
         for slot in batch.candidates:
             data = samples[slot]
             size = int(gathered.widths[slot]), int(gathered.heights[slot])
-            # If reading failed, the core reports why, as in the native loader.
+            # If it cannot be read or is damaged, the core says why, as in the native loader.
             kind = None if data is None else _kind(data, size, bool(seekable[slot]))
-            known = kind == "jpeg" or (kind in _BESIDES and self._is_decoded(kind))
+            known = kind == "jpeg" or (kind in BESIDES and self._is_decoded(kind))
             (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, ours)
         if theirs:
@@ -180,7 +187,7 @@ class DALIPipeline(Pipeline):
                 self._decode_ourselves(batch, run.slots.tolist())
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
-        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._runner.threads)
+        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._runner.graph.threads)
         errors = super()._finish(batch, deadline)
         for number, view in enumerate(batch.views):
             pixels = None if run is None or run.pixels is None else run.pixels[number]
@@ -202,8 +209,15 @@ class DALIPipeline(Pipeline):
         if batch.run is not None and batch.run.pixels is not None:
             theirs = np.zeros_like(decoded)
             theirs[batch.run.slots] = True
-            super()._count(batch, decoded & theirs, "DALI")
+            theirs &= decoded
             decoded = decoded & ~theirs
+            # Of other kinds than baseline JPEGs, it is not known what decodes them on a GPU.
+            codes = np.asarray(batch.gathered.encodings)
+            known = (codes == _JPEG) | (codes < 0) | (not self._on_gpu)
+            super()._count(batch, theirs & known, f"DALI ({self._runner.graph.back_end})")
+            super()._count(batch, theirs & ~known, "DALI")
+            if self._on_gpu:
+                _warn_of_engine(self._runner.graph)
         super()._count(batch, decoded, decoder)
 
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
@@ -212,19 +226,16 @@ class DALIPipeline(Pipeline):
         found: npt.NDArray[np.bool_] = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
         if self._source.capabilities.seek_points:  # without a checksum it may be damaged
             found &= np.asarray(gathered.extents.seekable) > 0
-        for name in _BESIDES:
+        for name in BESIDES:
             there = encodings == ENCODINGS.index(name)
             if there.any() and self._is_decoded(name):
                 found |= there
         return found
 
     def _is_decoded(self, encoding: str) -> bool:
-        """Return whether DALI decodes an encoding, as far as it can be tried."""
+        """Return whether DALI decodes an encoding; without a device, the next pass tries again."""
         if encoding not in self._decodes:
-            try:
-                self._decodes[encoding] = decodes(encoding, self._runner.device_id)
-            except RuntimeError:  # no such device now; the next pass tries again
-                self._decodes[encoding] = False
+            self._decodes[encoding] = self._runner.graph.decodes(encoding)
         return self._decodes[encoding]
 
     def _warn(self, batch: Batch, slots: npt.NDArray[np.int64], error: Exception) -> None:
@@ -299,6 +310,18 @@ class DALIPipeline(Pipeline):
         if batch.run is not None:
             batch.run.cancelled = True
         super().cancel(batch)
+
+
+def _warn_of_engine(graph: Graph) -> None:
+    """Warn once if a GPU's JPEG engine is not used."""
+    if graph.device_id not in _WARNED and graph.leaves_engine:
+        _WARNED.add(graph.device_id)
+        warn(
+            f"the JPEG engine of cuda:{graph.device_id} is not used: DALI decodes by its hybrid "
+            "back end, which takes a CPU thread 1 to 2 ms an image. A fastdata.DataLoader takes "
+            "less. See docs/dali.md",
+            SlowPathWarning,
+        )
 
 
 def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:

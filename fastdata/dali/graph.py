@@ -5,10 +5,6 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.metadata
-import io
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from fastdata import _native
+from fastdata.dali.decoders import (
+    SIDE,
+    arguments,
+    dali,
+    decodes,
+    example,
+    files_input,
+    has_engine,
+    jpeg_back_end,
+    regions_work,
+)
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
     from fastdata.transforms.compile import Program
-
-#: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
-#: engine does not take small ones, and nvImageCodec may not come back to the engine then.
-_SIDE = 512
-
-#: Arguments of decoders that decide what a batch is.
-_GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
-
-#: nvImageCodec's packages, one for each version of CUDA.
-_NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Graph:
         Args:
             batch_size: The most samples of a batch.
         """
-        built = _dali().Pipeline(
+        built = dali().Pipeline(
             batch_size=batch_size,
             num_threads=self.threads,
             device_id=self.device_id,
@@ -72,9 +68,9 @@ class Graph:
         built.build()
         # A GPU gets a whole batch, for which its decoders reserve memory.
         count = 1 if self.device_id is None else batch_size
-        samples = [_example("jpeg")] * count
+        samples = [example("jpeg")] * count
         whole = np.zeros((len(self.programs), count), _native.CUT)
-        whole["box"] = 0, 0, _SIDE, _SIDE
+        whole["box"] = 0, 0, SIDE, SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
         # A full pipeline takes and gives one batch at a time. The first schedule_run() runs it
@@ -85,6 +81,41 @@ class Graph:
         for _ in range(self.depth):
             built.outputs()
         return built
+
+    def decodes(self, encoding: str) -> bool:
+        """Return whether DALI decodes one of `BESIDES`; False if it cannot use the device."""
+        with suppress(Exception):
+            return decodes(encoding, self.device_id)
+        return False
+
+    @property
+    def back_end(self) -> str:
+        """What decodes baseline JPEGs.
+
+        "JPEG engine", "CUDA" or "hybrid" on a GPU, where it is measured once; else "CPU".
+        "unknown" if DALI cannot use the GPU.
+        """
+        if self.device_id is None:
+            return "CPU"
+        with suppress(Exception):
+            return jpeg_back_end(self.device_id, tuple(self._engine_options().items()))
+        return "unknown"
+
+    @property
+    def leaves_engine(self) -> bool:
+        """Whether the GPU has a JPEG engine that is not used, though the user allows it."""
+        allowed = self._engine_options().get("hw_decoder_load") != 0
+        return allowed and self.back_end == "hybrid" and has_engine(self.device_id or 0)
+
+    def _engine_options(self) -> dict[str, Any]:
+        """Return the options of the decoder, hashable, with all JPEGs for an engine, or none."""
+        options = {
+            name: tuple(one) if isinstance(one, list) else one
+            for name, one in self.decoding.items()
+        }
+        if options.get("hw_decoder_load"):
+            options["hw_decoder_load"] = 1.0
+        return options
 
     def feed(
         self,
@@ -121,12 +152,12 @@ class Graph:
 
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
-        fn, types = _dali().fn, _dali().types
+        fn, types = dali().fn, dali().types
         gpu = self.device_id is not None
-        data, decoding = _data(), {**_decoding(self.device_id), **self.decoding}
+        data, decoding = files_input(), {**arguments(self.device_id), **self.decoding}
         regions = self.region_decode
         if regions is None:
-            regions = not (gpu and _gpu_regions_broken())
+            regions = not gpu or regions_work()
         whole = None if regions else fn.decoders.image(data, **decoding)
         results = []
         for view, program in enumerate(self.programs):
@@ -141,7 +172,7 @@ class Graph:
 
     def _finish(self, images: Any, view: int, program: Program) -> Any:
         """Resize, cut, mirror and normalise."""
-        fn, types = _dali().fn, _dali().types
+        fn, types = dali().fn, dali().types
         output = program.output
         width, height = program.size
         cut: dict[str, Any] = {}
@@ -177,86 +208,5 @@ class Graph:
         )
 
 
-@functools.cache
-def decodes(encoding: str, device_id: int | None) -> bool:
-    """Return whether this installation of DALI decodes an encoding.
-
-    nvImageCodec decodes some by extensions, which may be missing; and one image that it cannot
-    decode ends a pipeline.
-
-    Args:
-        encoding: "png" or "jpeg-progressive", as in an index.
-        device_id: The GPU; None for none.
-
-    Raises:
-        RuntimeError: DALI cannot use the device.
-    """
-    pipeline = _dali().Pipeline(batch_size=1, num_threads=1, device_id=device_id)
-    with pipeline:
-        pipeline.set_outputs(_dali().fn.decoders.image(_data(), **_decoding(device_id)))
-    pipeline.build()
-    pipeline.feed_input("data", [_example(encoding)])
-    try:
-        pipeline.run()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _data() -> Any:
-    """Return the input of a pipeline: the bytes of files."""
-    uint8 = _dali().types.UINT8
-    return _dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
-
-
-def _decoding(device_id: int | None) -> dict[str, Any]:
-    """Return the arguments of a decoder that users may not give, or that have other defaults."""
-    # EXIF is for viewers: Pillow and the native core do not turn images either.
-    chosen = {"output_type": _dali().types.RGB, "adjust_orientation": False}
-    if device_id is None:
-        return {**chosen, "device": "cpu"}
-    # All JPEGs for the engine, if there is one; chroma interpolated, as Pillow and the core do.
-    return {**chosen, "device": "mixed", "hw_decoder_load": 1.0, "jpeg_fancy_upsampling": True}
-
-
-def _example(encoding: str) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an image."""
-    file = io.BytesIO()
-    image = Image.linear_gradient("L").resize((_SIDE, _SIDE)).convert("RGB")
-    if encoding == "png":
-        image.save(file, "PNG")
-    else:
-        image.save(file, "JPEG", subsampling="4:2:0", progressive=encoding == "jpeg-progressive")
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def decoder_arguments() -> set[str]:
-    """Return the arguments that a user may give DALI's decoders, whole images' and regions'."""
-    get_schema = importlib.import_module("nvidia.dali.backend").GetSchema
-    decoders = ("decoders__Image", "decoders__ImageSlice")
-    first, second = (set(get_schema(name).GetArgumentNames()) for name in decoders)
-    return (first & second) - _GIVEN
-
-
 def _resizes(program: Program) -> bool:
     return any(step.resizes for step in program.steps)
-
-
-def _dali() -> Any:
-    """Return DALI, whose type stubs are incomplete."""
-    import nvidia.dali
-
-    return nvidia.dali
-
-
-def _gpu_regions_broken() -> bool:
-    """Return whether this nvImageCodec fails or crashes when a GPU decodes a region.
-
-    0.9.0 does so on ordinary photographs (https://github.com/NVIDIA/nvImageCodec/issues/55), and
-    the report is open; 0.8 does not. So all of 0.9 counts as broken.
-    """
-    for name in _NVIMAGECODEC:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            if importlib.metadata.version(name).startswith("0.9."):
-                return True
-    return False

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 from fastdata.batches.images import Images
 from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
-from fastdata.dali.graph import Graph, decoder_arguments
+from fastdata.dali.decoders import BESIDES
+from fastdata.dali.decoders import decoder_options as known_options
+from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
+from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
@@ -47,7 +50,7 @@ class DALILoader(DataLoader[T]):
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
             on the CPU; on a GPU unless nvImageCodec is 0.9, which crashes (docs/dali.md).
         hw_decoder_load: Share of JPEGs for the GPU's own JPEG engine (A100, H100, …), 0 to 1;
-            None: DALI's, 0.65.
+            None: all.
         decoder_options: Further arguments of DALI's decoder on a GPU, by DALI's names
             (docs/dali.md).
         **options: Further arguments of `fastdata.DataLoader`; ``require_native`` is implied.
@@ -91,10 +94,10 @@ class DALILoader(DataLoader[T]):
                 f"{given} is for decoding on a GPU, but device is {str(device)!r}",
                 'Leave it out, or give device="cuda".',
             )
-        if unknown := sorted(decoding.keys() - decoder_arguments()):
+        if unknown := sorted(decoding.keys() - known_options()):
             raise UsageError(
                 f"decoder_options: DALI's decoder has no {', '.join(unknown)}",
-                f"Give some of {', '.join(sorted(decoder_arguments()))}.",
+                f"Give some of {', '.join(sorted(known_options()))}.",
             )
         self._decoding = decoding
         # Frameworks rebuild loaders from these attributes.
@@ -121,7 +124,11 @@ class DALILoader(DataLoader[T]):
     def explain(self) -> str:
         """Describe where DALI decodes, and what."""
         _, _, rest = super().explain().partition("\n")
-        return f"dali, on {self._dali_device}: {max(self.num_workers, 1)} threads\n{rest}"
+        graph = cast(_DALIPath, self._native).graph
+        return (
+            f"dali, on {self._dali_device}: {graph.threads} threads; "
+            f"baseline JPEGs by its {graph.back_end} back end\n{rest}"
+        )
 
 
 def _with_those_of_dataloader() -> inspect.Signature:
@@ -146,6 +153,9 @@ class _DALIPath(NativePath):
         graph: Builder of DALI's pipelines.
         device: Device of the decoder and the batches.
         batch_size: Most samples in a batch, if known.
+
+    Attributes:
+        graph: As given.
 
     Raises:
         UsageError: DALI cannot honour a setting of the dataset.
@@ -197,13 +207,21 @@ class _DALIPath(NativePath):
                 "Use a fastdata.DataLoader, or give the transform one interpolation.",
             )
         super().__init__(images, recipe, config)
-        self._device, self._graph, self._batch_size = device, graph, batch_size
+        self.graph = graph
+        self._device, self._batch_size = device, batch_size
         self._runner: Runner | None = None
+
+    def describe_kinds(self) -> str:
+        """See `NativePath.describe_kinds`."""
+        known = f"DALI ({self.graph.back_end})"
+        others = known if self._device.type == "cpu" else "DALI"
+        theirs = {"jpeg": known} | {kind: others for kind in BESIDES if self.graph.decodes(kind)}
+        return describe_kinds(self.source, self._settings.limits, self._images.subset, theirs)
 
     def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
         runner = self._runner
         if runner is None or not runner.alive or runner.broken is not None:
-            runner = Runner(self._graph, self._batch_size)
+            runner = Runner(self.graph, self._batch_size)
         if self._config.persistent_workers:
             self._runner = runner
         return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)

@@ -57,12 +57,13 @@ class Runner:
         batch_size: Most samples in a batch, if known.
 
     Attributes:
+        graph: As given.
         broken: Why DALI cannot build a pipeline; None if it can, as far as is known.
     """
 
     def __init__(self, graph: Graph, batch_size: int) -> None:
         self.broken: Exception | None = None
-        self._graph = graph
+        self.graph = graph
         self._batch_size = batch_size
         self._pipeline: Any = None
         self._queue: deque[Run] = deque()
@@ -71,16 +72,6 @@ class Runner:
         self.lock = threading.RLock()
         _LIVE.add(self)
         _end_at_exit()
-
-    @property
-    def threads(self) -> int:
-        """Number of DALI's threads."""
-        return self._graph.threads
-
-    @property
-    def device_id(self) -> int | None:
-        """The GPU; None for none."""
-        return self._graph.device_id
 
     @property
     def alive(self) -> bool:
@@ -134,7 +125,7 @@ class Runner:
 
     def _fill(self) -> None:
         """Feed the pipeline up to its depth."""
-        while self._fed < min(self._graph.depth, len(self._queue)):
+        while self._fed < min(self.graph.depth, len(self._queue)):
             run = self._queue[self._fed]
             if run.cancelled:
                 del self._queue[self._fed]
@@ -157,8 +148,8 @@ class Runner:
             if self._pipeline is None:
                 if _ENDING.is_set():
                     raise SystemExit  # ends a daemon thread without a traceback
-                self._pipeline = self._graph.build(self._batch_size)
-            self._graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
+                self._pipeline = self.graph.build(self._batch_size)
+            self.graph.feed(self._pipeline, run.samples, run.cuts, run.slots)
             self._pipeline.schedule_run()
         except Exception as error:
             kept = error.with_traceback(None)  # its frames would keep samples and pipeline

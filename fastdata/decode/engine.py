@@ -509,11 +509,9 @@ class Engine:
         self.work(job)
         return job
 
-    def read(
-        self, extents: _native.Extents, skip: _Array | None = None, check: bool = True
-    ) -> _native.ReadJob:
-        """Begin to read samples whole; see :class:`_native.ReadJob`."""
-        job = _native.ReadJob(extents, skip=skip, check=check)
+    def read(self, extents: _native.Extents, **options: Any) -> _native.ReadJob:
+        """Begin to read samples whole; for the options, see :class:`_native.ReadJob`."""
+        job = _native.ReadJob(extents, **options)
         self.work(job)
         return job
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -78,14 +78,18 @@ def _naming(source: Source, row: int) -> Iterator[None]:
         raise source.problem(row, f"it {error.what}", hint=error.hint) from None
 
 
-def describe_kinds(source: Source, limits: Limits, rows: Any = None) -> str:
+def describe_kinds(
+    source: Source, limits: Limits, rows: Any = None, others: Mapping[str, str] | None = None
+) -> str:
     """Return the share of each kind of image and its decoder, in words.
 
     Args:
         source: The rows, some of which are inspected.
         limits: What images may cost.
         rows: The rows that are read, an array or what is sliced to one; None for all.
+        others: Decoders of those kinds that another library decodes.
     """
+    others = others or {}
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
     found: Counter[Foreseen] = Counter()
@@ -96,7 +100,7 @@ def describe_kinds(source: Source, limits: Limits, rows: Any = None) -> str:
                 found[_foresee(source, images, slot, row, limits)] += 1
     return ", ".join(
         f"{human_share(count / found.total())} {seen.kind} "
-        f"({seen.decoder or 'which nothing here decodes'}"
+        f"({others.get(seen.kind) or seen.decoder or 'which nothing here decodes'}"
         + ("" if seen.sure else ", by its kind alone")
         + ")"
         for seen, count in found.most_common()

@@ -3,7 +3,18 @@
 #include <algorithm>
 #include <chrono>
 
+#include "jpeg/seek_points.h"
+
 namespace fastdata {
+namespace {
+
+bool is_damaged(ByteSpan bytes) {
+  constexpr int kStride = 512;  // few points: they are dropped
+  const Code found = build_seek_points({bytes}, kStride)[0].status.code;
+  return found != Code::ok && found != Code::not_jpeg && found != Code::unsupported;
+}
+
+}  // namespace
 
 Status ReadTask::work(size_t i) {
   if (!skip_.empty() && skip_[i]) return {};
@@ -11,7 +22,7 @@ Status ReadTask::work(size_t i) {
   BlobReader& reader = thread_reader();
   ByteSpan bytes;
   const Status status = reader.read(extents_, i, check_, bytes);
-  if (status.ok()) {
+  if (status.ok() && !(scans_ && !extents_.seekable[i] && is_damaged(bytes))) {
     blobs_[i].data.reset(new uint8_t[bytes.size]);
     blobs_[i].size = bytes.size;
     std::copy_n(bytes.data, bytes.size, blobs_[i].data.get());

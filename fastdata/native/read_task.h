@@ -16,11 +16,16 @@ struct Blob {
   size_t size = 0;
 };
 
-/// Reads and checks the samples that are not skipped.
+/// Reads the samples that are not skipped; compares their checksums if `check`. If `scans`, it also
+/// decodes the Huffman codes of baseline JPEGs without seek points, and leaves out damaged ones.
 class ReadTask final : public Task {
  public:
-  ReadTask(const Extents& extents, std::vector<uint8_t> skip, bool check)
-      : extents_(extents), skip_(std::move(skip)), check_(check), blobs_(extents.size()) {
+  ReadTask(const Extents& extents, std::vector<uint8_t> skip, bool check, bool scans)
+      : extents_(extents),
+        skip_(std::move(skip)),
+        check_(check),
+        scans_(scans),
+        blobs_(extents.size()) {
     will_need(extents_, skip_);
   }
 
@@ -36,7 +41,7 @@ class ReadTask final : public Task {
 
   const Extents& extents_;
   const std::vector<uint8_t> skip_;
-  const bool check_;
+  const bool check_, scans_;
   std::vector<Blob> blobs_;
   std::atomic<int64_t> nanoseconds_{0};
 };

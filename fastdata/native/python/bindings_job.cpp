@@ -409,8 +409,8 @@ class ProbeJob : public PendingWork {
 /// Job that reads a batch of samples.
 class ReadJob : public PendingWork {
  public:
-  ReadJob(const py::object& extents, const py::object& skip, bool check)
-      : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check)) {}
+  ReadJob(const py::object& extents, const py::object& skip, bool check, bool scans)
+      : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check, scans)) {}
   ~ReadJob() override { end(); }
 
   /// Returns each sample's bytes as an array that owns them; None where there are none. Call once.
@@ -436,8 +436,8 @@ class ReadJob : public PendingWork {
       : PendingWork(task), extents_(extents), task_(std::move(task)) {}
 
   static std::shared_ptr<ReadTask> make_task(const BoundExtents& extents, const py::object& skip,
-                                             bool check) {
-    return std::make_shared<ReadTask>(extents, skipped(skip, extents.size()), check);
+                                             bool check, bool scans) {
+    return std::make_shared<ReadTask>(extents, skipped(skip, extents.size()), check, scans);
   }
 
   py::object extents_;
@@ -472,8 +472,9 @@ void bind_job(py::module_& m) {
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")
       .def(py::init<const py::object&>(), py::arg("extents"));
   py::class_<ReadJob, PendingWork>(m, "ReadJob")
-      .def(py::init<const py::object&, const py::object&, bool>(), py::arg("extents"),
-           py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true)
+      .def(py::init<const py::object&, const py::object&, bool, bool>(), py::arg("extents"),
+           py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true,
+           py::arg("scans") = false)
       .def("take", &ReadJob::take)
       .def("seconds", &ReadJob::seconds);
 

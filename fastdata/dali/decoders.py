@@ -1,0 +1,185 @@
+"""What DALI's decoders are given, and what they can do on this machine.
+
+nvImageCodec decodes for DALI. It has several back ends, takes the first that accepts an image, and
+does not say which.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import io
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastdata import _native
+
+#: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
+#: engine does not take small ones, and nvImageCodec may not come back to the engine then.
+SIDE = 512
+
+#: Encodings beside baseline JPEG, as in an index, of which DALI decodes those that it is installed
+#: for.
+BESIDES = ("jpeg-progressive", "png")
+
+#: Arguments of decoders that decide what a batch is.
+_GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
+
+#: nvImageCodec's packages, one for each version of CUDA.
+_NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+
+#: Images of a batch whose decoding is timed, and the number of such batches.
+_TIMED, _ROUNDS = 64, 4
+
+
+def decoder_options() -> set[str]:
+    """Return the arguments that a user may give DALI's decoders, whole images' and regions'."""
+    get_schema = importlib.import_module("nvidia.dali.backend").GetSchema
+    decoders = ("decoders__Image", "decoders__ImageSlice")
+    first, second = (set(get_schema(name).GetArgumentNames()) for name in decoders)
+    return (first & second) - _GIVEN
+
+
+def arguments(device_id: int | None) -> dict[str, Any]:
+    """Return the arguments of a decoder that users may not give, or whose defaults are not DALI's.
+
+    Args:
+        device_id: The GPU; None for none.
+    """
+    # EXIF is for viewers: Pillow and the native core do not turn images either.
+    chosen = {"output_type": dali().types.RGB, "adjust_orientation": False}
+    if device_id is None:
+        return {**chosen, "device": "cpu"}
+    # All JPEGs for the engine, if there is one; chroma interpolated, as Pillow and the core do.
+    return {**chosen, "device": "mixed", "hw_decoder_load": 1.0, "jpeg_fancy_upsampling": True}
+
+
+def files_input() -> Any:
+    """Return the input of a pipeline: the bytes of files, named "data"."""
+    uint8 = dali().types.UINT8
+    return dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
+
+
+@functools.cache
+def example(encoding: str) -> npt.NDArray[np.uint8]:
+    """Return the bytes of an image of noise, `SIDE` pixels wide and high.
+
+    Args:
+        encoding: "jpeg", or one of `BESIDES`.
+    """
+    file = io.BytesIO()
+    image = Image.effect_noise((SIDE, SIDE), 40).convert("RGB")
+    if encoding == "png":
+        image.save(file, "PNG")
+    else:
+        image.save(file, "JPEG", subsampling="4:2:0", progressive=encoding == "jpeg-progressive")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+@functools.cache
+def decodes(encoding: str, device_id: int | None) -> bool:
+    """Return whether this installation of DALI decodes an encoding.
+
+    nvImageCodec decodes some by extensions, which may be missing; and one image that it cannot
+    decode ends a pipeline.
+
+    Args:
+        encoding: As `example`'s.
+        device_id: The GPU; None for none.
+
+    Raises:
+        RuntimeError: DALI cannot use the device.
+    """
+    pipeline = _pipeline(1, device_id, {})
+    pipeline.feed_input("data", [example(encoding)])
+    try:
+        pipeline.run()
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.cache
+def jpeg_back_end(device_id: int, options: tuple[tuple[str, Any], ...]) -> str:
+    """Return what decodes baseline JPEGs on a GPU, by the time that it takes.
+
+    All but the hybrid back end leave the Huffman codes to the GPU. So they take less of a single
+    thread's time than this CPU takes for these codes alone.
+
+    Args:
+        device_id: The GPU.
+        options: The user's arguments of the decoder.
+
+    Returns:
+        "JPEG engine", "CUDA" or "hybrid"; the last reads Huffman codes on the CPU.
+
+    Raises:
+        RuntimeError: DALI cannot use the device.
+    """
+    pipeline = _pipeline(_TIMED, device_id, dict(options))
+    files = [example("jpeg")] * _TIMED
+    whole, codes = [], []
+    for _ in range(_ROUNDS):
+        begun = time.perf_counter()
+        pipeline.feed_input("data", files)
+        pipeline.run()
+        middle = time.perf_counter()
+        _native.build_seek_points(files, SIDE)
+        whole.append(middle - begun)
+        codes.append(time.perf_counter() - middle)
+    if min(whole) > min(codes):  # the least: others may use the cores, too
+        return "hybrid"
+    return "JPEG engine" if has_engine(device_id) else "CUDA"
+
+
+@functools.cache
+def has_engine(device_id: int) -> bool:
+    """Return whether nvImageCodec finds a JPEG engine in a GPU."""
+    try:
+        from nvidia import nvimgcodec
+    except ImportError:  # an installation without its Python module
+        return False
+    only = [nvimgcodec.Backend(nvimgcodec.BackendKind.HW_GPU_ONLY)]
+    try:
+        nvimgcodec.Decoder(device_id=device_id, backends=only)
+    except RuntimeError:
+        return False
+    return True
+
+
+def regions_work() -> bool:
+    """Return whether this nvImageCodec decodes regions on a GPU.
+
+    0.9.0 fails or crashes on ordinary photographs
+    (https://github.com/NVIDIA/nvImageCodec/issues/55), and the report is open; 0.8 does not. So
+    all of 0.9 counts as broken.
+    """
+    for name in _NVIMAGECODEC:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            if importlib.metadata.version(name).startswith("0.9."):
+                return False
+    return True
+
+
+def dali() -> Any:
+    """Return DALI, whose type stubs are incomplete."""
+    import nvidia.dali
+
+    return nvidia.dali
+
+
+def _pipeline(batch_size: int, device_id: int | None, options: dict[str, Any]) -> Any:
+    """Return a pipeline of one thread that decodes and does no more."""
+    one = {"num_threads": 1, "prefetch_queue_depth": 1}
+    built = dali().Pipeline(batch_size=batch_size, device_id=device_id, **one)
+    with built:
+        decoding = {**arguments(device_id), **options}
+        built.set_outputs(dali().fn.decoders.image(files_input(), **decoding))
+    built.build()
+    return built
