@@ -23,7 +23,7 @@ from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine, o
 from PIL import Image
 
 import fastdata.transforms as transforms
-from fastdata import DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset, _native
 
 _SIZE = 224
 _TRANSFORM = transforms.Compose(
@@ -158,8 +158,8 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def pixels(dataset: Path, device: torch.device, batches: int, **options: Any) -> dict[str, float]:
-    """Return how far a `DALILoader`'s pixels are from the core's, in levels of 255.
+def pixels(dataset: Path, device: torch.device, batches: int, **options: Any) -> dict[str, Any]:
+    """Compare a `DALILoader`'s pixels with the core's, in levels of 255; name their decoders.
 
     Raises:
         AssertionError: They deliver other samples.
@@ -168,14 +168,19 @@ def pixels(dataset: Path, device: torch.device, batches: int, **options: Any) ->
 
     data = ImageDataset(dataset, _TRANSFORM, fields=("image", "index"))
     shared: dict[str, Any] = {"shuffle": True, "seed": 5, "num_workers": 4}
-    theirs = DALILoader(data, 128, device=device, **shared, **options)
+    theirs: DALILoader[Any] = DALILoader(data, 128, device=device, **shared, **options)
     means = []
     for (ours, one), (found, other), _ in zip(
         DataLoader(data, 128, **shared), theirs, range(batches), strict=False
     ):
         assert torch.equal(one, other.cpu()), "other samples"
         means += (ours.float() - found.cpu().float()).abs().flatten(1).mean(1).tolist()
-    return {"mean": float(np.mean(means)), "worst image": max(means), "images": len(means)}
+    return {
+        "mean": float(np.mean(means)),
+        "worst image": max(means),
+        "images": len(means),
+        "decoders": theirs.stats().kinds,
+    }
 
 
 def contenders(
@@ -227,6 +232,15 @@ def main(
     """Measure decoding of DATASET, which was packed from the JPEGs of TREE, by DALI."""
     where = torch.device(device)
     files = [np.fromfile(path, np.uint8) for path in sorted(tree.rglob("*.*"))]
+    # Others than baseline JPEGs of one or three components could end a pipeline.
+    about = [_native.probe(one) for one in files]
+    files = [
+        one
+        for one, (kind, _, _, components, *_) in zip(files, about, strict=True)
+        if kind == "jpeg" and components in (1, 3)
+    ]
+    if not files:
+        raise click.UsageError(f"{tree} has no baseline JPEGs")
     result: dict[str, Any] = {"benchmark": "gpu-decoding", "machine": machine(), "pixels": {}}
     if where.type == "cuda":
         result["machine"]["gpu"] = torch.cuda.get_device_name(where)

@@ -7,10 +7,7 @@ device_programs.py, which pass with the code as it is (test_device_simulated.py)
 from __future__ import annotations
 
 import gc
-import inspect
 import random
-import re
-import textwrap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 import device_programs as programs  # noqa: E402
 import simgpu  # noqa: E402
+from mutants import mutated  # noqa: E402
 
 from fastdata.batches import buffers  # noqa: E402
 from fastdata.dali import batches  # noqa: E402
@@ -525,22 +523,6 @@ MORE = {
 MUTANTS |= {name: Mutant(*parts) for name, parts in MORE.items()}
 
 
-def mutated(mutant: Mutant) -> Any:
-    """The function with the line changed."""
-    function = getattr(mutant.owner, mutant.name)
-    source = textwrap.dedent(inspect.getsource(function))
-    pattern = r"\n\s*".join(map(re.escape, mutant.line.split("\n")))
-    found = list(re.finditer(pattern, source))
-    assert len(found) == 1, f"{mutant.line!r} stands {len(found)} times in {mutant.name}"
-    start, end = found[0].span()
-    (indent,) = re.findall(r"^ *", source[source.rfind("\n", 0, start) + 1 :])
-    changed = source[:start] + mutant.instead.replace("\n", f"\n{indent}") + source[end:]
-    names: dict[str, Any] = {}
-    code = compile(f"from __future__ import annotations\n{changed}", mutant.name, "exec")
-    exec(code, vars(inspect.getmodule(function)), names)
-    return names[mutant.name]
-
-
 #: How a mutant shows: pixels or states are wrong, or the code fails on what it finds.
 _NOTICED = (AssertionError, AttributeError, ValueError, simgpu.CUDAError, KeyboardInterrupt)
 
@@ -555,7 +537,7 @@ def _sound_batches() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_missing_protection_is_noticed(name: str) -> None:
     mutant = MUTANTS[name]
-    with mock.patch.object(mutant.owner, mutant.name, mutated(mutant)):
+    with mock.patch.object(mutant.owner, mutant.name, mutated(*mutant[:4])):
         for number, schedule in enumerate(simgpu.schedules(48)):
             with simgpu.simulated(schedule) as gpus:
                 noticed = False
