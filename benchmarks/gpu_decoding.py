@@ -9,6 +9,7 @@ All take turns in one run. Figures are kept after each round.
 
 from __future__ import annotations
 
+import importlib
 import io
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from fastdata import DataLoader, ImageDataset, _native
 
 _SIZE = 224
 _TRANSFORM = transforms.Compose(
-    [transforms.RandomResizedCrop(_SIZE), transforms.RandomHorizontalFlip()]
+    (transforms.RandomResizedCrop(_SIZE), transforms.RandomHorizontalFlip())
 )
 #: What `DALILoader` does and a pipeline by hand does not, by names for the table.
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -68,13 +69,14 @@ def by_hand(
         regions: Whether to cut a region, which is fed, before resizing.
         **decoding: Arguments of the decoder on a GPU; None for DALI's default.
     """
-    from nvidia.dali import Pipeline, fn, types
-
+    # DALI's own type stubs are incomplete.
+    dali: Any = importlib.import_module("nvidia.dali")
+    fn, types = dali.fn, dali.types
     gpu, depth = device.type == "cuda", 2
     chosen = {"hw_decoder_load": 1.0, **decoding} if gpu else {}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     where = (device.index or 0) if gpu else None
-    made = Pipeline(batch, threads, where, prefetch_queue_depth=depth)
+    made = dali.Pipeline(batch, threads, where, prefetch_queue_depth=depth)
     with made:
         data = fn.external_source(name="data", ndim=1, dtype=types.UINT8, no_copy=True)
         images = fn.decoders.image(
@@ -82,7 +84,7 @@ def by_hand(
         )
         if regions:
             sides = fn.external_source(name="sides", ndim=1, dtype=types.INT32)
-            images = fn.slice(images, np.int32([0, 0]), sides, axes=[0, 1])
+            images = fn.slice(images, (0, 0), sides, axes=[0, 1])
         images = fn.resize(images, size=(_SIZE, _SIZE))
         made.set_outputs(fn.crop_mirror_normalize(images, dtype=types.UINT8, output_layout="CHW"))
     made.build()
@@ -206,8 +208,8 @@ def figures(result: dict[str, Any]) -> Figures:
     for name, windows in result["windows"].items():
         rates = Spread.of([images / seconds for images, seconds, _ in windows])
         cpu = Spread.of([1000 * cpu / images for images, _, cpu in windows])
-        rows.append((name, format(rates, ",.0f"), format(cpu, ".3f")))
-    return Figures("decoding by DALI", ("contender", "images/s", "CPU ms an image"), rows)
+        rows.append([name, format(rates, ",.0f"), format(cpu, ".3f")])
+    return Figures("decoding by DALI", ["contender", "images/s", "CPU ms an image"], rows)
 
 
 @click.command()
@@ -251,7 +253,8 @@ def main(
         result["pixels"][name] = pixels(dataset, where, 4, **options)
         click.echo(f"pixels, {name}: {result['pixels'][name]}")
     running = {}
-    result["windows"] = windows = {}
+    windows: dict[str, list[Window]] = {}
+    result["windows"] = windows
     for name, make in contenders(dataset, files, where, list(threads), batch).items():
         running[name], windows[name] = make(), []
         measured(running[name], seconds / 4, where)  # start-up

@@ -122,7 +122,8 @@ def test_a_change_is_noticed(name: str, photographs: Path, unasked: None) -> Non
     try:
         for patch in patches:
             patch.start()
-        with pytest.raises((AssertionError, pytest.fail.Exception)):
+        # Warnings that a test did not expect are errors.
+        with pytest.raises((AssertionError, UserWarning, pytest.fail.Exception)):
             test(photographs)
     finally:
         mock.patch.stopall()

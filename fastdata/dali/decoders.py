@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import io
 import time
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,9 +28,6 @@ BESIDES = ("jpeg-progressive", "png")
 
 #: Arguments of decoders that decide what a batch is.
 _GIVEN = {"adjust_orientation", "device", "dtype", "output_type", "preserve"}
-
-#: nvImageCodec's packages, one for each version of CUDA.
-_NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
 #: Images of a batch whose decoding is timed, and the number of such batches.
 _TIMED, _ROUNDS = 64, 4
@@ -96,7 +91,7 @@ def decodes(encoding: str, device_id: int | None) -> bool:
     Raises:
         RuntimeError: DALI cannot use the device.
     """
-    pipeline = _pipeline(1, device_id, {})
+    pipeline = _pipeline(1, device_id, False, {})
     pipeline.feed_input("data", [example(encoding)])
     try:
         pipeline.run()
@@ -106,7 +101,7 @@ def decodes(encoding: str, device_id: int | None) -> bool:
 
 
 @functools.cache
-def jpeg_back_end(device_id: int, options: tuple[tuple[str, Any], ...]) -> str:
+def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any], ...]) -> str:
     """Return what decodes baseline JPEGs on a GPU, by the time that it takes.
 
     All but the hybrid back end leave the Huffman codes to the GPU. So they take less of a single
@@ -114,6 +109,7 @@ def jpeg_back_end(device_id: int, options: tuple[tuple[str, Any], ...]) -> str:
 
     Args:
         device_id: The GPU.
+        regions: Whether the decoder decodes regions, rather than whole images.
         options: The user's arguments of the decoder.
 
     Returns:
@@ -122,7 +118,7 @@ def jpeg_back_end(device_id: int, options: tuple[tuple[str, Any], ...]) -> str:
     Raises:
         RuntimeError: DALI cannot use the device.
     """
-    pipeline = _pipeline(_TIMED, device_id, dict(options))
+    pipeline = _pipeline(_TIMED, device_id, regions, dict(options))
     files = [example("jpeg")] * _TIMED
     whole, codes = [], []
     for _ in range(_ROUNDS):
@@ -142,7 +138,7 @@ def jpeg_back_end(device_id: int, options: tuple[tuple[str, Any], ...]) -> str:
 def has_engine(device_id: int) -> bool:
     """Return whether nvImageCodec finds a JPEG engine in a GPU."""
     try:
-        from nvidia import nvimgcodec
+        nvimgcodec = importlib.import_module("nvidia.nvimgcodec")
     except ImportError:  # an installation without its Python module
         return False
     only = [nvimgcodec.Backend(nvimgcodec.BackendKind.HW_GPU_ONLY)]
@@ -153,20 +149,6 @@ def has_engine(device_id: int) -> bool:
     return True
 
 
-def regions_work() -> bool:
-    """Return whether this nvImageCodec decodes regions on a GPU.
-
-    0.9.0 fails or crashes on ordinary photographs
-    (https://github.com/NVIDIA/nvImageCodec/issues/55), and the report is open; 0.8 does not. So
-    all of 0.9 counts as broken.
-    """
-    for name in _NVIMAGECODEC:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            if importlib.metadata.version(name).startswith("0.9."):
-                return False
-    return True
-
-
 def dali() -> Any:
     """Return DALI, whose type stubs are incomplete."""
     import nvidia.dali
@@ -174,12 +156,19 @@ def dali() -> Any:
     return nvidia.dali
 
 
-def _pipeline(batch_size: int, device_id: int | None, options: dict[str, Any]) -> Any:
+def _pipeline(
+    batch_size: int, device_id: int | None, regions: bool, options: dict[str, Any]
+) -> Any:
     """Return a pipeline of one thread that decodes and does no more."""
     one = {"num_threads": 1, "prefetch_queue_depth": 1}
     built = dali().Pipeline(batch_size=batch_size, device_id=device_id, **one)
     with built:
         decoding = {**arguments(device_id), **options}
-        built.set_outputs(dali().fn.decoders.image(files_input(), **decoding))
+        decoders, files = dali().fn.decoders, files_input()
+        if regions:
+            images = decoders.image_slice(files, (0, 0), (SIDE, SIDE), axes=(0, 1), **decoding)
+        else:
+            images = decoders.image(files, **decoding)
+        built.set_outputs(images)
     built.build()
     return built

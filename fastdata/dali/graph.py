@@ -23,7 +23,6 @@ from fastdata.dali.decoders import (
     files_input,
     has_engine,
     jpeg_back_end,
-    regions_work,
 )
 from fastdata.transforms.geometry import Cuts
 
@@ -40,7 +39,7 @@ class Graph:
         device_id: The GPU; None for none.
         threads: Number of DALI's threads.
         depth: Number of batches in a pipeline at once.
-        region_decode: Whether to decode only the crop; None to do so where it works.
+        region_decode: Whether to decode only the crop, rather than the whole image.
         decoding: Further arguments of DALI's decoder.
     """
 
@@ -48,7 +47,7 @@ class Graph:
     device_id: int | None
     threads: int
     depth: int
-    region_decode: bool | None
+    region_decode: bool
     decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
@@ -98,7 +97,8 @@ class Graph:
         if self.device_id is None:
             return "CPU"
         with suppress(Exception):
-            return jpeg_back_end(self.device_id, tuple(self._engine_options().items()))
+            options = tuple(self._engine_options().items())
+            return jpeg_back_end(self.device_id, self.region_decode, options)
         return "unknown"
 
     @property
@@ -153,12 +153,8 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        gpu = self.device_id is not None
         data, decoding = files_input(), {**arguments(self.device_id), **self.decoding}
-        regions = self.region_decode
-        if regions is None:
-            regions = not gpu or regions_work()
-        whole = None if regions else fn.decoders.image(data, **decoding)
+        whole = None if self.region_decode else fn.decoders.image(data, **decoding)
         results = []
         for view, program in enumerate(self.programs):
             start = fn.external_source(name=f"start{view}", ndim=1, dtype=types.INT32)

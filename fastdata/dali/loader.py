@@ -48,7 +48,7 @@ class DALILoader(DataLoader[T]):
         device: "cpu", or "cuda" ("cuda:1", …): decode there, and deliver there.
         prefetch_queue_depth: Number of prefetched batches that DALI works on at once.
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
-            on the CPU; on a GPU unless nvImageCodec is 0.9, which crashes (docs/dali.md).
+            on the CPU only (docs/dali.md).
         hw_decoder_load: Share of JPEGs for the GPU's own JPEG engine (A100, H100, …), 0 to 1;
             None: all.
         decoder_options: Further arguments of DALI's decoder on a GPU, by DALI's names
@@ -115,10 +115,10 @@ class DALILoader(DataLoader[T]):
             where = Destination(device, None, None, prefetch=1, copy=True)
             self._choice = replace(self._choice, where=where)
             config = replace(config, device=device)
-        depth = self.prefetch_queue_depth
-        graph = Graph(
-            recipe.programs, device.index, threads, depth, self.region_decode, self._decoding
-        )
+        depth, regions = self.prefetch_queue_depth, self.region_decode
+        if regions is None:
+            regions = device.type == "cpu"
+        graph = Graph(recipe.programs, device.index, threads, depth, regions, self._decoding)
         return _DALIPath(images, recipe, config, graph, device, self.batch_size or 1)
 
     def explain(self) -> str:

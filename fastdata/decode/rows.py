@@ -87,7 +87,7 @@ def describe_kinds(
         source: The rows, some of which are inspected.
         limits: What images may cost.
         rows: The rows that are read, an array or what is sliced to one; None for all.
-        others: Decoders of those kinds that another library decodes.
+        others: Decoders that take the core's place, by kind.
     """
     others = others or {}
     every = np.arange(len(source)) if rows is None else rows
@@ -98,13 +98,15 @@ def describe_kinds(
         for slot, row in enumerate(chosen.tolist()):
             with suppress(OSError, FastdataError):  # likewise
                 found[_foresee(source, images, slot, row, limits)] += 1
-    return ", ".join(
-        f"{human_share(count / found.total())} {seen.kind} "
-        f"({others.get(seen.kind) or seen.decoder or 'which nothing here decodes'}"
-        + ("" if seen.sure else ", by its kind alone")
-        + ")"
-        for seen, count in found.most_common()
-    )
+    words = []
+    for seen, count in found.most_common():
+        decoder = others.get(seen.kind, NATIVE) if seen.decoder == NATIVE else seen.decoder
+        words.append(
+            f"{human_share(count / found.total())} {seen.kind} "
+            f"({decoder or 'which nothing here decodes'}"
+            f"{'' if seen.sure else ', by its kind alone'})"
+        )
+    return ", ".join(words)
 
 
 def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Limits) -> Foreseen:
