@@ -71,7 +71,7 @@ def steps(
     dataset = out / "dataset"
     packing = ["convert", "imagefolder", "--root", str(tree), "--to", "lmdb", "--out", str(dataset)]
     yield Step("packing", 40, ["-m", "fastdata", *packing])
-    if tests is not None and find_spec("pytest"):
+    if tests is not None:
         # The project's settings ask for plugins.
         options = ["-q", "-n0"] if find_spec("xdist") else ["-q"]
         options += ["-c", "/dev/null", "-p", "no:cacheprovider", "-m", "gpu"]

@@ -106,11 +106,15 @@ def by_hand(
         else:
             feed_drawn()
     made.schedule_run()
-    while True:
+    for _ in range(depth):
+        made.outputs()
         feed_drawn()
         made.schedule_run()
+    while True:
         (found,) = made.outputs()
         yield len(found)
+        feed_drawn()
+        made.schedule_run()
 
 
 def _sides(file: Any) -> tuple[int, int]:
