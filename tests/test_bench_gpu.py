@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
-from fastdata.benchmarks import gpu_check  # noqa: E402
+from fastdata.benchmarks import gpu_check
 
 
 def check(out: Path, *more: str) -> Result:
-    small = "--device=cpu --batch=4 --seconds=0.01 --images=8".split()
+    small = ["--device=cpu", "--batch=4", "--seconds=0.01", "--images=8"]
     return CliRunner().invoke(gpu_check.main, ["--out", str(out), *small, *more])
 
 
