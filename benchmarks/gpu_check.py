@@ -10,10 +10,13 @@ OUT/summary.txt says in some lines what was found.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -24,6 +27,7 @@ from fastdata.benchmarks import gpu_decoding, training
 from fastdata.benchmarks.measure import Figures, version_of
 from fastdata.benchmarks.prepare import repeat_tree
 
+from fastdata.errors import SourceError
 from fastdata.text import aligned
 
 #: Files of tests that need a GPU.
@@ -57,18 +61,26 @@ class Step(NamedTuple):
 
 
 def steps(
-    tree: Path, tests: Path | None, out: Path, model: str, shared: list[str]
+    tree: Path | None, images: int, tests: Path | None, out: Path, model: str, shared: list[str]
 ) -> Iterator[Step]:
-    """Yield what is run.
+    """Yield processes to run, of at most eight minutes together.
 
     Args:
-        tree: Class folders of JPEGs.
+        tree: Class folders of JPEGs; None to make some.
+        images: Number to which the JPEGs are repeated.
         tests: The folder of the tests; None to leave them out.
         out: The folder of results.
         model: The network to train.
         shared: Options of both benchmarks.
+
+    Raises:
+        SourceError: There are no images in ``tree``.
     """
-    dataset = out / "dataset"
+    if tree is None:
+        sample = ["sample", "--out", str(out / "sample"), "--images=160", "--val-images=0"]
+        yield Step("photographs", 20, ["-m", "fastdata", *sample])
+        tree = out / "sample" / "train"
+    tree, dataset = repeat_tree(tree, out / "tree", images), out / "dataset"
     packing = ["convert", "imagefolder", "--root", str(tree), "--to", "lmdb", "--out", str(dataset)]
     yield Step("packing", 40, ["-m", "fastdata", *packing])
     if tests is not None:
@@ -86,28 +98,32 @@ def steps(
 
 def run(step: Step, out: Path) -> str:
     """Run a step; return how it ended."""
-    begun = time.perf_counter()
-    with (out / f"{step.name}.log").open("w") as log:
+    begun, path = time.perf_counter(), out / f"{step.name}.log"
+    command = [sys.executable, *step.command]
+    with (
+        path.open("w") as log,
+        subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        ) as process,
+    ):
         try:
-            ended = subprocess.run(
-                [sys.executable, *step.command],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=step.limit,
-                check=False,
-            ).returncode
+            ended = process.wait(step.limit)
         except subprocess.TimeoutExpired:
-            return f"not done after {step.limit:.0f} s"
-    lines = (out / f"{step.name}.log").read_text().split("\n")
+            return f"not done after {step.limit:.0f} s, see {path.name}"
+        finally:
+            with suppress(ProcessLookupError):  # its workers would slow the next step down
+                os.killpg(process.pid, signal.SIGKILL)
+    lines = path.read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    status = "done" if ended == 0 else f"failed (exit status {ended})"
-    said = f": {last[:120]}" if ended or step.name == "tests" else ""
-    return f"{status} in {time.perf_counter() - begun:.0f} s{said}"
+    status = "done" if ended == 0 else f"failed (exit status {ended}), see {path.name}"
+    shown = f": {last[:120]}" if ended or step.name == "tests" else ""
+    return f"{status} in {time.perf_counter() - begun:.0f} s{shown}"
 
 
 def summary(statuses: dict[str, str], out: Path) -> list[str]:
     """Return what was found, in at most 40 lines."""
-    lines = [f"{name} {found}" for name in PACKAGES if (found := version_of(name)) != "absent"]
+    versions = {name: version_of(name) for name in PACKAGES}
+    lines = [f"{name} {found}" for name, found in versions.items() if found != "absent"]
     lines = [", ".join(lines), *(f"{name}: {status}" for name, status in statuses.items())]
     if found := _read(out / "decoding.json"):
         machine = found["machine"]
@@ -150,8 +166,8 @@ def _judge_feeding(turns: dict[str, dict[str, list[list[float]]]]) -> list[str]:
     return [_judged("fed by DALILoader, 2 threads, share", share, OF_STEP, share >= OF_STEP)]
 
 
-def _judged(what: str, found: float, wanted: float, good: bool) -> str:
-    return f"{'good' if good else 'SHORT'}: {what}: {found:,.2f}, where {wanted:,} is wanted"
+def _judged(name: str, value: float, wanted: float, good: bool) -> str:
+    return f"{'good' if good else 'SHORT'}: {name}: {value:,.2f}, where {wanted:,} is wanted"
 
 
 def _lines(table: Figures) -> list[str]:
@@ -201,16 +217,14 @@ def main(
     if any(out.iterdir()):
         raise click.UsageError(f"{out} is not empty")
     statuses: dict[str, str] = {}
-    if tree is None:
-        tree = out / "sample" / "train"
-        made = ["sample", "--out", str(tree.parent), "--images", "160", "--val-images", "1"]
-        statuses["photographs"] = run(Step("photographs", 60, ["-m", "fastdata", *made]), out)
-    many = repeat_tree(tree, out / "tree", images)
     shared = [f"--device={device}", f"--batch={batch}", f"--seconds={seconds}", "--rounds=2"]
-    for step in steps(many, tests, out, model, shared):
-        click.echo(f"{step.name}: at most {step.limit:.0f} s")
-        statuses[step.name] = run(step, out)
-        click.echo(f"{step.name}: {statuses[step.name]}")
+    try:
+        for step in steps(tree, images, tests, out, model, shared):
+            click.echo(f"{step.name}: at most {step.limit:.0f} s")
+            statuses[step.name] = run(step, out)
+            click.echo(f"{step.name}: {statuses[step.name]}")
+    except SourceError as error:
+        raise click.ClickException(str(error)) from None
     lines = summary(statuses, out)
     (out / "summary.txt").write_text("\n".join(lines) + "\n")
     click.echo("\n".join(lines))

@@ -37,7 +37,6 @@ from fastdata.benchmarks.measure import (
     Figures,
     Spread,
     cpu_seconds,
-    interleave,
     machine,
     out_option,
     save,
@@ -373,11 +372,12 @@ def measure(
     workers: tuple[int, ...],
     seconds: float,
     rounds: int,
-) -> tuple[dict[str, dict[str, list[Window]]], dict[str, str]]:
+) -> Iterator[tuple[dict[str, dict[str, list[Window]]], dict[str, str]]]:
     """Run all contenders in turn.
 
-    Returns:
-        The windows of each, by its number of threads; and why others are missing, by their names.
+    Yields:
+        After each round, the windows of each contender so far, by its number of threads; and why
+        others are missing, by their names.
     """
     missing = training.missing()
     turns: list[tuple[str, int, Callable[..., Any], Callable[[int], Iterable[Batch]]]]
@@ -412,12 +412,13 @@ def measure(
             gc.collect()  # ends its threads, or workers
         return measured
 
-    contenders = {(name, n): partial(run, name, n, *how) for name, n, *how in turns}
-    found: dict[str, dict[str, Any]] = {}
-    for (name, count), measured in interleave(contenders, rounds).items():
-        if name not in missing:
-            found.setdefault(name, {})[str(count)] = measured
-    return found, missing
+    found: dict[str, dict[str, list[Any]]] = {}
+    for number in range(rounds):
+        for name, count, turn, batches in turns:
+            window = run(name, count, turn, batches)
+            print(f"round {number + 1}/{rounds} {name}, {count}: {window}", file=sys.stderr)
+            found.setdefault(name, {}).setdefault(str(count), []).append(window)
+        yield {name: one for name, one in found.items() if name not in missing}, missing
 
 
 def windows(found: list[Any]) -> list[Window]:
@@ -562,15 +563,11 @@ def main(
                 kept.mkdir(parents=True, exist_ok=True)
                 shown = traced(training, max(threads), kept)
         result["settings"]["samples"] = training.samples
-        turns, missing = measure(training, threads, workers, seconds, rounds)
-        found: dict[str, Any] = {
-            "title": training.workload.title,
-            "traces": shown,
-            "missing": missing,
-            "turns": turns,
-        }
-        result["workloads"][name] = found
-        save(result, out_path)  # a campaign takes hours
+        found: dict[str, Any] = {"title": training.workload.title, "traces": shown}
+        for turns, missing in measure(training, threads, workers, seconds, rounds):
+            found |= {"missing": missing, "turns": turns}
+            result["workloads"][name] = found
+            save(result, out_path)  # a campaign takes hours
         for table in figures(found):
             table.show()
         for library, why in found["missing"].items():

@@ -121,29 +121,29 @@ def test_a_library_that_fails_is_named_and_the_others_go_on(
         path.write_bytes(b"no image")
     device, workload = torch.device("cpu"), training.WORKLOADS["vit_tiny"]
     made = training.Training(packed, photographs, device, workload, 2)
-    turns, missing = training.measure(made, (1,), (), 0.0, 2)
+    *_, (turns, missing) = training.measure(made, (1,), (), 0.0, 2)
     assert missing["nvImageCodec"].startswith("failed: ") and "nvImageCodec" not in turns
     assert len(turns["fastdata"]["1"]) == 2
 
 
-def test_a_campaign_is_kept_after_each_model(
+def test_a_campaign_is_kept_after_each_round(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "training.json"
-    options = "--device=cpu --models=vit_tiny,resnet18 --batch=4 --seconds=0 --rounds=1 --threads=1"
-    verify, verified = training.Training.verify, []
+    options = "--device=cpu --models=vit_tiny --batch=4 --seconds=0 --rounds=2 --threads=1"
+    nothing, rounds = training.Training.nothing, []
 
-    def verify_once(made: Any) -> None:
-        if verified:
+    def begin_round(made: Any, count: int) -> Any:
+        if rounds:
             raise KeyboardInterrupt
-        verified.append(made)
-        verify(made)
+        rounds.append(count)
+        return nothing(made, count)
 
-    monkeypatch.setattr(training.Training, "verify", verify_once)
+    monkeypatch.setattr(training.Training, "nothing", begin_round)
     CliRunner().invoke(training.main, [str(packed), *options.split(), "--out", str(out)])
-    result = json.loads(out.read_text())
-    assert [*result["workloads"]] == ["vit_tiny"]
-    assert result["workloads"]["vit_tiny"]["missing"]["torch"] == "needs --tree"
+    (workload,) = json.loads(out.read_text())["workloads"].values()
+    assert len(workload["turns"]["step"]["0"]) == len(workload["turns"]["fastdata"]["1"]) == 1
+    assert workload["missing"]["torch"] == "needs --tree"
 
 
 def test_wrong_pixels_are_not_timed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
