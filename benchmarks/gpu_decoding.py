@@ -91,10 +91,10 @@ def by_hand(
     rng = np.random.default_rng(0)
     sides = [np.array(_sides(file), np.int32) for file in files]
 
-    def feed(one: list[Any], of: list[Any]) -> None:
-        made.feed_input("data", one)
+    def feed(images: list[Any], extents: list[Any]) -> None:
+        made.feed_input("data", images)
         if regions:
-            made.feed_input("sides", of)
+            made.feed_input("sides", extents)
 
     def feed_drawn() -> None:
         drawn = rng.integers(0, len(files), batch).tolist()

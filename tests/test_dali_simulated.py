@@ -26,7 +26,7 @@ import simdali  # noqa: E402
 import simgpu  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.dali import DALILoader, batches  # noqa: E402
+from fastdata.dali import DALILoader, batches, graph  # noqa: E402
 from fastdata.dali.decoders import decodes, has_engine, jpeg_back_end  # noqa: E402
 from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 
@@ -289,6 +289,18 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
         assert found[f"DALI ({back_end})"] == 23
         assert f"{back_end} back end" in loader.explain()
     assert len(told) == (there and not quick and load != 0)
+
+
+@needs_simulation
+def test_a_back_end_that_cannot_be_measured_is_measured_once_a_pass(photographs: Path) -> None:
+    """It takes a pipeline of its own, and the GPU may have no memory left."""
+    failure = RuntimeError("out of memory")
+    with simgpu.simulated(), simdali.simulated():
+        loader = DALILoader(ImageDataset(photographs, CROPS), device="cuda", **OPTIONS)
+        with mock.patch.object(graph, "jpeg_back_end", side_effect=failure) as measured:
+            assert len(taken(loader)[0]) == 3
+    assert measured.call_count < 3
+    assert loader.stats().kinds["jpeg"]["DALI (unknown)"] == 23
 
 
 @needs_simulation

@@ -26,6 +26,7 @@ from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SlowPathWarning, warn
+from fastdata.once import once
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
@@ -214,11 +215,16 @@ class DALIPipeline(Pipeline):
             # Of other kinds than baseline JPEGs, it is not known what decodes them on a GPU.
             codes = np.asarray(batch.gathered.encodings)
             known = (codes == _JPEG) | (codes < 0) | (not self._on_gpu)
-            super()._count(batch, theirs & known, f"DALI ({self._runner.graph.back_end})")
+            super()._count(batch, theirs & known, f"DALI ({self._back_end})")
             super()._count(batch, theirs & ~known, "DALI")
-            if self._on_gpu:
-                _warn_of_engine(self._runner.graph)
         super()._count(batch, decoded, decoder)
+
+    @once
+    def _back_end(self) -> str:
+        """The back end for baseline JPEGs. A failure to measure it is kept until the next pass."""
+        back_end = self._runner.graph.back_end
+        _warn_of_engine(self._runner.graph)
+        return back_end
 
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
         """Return DALI's candidates, by what is known before reading: bool, (N,)."""

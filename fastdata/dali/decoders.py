@@ -42,7 +42,7 @@ def decoder_options() -> set[str]:
 
 
 def arguments(device_id: int | None) -> dict[str, Any]:
-    """Return the arguments of a decoder that users may not give, or whose defaults are not DALI's.
+    """Return the arguments of a decoder whose values are not DALI's defaults.
 
     Args:
         device_id: The GPU; None for none.
@@ -102,10 +102,11 @@ def decodes(encoding: str, device_id: int | None) -> bool:
 
 @functools.cache
 def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any], ...]) -> str:
-    """Return what decodes baseline JPEGs on a GPU, by the time that it takes.
+    """Return the back end that decodes baseline JPEGs on a GPU, by the time that it takes.
 
-    All but the hybrid back end leave the Huffman codes to the GPU. So they take less of a single
-    thread's time than this CPU takes for these codes alone.
+    The hybrid one decodes Huffman codes on the CPU: on photographs, a thread takes 1.9 ms an image.
+    The JPEG engine of an H200 takes 0.05 ms, and the core 0.3 ms for these codes alone. Twice the
+    core's time lies between.
 
     Args:
         device_id: The GPU.
@@ -113,7 +114,7 @@ def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any],
         options: The user's arguments of the decoder.
 
     Returns:
-        "JPEG engine", "CUDA" or "hybrid"; the last reads Huffman codes on the CPU.
+        "JPEG engine", "CUDA" or "hybrid".
 
     Raises:
         RuntimeError: DALI cannot use the device.
@@ -125,11 +126,11 @@ def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any],
         begun = time.perf_counter()
         pipeline.feed_input("data", files)
         pipeline.run()
-        middle = time.perf_counter()
+        whole.append(time.perf_counter() - begun)
+        begun = time.thread_time()  # unlike wall time, the same on a busy machine
         _native.build_seek_points(files, SIDE)
-        whole.append(middle - begun)
-        codes.append(time.perf_counter() - middle)
-    if min(whole) > min(codes):  # the least: others may use the cores, too
+        codes.append(time.thread_time() - begun)
+    if min(whole) > 2 * min(codes):  # the least: other processes use the GPU and the cores, too
         return "hybrid"
     return "JPEG engine" if has_engine(device_id) else "CUDA"
 

@@ -108,10 +108,10 @@ class Graph:
         return allowed and self.back_end == "hybrid" and has_engine(self.device_id or 0)
 
     def _engine_options(self) -> dict[str, Any]:
-        """Return the options of the decoder, hashable, with all JPEGs for an engine, or none."""
+        """Return the user's options, hashable; any share of JPEGs for an engine becomes all."""
         options = {
-            name: tuple(one) if isinstance(one, list) else one
-            for name, one in self.decoding.items()
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.decoding.items()
         }
         if options.get("hw_decoder_load"):
             options["hw_decoder_load"] = 1.0

@@ -79,7 +79,7 @@ def _naming(source: Source, row: int) -> Iterator[None]:
 
 
 def describe_kinds(
-    source: Source, limits: Limits, rows: Any = None, others: Mapping[str, str] | None = None
+    source: Source, limits: Limits, rows: Any = None, decoders: Mapping[str, str] | None = None
 ) -> str:
     """Return the share of each kind of image and its decoder, in words.
 
@@ -87,9 +87,9 @@ def describe_kinds(
         source: The rows, some of which are inspected.
         limits: What images may cost.
         rows: The rows that are read, an array or what is sliced to one; None for all.
-        others: Decoders that take the core's place, by kind.
+        decoders: Decoders that take the core's place, by kind.
     """
-    others = others or {}
+    decoders = decoders or {}
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
     found: Counter[Foreseen] = Counter()
@@ -100,7 +100,7 @@ def describe_kinds(
                 found[_foresee(source, images, slot, row, limits)] += 1
     words = []
     for seen, count in found.most_common():
-        decoder = others.get(seen.kind, NATIVE) if seen.decoder == NATIVE else seen.decoder
+        decoder = decoders.get(seen.kind, NATIVE) if seen.decoder == NATIVE else seen.decoder
         words.append(
             f"{human_share(count / found.total())} {seen.kind} "
             f"({decoder or 'which nothing here decodes'}"
