@@ -154,8 +154,9 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     }
     step = turns["step", "0"]
     assert f"trains {step:,.0f} images/s" in text
-    assert f"threads feed it at {turns['fastdata', '4'] / step:.0%} of that" in text
-    assert f"with 16 workers at {turns['torch', '16'] / step:.0%}:" in text
+    assert f"Two decode threads feed it at {turns['fastdata', '2'] / step:.0%} of that," in text
+    assert f" four at {turns['fastdata', '4'] / step:.0%}, torch's" in text
+    assert f"with 16 workers at {turns['torch', '16'] / step:.0%}\n" in text
 
 
 def test_every_cell_of_the_comparison_has_a_source() -> None:
