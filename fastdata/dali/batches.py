@@ -324,8 +324,7 @@ def _warn_of_engine(graph: Graph) -> None:
         _WARNED.add(graph.device_id)
         warn(
             f"the JPEG engine of cuda:{graph.device_id} is not used: DALI decodes by its hybrid "
-            "back end, which takes a CPU thread 1 to 2 ms an image. A fastdata.DataLoader takes "
-            "less. See docs/dali.md",
+            "back end, which takes a CPU thread 1 to 2 ms an image; fastdata.DataLoader takes less",
             SlowPathWarning,
         )
 
