@@ -132,7 +132,7 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format --dry-run -Werror
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata converters benchmarks examples tests
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
@@ -146,7 +146,7 @@ lint: setup  ## check style, types and imports
 format: setup  ## put the code into the shape that lint wants
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' -o -name '*.cu*' | xargs $(BIN)/clang-format -i
+	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
 bench: setup  ## measure packing against tar (ARGS), loading (DATASET)
 	$(BIN)/python -m fastdata.benchmarks.convert $(ARGS)

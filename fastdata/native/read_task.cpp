@@ -10,8 +10,8 @@ namespace {
 
 bool is_damaged(ByteSpan bytes) {
   constexpr int kStride = 512;  // few points: they are dropped
-  const Code found = build_seek_points({bytes}, kStride)[0].status.code;
-  return found != Code::ok && found != Code::not_jpeg && found != Code::unsupported;
+  const Code code = build_seek_points({bytes}, kStride)[0].status.code;
+  return code != Code::ok && code != Code::not_jpeg && code != Code::unsupported;
 }
 
 }  // namespace
@@ -22,13 +22,13 @@ Status ReadTask::work(size_t i) {
   BlobReader& reader = thread_reader();
   ByteSpan bytes;
   const Status status = reader.read(extents_, i, check_, bytes);
+  nanoseconds_ += (std::chrono::steady_clock::now() - began) / std::chrono::nanoseconds(1);
   if (status.ok() && !(scans_ && !extents_.seekable[i] && is_damaged(bytes))) {
     blobs_[i].data.reset(new uint8_t[bytes.size]);
     blobs_[i].size = bytes.size;
     std::copy_n(bytes.data, bytes.size, blobs_[i].data.get());
     reader.trim();
   }
-  nanoseconds_ += (std::chrono::steady_clock::now() - began) / std::chrono::nanoseconds(1);
   return status;
 }
 
