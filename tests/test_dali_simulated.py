@@ -291,6 +291,32 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
     assert len(told) == (there and not quick and load != 0)
 
 
+class Untimed(simdali.Pipeline):
+    """Pipeline of a GPU that has no memory for one beside it.
+
+    Attributes:
+        runs: How often that was tried.
+    """
+
+    runs = 0
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        Untimed.runs += 1
+        raise RuntimeError("no memory")
+
+
+@needs_simulation
+def test_what_cannot_be_timed_is_tried_once_a_pass(photographs: Path, unasked: None) -> None:
+    """It takes a pipeline, which takes long."""
+    data = ImageDataset(photographs, CROPS)
+    with simgpu.simulated(), simdali.simulated(), mock.patch.object(dali, "Pipeline", Untimed):
+        loader = DALILoader(data, device="cuda", **OPTIONS)
+        for passes in (1, 2):
+            assert taken(loader)[1] == []
+            assert Untimed.runs == passes
+    assert loader.stats().kinds["jpeg"]["DALI (unknown)"] == 23
+
+
 @needs_simulation
 def test_a_gpus_pipeline_begins_with_a_whole_batch_of_photographs(photographs: Path) -> None:
     """A JPEG engine takes no small images, and reserves memory for the first batch."""

@@ -82,6 +82,7 @@ class DALIPipeline(Pipeline):
         self._on_gpu = device.type == "cuda"
         self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
         self._decodes: dict[str, bool] = {}
+        self._back_end: str | None = None
 
     def _new_batch(self, planned: Planned, key: int) -> Batch:
         return DALIBatch(planned, key)
@@ -214,10 +215,11 @@ class DALIPipeline(Pipeline):
             # Of other kinds than baseline JPEGs, it is not known what decodes them on a GPU.
             codes = np.asarray(batch.gathered.encodings)
             known = (codes == _JPEG) | (codes < 0) | (not self._on_gpu)
-            super()._count(batch, theirs & known, f"DALI ({self._runner.graph.back_end})")
+            if self._back_end is None:  # once a pass: it takes a pipeline where it is unknown
+                self._back_end = self._runner.graph.back_end
+                _warn_of_engine(self._runner.graph, self._back_end)
+            super()._count(batch, theirs & known, f"DALI ({self._back_end})")
             super()._count(batch, theirs & ~known, "DALI")
-            if self._on_gpu:
-                _warn_of_engine(self._runner.graph)
         super()._count(batch, decoded, decoder)
 
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
@@ -312,9 +314,9 @@ class DALIPipeline(Pipeline):
         super().cancel(batch)
 
 
-def _warn_of_engine(graph: Graph) -> None:
+def _warn_of_engine(graph: Graph, back_end: str) -> None:
     """Warn once if a GPU's JPEG engine is not used."""
-    if graph.device_id not in _WARNED and graph.leaves_engine:
+    if graph.device_id not in _WARNED and back_end == "hybrid" and graph.offers_engine:
         _WARNED.add(graph.device_id)
         warn(
             f"the JPEG engine of cuda:{graph.device_id} is not used: DALI decodes by its hybrid "

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
+from fastdata import _native
 from fastdata.batches.images import Images
 from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
@@ -16,6 +18,7 @@ from fastdata.dali.decoders import BESIDES
 from fastdata.dali.decoders import decoder_options as known_options
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
+from fastdata.decode.decoders import NATIVE
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
@@ -216,7 +219,18 @@ class _DALIPath(NativePath):
         known = f"DALI ({self.graph.back_end})"
         others = known if self._device.type == "cpu" else "DALI"
         theirs = {"jpeg": known} | {kind: others for kind in BESIDES if self.graph.decodes(kind)}
-        return describe_kinds(self.source, self._settings.limits, self._images.subset, theirs)
+        decoder = partial(self._decoder, theirs)
+        return describe_kinds(self.source, self._settings.limits, self._images.subset, decoder)
+
+    def _decoder(
+        self, theirs: Mapping[str, str], kind: str, extents: _native.Extents, slot: int
+    ) -> str:
+        """Return the decoder of an image that the core can decode, by DALI's for each kind."""
+        if kind == "jpeg":
+            given = extents.seekable[slot] or not self.source.capabilities.seek_points
+        else:  # without an index, only JPEGs are known before they are read
+            given = kind != "png" or extents.encodings[slot] >= 0
+        return theirs.get(kind, NATIVE) if given else NATIVE
 
     def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
         runner = self._runner
