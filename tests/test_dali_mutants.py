@@ -79,8 +79,8 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "the reason is the first line": (
         batches,
         "_reason",
-        "if happened is None:",
-        "if True:",
+        '_HEADINGS.sub("", str(error), count=1)',
+        "str(error)",
         reasons,
     ),
     "the sample is not named": (

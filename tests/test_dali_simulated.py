@@ -189,6 +189,25 @@ def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
     assert same(found, list(DataLoader(data, **OPTIONS))) and len(told) == 1
 
 
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("Critical error in pipeline:\nno memory\nIt is no longer valid.", "no memory"),
+        ("Critical error in pipeline:\nError in GPU operator `a` encountered:\n\nx", "x"),
+        ("Critical error in pipeline:\n", "RuntimeError"),
+    ],
+)
+def test_dalis_reason_is_told_without_its_headings(
+    photographs: Path, message: str, why: str
+) -> None:
+    """Not all errors are an operator's with a place in the pipeline's definition."""
+    loader = DALILoader(ImageDataset(photographs, CROPS), **OPTIONS)
+    failing = mock.patch.object(dali.Pipeline, "schedule_run", side_effect=RuntimeError(message))
+    with failing:
+        _, told = taken(loader)
+    assert len(told) == 1 and why in told[0] and "Critical" not in told[0]
+
+
 class Lacking(dali.Pipeline):  # type: ignore[misc]
     """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs.
 

@@ -36,9 +36,10 @@ _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
 
-#: Parts of DALI's message: it begins with the operator and the pipeline's definition.
-_OPERATOR = re.compile(r"^Error in (.+?),?$", re.MULTILINE)
-_HAPPENED = re.compile(r"^encountered:\s+(.+)$", re.MULTILINE)
+#: Parts of DALI's message: headings; often an operator, with its place in the pipeline's
+#: definition; the reason.
+_HEADINGS = re.compile(r"(Critical error .*:\s+)*")
+_OPERATOR = re.compile(r"Error in (\w+ operator `.+?`).*?\sencountered:\s+", re.DOTALL)
 _SAMPLE = re.compile(r"sample #(\d+)")
 
 #: GPUs whose unused engine was warned of.
@@ -349,11 +350,10 @@ def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) ->
 
 def _reason(error: Exception) -> str:
     """Return why DALI failed, and in which operator, from its message of many lines."""
-    text = str(error).strip()
-    happened, operator = _HAPPENED.search(text), _OPERATOR.search(text)
-    if happened is None:
-        return (text.splitlines() or [type(error).__name__])[0]
-    why = happened[1].rstrip(" :")
+    text = _HEADINGS.sub("", str(error), count=1)
+    operator = _OPERATOR.match(text)
+    lines = text[operator.end() if operator else 0 :].strip().splitlines()
+    why = lines[0].rstrip(" :") if lines else type(error).__name__
     return why if operator is None else f"{why} ({operator[1]})"
 
 
