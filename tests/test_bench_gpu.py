@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from loader_data import SAMPLES, dataset, tree
 
 pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
-from fastdata.benchmarks import gpu_check
+from fastdata.benchmarks import gpu_check, gpu_decoding
 
 
 def check(out: Path, *more: str) -> Result:
@@ -39,6 +40,11 @@ def test_what_was_found_is_kept_when_a_step_fails(made_tree: Path, tmp_path: Pat
     # A CPU decodes no 15,000 images a second.
     assert "SHORT: DALILoader, 2 threads, images/s" in summary
     assert summary in found.output
+
+
+def test_a_batch_larger_than_the_dataset_is_refused() -> None:
+    arguments = [str(dataset()), str(tree()), "--device=cpu", f"--batch={SAMPLES + 1}"]
+    assert CliRunner().invoke(gpu_decoding.main, arguments).exit_code == 2
 
 
 def test_a_summary_judges_how_a_step_was_fed(tmp_path: Path) -> None:
