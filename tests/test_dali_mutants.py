@@ -100,7 +100,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "DALI gets damaged scans": (
         batches.DALIPipeline,
         "_decode",
-        '"scans": check and',
+        '"scans": self._settings.check and',
         '"scans": False and',
         scans,
     ),

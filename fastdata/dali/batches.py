@@ -100,12 +100,11 @@ class DALIPipeline(Pipeline):
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
-        check = self._settings.check
         options: dict[str, Any] = {
             "skip": skip.view(np.uint8),
-            "check": check and self._fetch is None,  # it was checked then
+            "check": self._check,
             # DALI decodes damaged JPEGs to some pixels.
-            "scans": check and not self._source.capabilities.seek_points,
+            "scans": self._settings.check and not self._source.capabilities.seek_points,
         }
         if self._engine is None:
             batch.read = _native.ReadJob(extents, **options)
