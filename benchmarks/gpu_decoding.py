@@ -247,6 +247,8 @@ def main(
     ]
     if not files:
         raise click.UsageError(f"{tree} has no baseline JPEGs")
+    if (there := len(ImageDataset(dataset))) < batch:  # a loader would have no batch
+        raise click.UsageError(f"{dataset} has {there} samples, fewer than a batch of {batch}")
     result: dict[str, Any] = {"benchmark": "gpu-decoding", "machine": machine(), "pixels": {}}
     if where.type == "cuda":
         result["machine"]["gpu"] = torch.cuda.get_device_name(where)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from hangs import HANG
+from loader_data import SAMPLES, dataset, tree
 
 pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
-from fastdata.benchmarks import gpu_check
+from fastdata.benchmarks import gpu_check, gpu_decoding
 
 
 def check(out: Path, *more: str) -> Result:
@@ -40,6 +41,11 @@ def test_what_was_found_is_kept_when_a_step_fails(tmp_path: Path) -> None:
     # A CPU decodes no 15,000 images a second.
     assert "SHORT: DALILoader, 2 threads, images/s" in summary
     assert summary in found.output
+
+
+def test_a_batch_larger_than_the_dataset_is_refused() -> None:
+    arguments = [str(dataset()), str(tree()), "--device=cpu", f"--batch={SAMPLES + 1}"]
+    assert CliRunner().invoke(gpu_decoding.main, arguments).exit_code == 2
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(980, "good"), (970, "SHORT")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from loader_data import (
     tree,
 )
 from PIL import Image
+from scans import Scan, drawn, write
 from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
@@ -45,6 +47,8 @@ from fastdata.transforms import (  # noqa: E402
 )
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Of each component by itself.
+SCANS = [Scan((component,)) for component in range(3)]
 VALIDATION = Compose([Resize(40), CenterCrop(32)])
 SHUFFLED: dict[str, Any] = {
     "batch_size": 10,
@@ -194,6 +198,30 @@ def test_it_says_where_dali_decodes() -> None:
     # A CMYK image is Pillow's.
     kinds = "77% jpeg (DALI (CPU)), 8% jpeg-progressive (DALI (CPU)), 8% png (DALI (CPU)), "
     assert f"{kinds}8% jpeg (Pillow)" in said
+
+
+def test_it_says_what_is_not_dalis_to_decode() -> None:
+    """PNGs without an index, and JPEGs that have no seek points where others do."""
+    root, rng = folder() / "tree", Random(5)
+    for number in range(12):
+        path = root / "class" / f"{number:02}.{'png' if number < 4 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < 10:
+            Image.fromarray(picture(70, 50, number)).save(path)
+        else:  # the core decodes it, and cannot enter it at any place but its begin
+            path.write_bytes(write(drawn(70, 50, "4:2:0", rng), SCANS, progressive=False))
+    packed = {f"packed-{points}": points for points in (True, False)}
+    for name, points in packed.items():
+        pack_tree(root, root.parent / name, "folder", seek_points=points)
+    in_place = import_torchvision().datasets.ImageFolder(root)
+    for data in (in_place, *(root.parent / name for name in packed)):
+        loader = DALILoader(ImageDataset(data, CROPS), **SHUFFLED)
+        said = loader.explain()
+        list(loader)
+        assert loader.explain() == said
+        for kind, decoders in loader.stats().kinds.items():
+            for decoder, count in decoders.items():
+                assert f"{count / 12:.0%} {kind} ({decoder})" in said
 
 
 @settings(max_examples=12)

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from arithmetic_coding import USUAL
@@ -244,6 +245,22 @@ def test_files_damaged_in_place_are_the_same_to_both_loaders() -> None:
     assert 12 <= valid.sum() < 48
 
 
+def test_files_damaged_beside_a_remote_dataset_are_the_same_to_both_loaders() -> None:
+    """Fetching checks remote samples alone."""
+    root = photographs(pngs=set())
+    for container in ("folder", "shards"):
+        pack_tree(root, root.parent / container, container)
+    url = f"memory://{root.parent.name}"
+    fsspec.filesystem("memory").put(str(root.parent / "shards"), url, recursive=True)
+    for number in (3, 7):
+        path = root / "class" / f"{number:02}.jpg"
+        path.write_bytes(scan_damaged(path.read_bytes()))
+    parts = [ImageDataset(where, CROPS) for where in (root.parent / "folder", url)]
+    ours, native = both(parts[0] + parts[1], on_error="zero")
+    check_same(ours, native)
+    assert sum(int((~batch[-1]).sum()) for batch in ours if not isinstance(batch, str)) == 2
+
+
 def test_an_image_too_small_for_a_crop_is_told_in_its_place() -> None:
     ours, native = both(images(RandomCrop(40)))
     check_same(ours, native)
@@ -280,6 +297,11 @@ def test_skip_resumes() -> None:
         (lambda: DALILoader(images(), device="cuda:99"), "device='cuda:99': torch finds"),
         (lambda: DALILoader(images(), hw_decoder_load=0.5), "hw_decoder_load=0.5 is for"),
         (lambda: DALILoader(images(), device="cuda", hw_decoder_load=2), "hw_decoder_load=2"),
+        (
+            lambda: DALILoader(images(), device="cuda", decoder_options={"hw_decoder_load": "1"}),
+            "hw_decoder_load='1'",
+        ),
+        (lambda: DALILoader(images(), prefetch_queue_depth=True), "prefetch_queue_depth=True"),
         (
             lambda: DALILoader(images(), decoder_options={"device_memory_padding": 1}),
             "device_memory_padding=1",

@@ -79,8 +79,8 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "the reason is the first line": (
         batches,
         "_reason",
-        "if happened is None:",
-        "if True:",
+        '_HEADINGS.sub("", str(error), count=1)',
+        "str(error)",
         reasons,
     ),
     "the sample is not named": (
@@ -100,7 +100,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "DALI gets damaged scans": (
         batches.DALIPipeline,
         "_decode",
-        '"scans": check and',
+        '"scans": self._settings.check and',
         '"scans": False and',
         scans,
     ),

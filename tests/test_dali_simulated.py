@@ -189,6 +189,25 @@ def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
     assert same(found, list(DataLoader(data, **OPTIONS))) and len(told) == 1
 
 
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("Critical error in pipeline:\nno memory\nIt is no longer valid.", "no memory"),
+        ("Critical error in pipeline:\nError in GPU operator `a` encountered:\n\nx", "x"),
+        ("Critical error in pipeline:\n", "RuntimeError"),
+    ],
+)
+def test_dalis_reason_is_told_without_its_headings(
+    photographs: Path, message: str, why: str
+) -> None:
+    """Not all errors are an operator's with a place in the pipeline's definition."""
+    loader = DALILoader(ImageDataset(photographs, CROPS), **OPTIONS)
+    failing = mock.patch.object(dali.Pipeline, "schedule_run", side_effect=RuntimeError(message))
+    with failing:
+        _, told = taken(loader)
+    assert len(told) == 1 and why in told[0] and "Critical" not in told[0]
+
+
 class Lacking(dali.Pipeline):  # type: ignore[misc]
     """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs.
 
@@ -291,15 +310,29 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
     assert len(told) == (there and not quick and load != 0)
 
 
+class Untimed(simdali.Pipeline):
+    """Pipeline of a GPU that has no memory for one beside it.
+
+    Attributes:
+        runs: How often that was tried.
+    """
+
+    runs = 0
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        Untimed.runs += 1
+        raise RuntimeError("no memory")
+
+
 @needs_simulation
-def test_a_back_end_that_cannot_be_measured_is_measured_once_a_pass(photographs: Path) -> None:
-    """It takes a pipeline of its own, and the GPU may have no memory left."""
-    failure = RuntimeError("out of memory")
-    with simgpu.simulated(), simdali.simulated():
-        loader = DALILoader(ImageDataset(photographs, CROPS), device="cuda", **OPTIONS)
-        with mock.patch.object(graph, "jpeg_back_end", side_effect=failure) as measured:
-            assert len(taken(loader)[0]) == 3
-    assert measured.call_count < 3
+def test_what_cannot_be_timed_is_tried_once_a_pass(photographs: Path, unasked: None) -> None:
+    """It takes a pipeline, which takes long."""
+    data = ImageDataset(photographs, CROPS)
+    with simgpu.simulated(), simdali.simulated(), mock.patch.object(dali, "Pipeline", Untimed):
+        loader = DALILoader(data, device="cuda", **OPTIONS)
+        for passes in (1, 2):
+            assert taken(loader)[1] == []
+            assert Untimed.runs == passes
     assert loader.stats().kinds["jpeg"]["DALI (unknown)"] == 23
 
 

@@ -37,9 +37,10 @@ _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
 
-#: Parts of DALI's message: it begins with the operator and the pipeline's definition.
-_OPERATOR = re.compile(r"^Error in (.+?),?$", re.MULTILINE)
-_HAPPENED = re.compile(r"^encountered:\s+(.+)$", re.MULTILINE)
+#: Parts of DALI's message: headings; often an operator, with its place in the pipeline's
+#: definition; the reason.
+_HEADINGS = re.compile(r"(Critical error .*:\s+)*")
+_OPERATOR = re.compile(r"Error in (\w+ operator `.+?`).*?\sencountered:\s+", re.DOTALL)
 _SAMPLE = re.compile(r"sample #(\d+)")
 
 #: GPUs whose unused engine was warned of.
@@ -99,12 +100,11 @@ class DALIPipeline(Pipeline):
         batch.candidates = np.flatnonzero(~skip).tolist()
         batch.pillow = slow | batch.gathered.pillow
         extents = batch.gathered.extents
-        check = self._settings.check
         options: dict[str, Any] = {
             "skip": skip.view(np.uint8),
-            "check": check and self._fetch is None,  # it was checked then
+            "check": self._check,
             # DALI decodes damaged JPEGs to some pixels.
-            "scans": check and not self._source.capabilities.seek_points,
+            "scans": self._settings.check and not self._source.capabilities.seek_points,
         }
         if self._engine is None:
             batch.read = _native.ReadJob(extents, **options)
@@ -223,7 +223,8 @@ class DALIPipeline(Pipeline):
     def _back_end(self) -> str:
         """The back end for baseline JPEGs. A failure to measure it is kept until the next pass."""
         back_end = self._runner.graph.back_end
-        _warn_of_engine(self._runner.graph)
+        if back_end == "hybrid":
+            _warn_of_engine(self._runner.graph)
         return back_end
 
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
@@ -319,8 +320,8 @@ class DALIPipeline(Pipeline):
 
 
 def _warn_of_engine(graph: Graph) -> None:
-    """Warn once if a GPU's JPEG engine is not used."""
-    if graph.device_id not in _WARNED and graph.leaves_engine:
+    """Warn once if a GPU has a JPEG engine, which is not used."""
+    if graph.device_id not in _WARNED and graph.offers_engine:
         _WARNED.add(graph.device_id)
         warn(
             f"the JPEG engine of cuda:{graph.device_id} is not used: DALI decodes by its hybrid "
@@ -352,11 +353,10 @@ def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) ->
 
 def _reason(error: Exception) -> str:
     """Return why DALI failed, and in which operator, from its message of many lines."""
-    text = str(error).strip()
-    happened, operator = _HAPPENED.search(text), _OPERATOR.search(text)
-    if happened is None:
-        return (text.splitlines() or [type(error).__name__])[0]
-    why = happened[1].rstrip(" :")
+    text = _HEADINGS.sub("", str(error), count=1)
+    operator = _OPERATOR.match(text)
+    lines = text[operator.end() if operator else 0 :].strip().splitlines()
+    why = lines[0].rstrip(" :") if lines else type(error).__name__
     return why if operator is None else f"{why} ({operator[1]})"
 
 

@@ -83,7 +83,7 @@ class Graph:
 
     def decodes(self, encoding: str) -> bool:
         """Return whether DALI decodes one of `BESIDES`; False if it cannot use the device."""
-        with suppress(Exception):
+        with suppress(RuntimeError):
             return decodes(encoding, self.device_id)
         return False
 
@@ -102,10 +102,9 @@ class Graph:
         return "unknown"
 
     @property
-    def leaves_engine(self) -> bool:
-        """Whether the GPU has a JPEG engine that is not used, though the user allows it."""
-        allowed = self._engine_options().get("hw_decoder_load") != 0
-        return allowed and self.back_end == "hybrid" and has_engine(self.device_id or 0)
+    def offers_engine(self) -> bool:
+        """Whether the GPU has a JPEG engine, and the user allows it."""
+        return self.decoding.get("hw_decoder_load") != 0 and has_engine(self.device_id or 0)
 
     def _engine_options(self) -> dict[str, Any]:
         """Return the user's options, hashable; any share of JPEGs for an engine becomes all."""

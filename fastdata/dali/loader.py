@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
+from fastdata import _native
 from fastdata.batches.images import Images
 from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
@@ -16,6 +18,7 @@ from fastdata.dali.decoders import BESIDES
 from fastdata.dali.decoders import decoder_options as known_options
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
+from fastdata.decode.decoders import NATIVE
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
@@ -78,10 +81,11 @@ class DALILoader(DataLoader[T]):
         _require_dali()
         decoding = dict(decoder_options or {})
         if hw_decoder_load is not None:
-            if not 0 <= hw_decoder_load <= 1:
-                raise UsageError(f"{hw_decoder_load=}", "Give a share, from 0 to 1.")
             decoding["hw_decoder_load"] = hw_decoder_load
-        if not isinstance(prefetch_queue_depth, int) or prefetch_queue_depth < 1:
+        load = decoding.get("hw_decoder_load", 1.0)
+        if not isinstance(load, (int, float)) or not 0 <= load <= 1:
+            raise UsageError(f"hw_decoder_load={load!r}", "Give a share, from 0 to 1.")
+        if type(prefetch_queue_depth) is not int or prefetch_queue_depth < 1:
             raise UsageError(f"{prefetch_queue_depth=}", "Give a whole number, 1 or more.")
         self._dali_device = destination(device).device
         if self._dali_device.type not in ("cpu", "cuda"):
@@ -214,9 +218,20 @@ class _DALIPath(NativePath):
     def describe_kinds(self) -> str:
         """See `NativePath.describe_kinds`."""
         known = f"DALI ({self.graph.back_end})"
-        others = known if self._device.type == "cpu" else "DALI"
-        theirs = {"jpeg": known} | {kind: others for kind in BESIDES if self.graph.decodes(kind)}
-        return describe_kinds(self.source, self._settings.limits, self._images.subset, theirs)
+        label = known if self._device.type == "cpu" else "DALI"
+        theirs = {"jpeg": known} | {kind: label for kind in BESIDES if self.graph.decodes(kind)}
+        decoder = partial(self._decoder, theirs)
+        return describe_kinds(self.source, self._settings.limits, self._images.subset, decoder)
+
+    def _decoder(
+        self, theirs: Mapping[str, str], kind: str, extents: _native.Extents, slot: int
+    ) -> str:
+        """Return the decoder of an image that the core can decode, by DALI's for each kind."""
+        if kind == "jpeg":
+            given = extents.seekable[slot] or not self.source.capabilities.seek_points
+        else:  # without an index, only JPEGs are known before they are read
+            given = kind != "png" or extents.encodings[slot] >= 0
+        return theirs.get(kind, NATIVE) if given else NATIVE
 
     def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
         runner = self._runner

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from fastdata import _native
 from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee, open_image
 from fastdata.decode.decoders import NATIVE
 from fastdata.decode.limits import Limits
@@ -79,7 +80,10 @@ def _naming(source: Source, row: int) -> Iterator[None]:
 
 
 def describe_kinds(
-    source: Source, limits: Limits, rows: Any = None, decoders: Mapping[str, str] | None = None
+    source: Source,
+    limits: Limits,
+    rows: Any = None,
+    decoder: Callable[[str, _native.Extents, int], str] = lambda *_: NATIVE,
 ) -> str:
     """Return the share of each kind of image and its decoder, in words.
 
@@ -87,9 +91,9 @@ def describe_kinds(
         source: The rows, some of which are inspected.
         limits: What images may cost.
         rows: The rows that are read, an array or what is sliced to one; None for all.
-        decoders: Decoders that take the core's place, by kind.
+        decoder: Names the decoder of an image that the core can decode, by its kind, and by the
+            places of images and its slot there.
     """
-    decoders = decoders or {}
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
     found: Counter[Foreseen] = Counter()
@@ -97,16 +101,17 @@ def describe_kinds(
         images = source.gather(chosen).blobs["image"]
         for slot, row in enumerate(chosen.tolist()):
             with suppress(OSError, FastdataError):  # likewise
-                found[_foresee(source, images, slot, row, limits)] += 1
-    words = []
-    for seen, count in found.most_common():
-        decoder = decoders.get(seen.kind, NATIVE) if seen.decoder == NATIVE else seen.decoder
-        words.append(
-            f"{human_share(count / found.total())} {seen.kind} "
-            f"({decoder or 'which nothing here decodes'}"
-            f"{'' if seen.sure else ', by its kind alone'})"
-        )
-    return ", ".join(words)
+                seen = _foresee(source, images, slot, row, limits)
+                if seen.decoder == NATIVE:
+                    seen = seen._replace(decoder=decoder(seen.kind, images.extents, slot))
+                found[seen] += 1
+    return ", ".join(
+        f"{human_share(count / found.total())} {seen.kind} "
+        f"({seen.decoder or 'which nothing here decodes'}"
+        + ("" if seen.sure else ", by its kind alone")
+        + ")"
+        for seen, count in found.most_common()
+    )
 
 
 def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Limits) -> Foreseen:
