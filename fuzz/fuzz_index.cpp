@@ -117,7 +117,7 @@ void use(Extents& extents, bool check) {
     }
     if (extents.extents[i].table_size) (void)reader.read_table(extents, i, bytes);
   }
-  ReadTask reads(extents, std::vector<uint8_t>(count), check);
+  ReadTask reads(extents, std::vector<uint8_t>(count), check, check);
   DecodeTask decodes;
   decodes.extents = &extents;
   decodes.check = check;

@@ -120,7 +120,7 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
   const auto kind = random() % 8;
   std::shared_ptr<Task> task;
   if (kind == 0) {
-    task = std::make_shared<ReadTask>(*held.extents, std::vector<uint8_t>(count), true);
+    task = std::make_shared<ReadTask>(*held.extents, std::vector<uint8_t>(count), true, true);
   } else if (kind == 1) {
     task = std::make_shared<ProbeTask>(*held.extents);
   } else {
