@@ -121,7 +121,7 @@ def run(step: Step, out: Path) -> str:
 
 
 def summary(statuses: dict[str, str], out: Path) -> list[str]:
-    """Return what was found, in at most 40 lines."""
+    """Return the lines of the summary, at most 40."""
     versions = {name: version_of(name) for name in PACKAGES}
     lines = [f"{name} {found}" for name, found in versions.items() if found != "absent"]
     lines = [", ".join(lines), *(f"{name}: {status}" for name, status in statuses.items())]

@@ -10,7 +10,6 @@ All take turns in one run. Figures are kept after each round.
 from __future__ import annotations
 
 import importlib
-import io
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,17 +19,25 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import torch
-from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, machine, out_option, save
-from PIL import Image
+from fastdata.benchmarks.measure import (
+    Figures,
+    Spread,
+    cpu_seconds,
+    each_round,
+    machine,
+    out_option,
+    save,
+)
 
 import fastdata.transforms as transforms
 from fastdata import DataLoader, ImageDataset, _native
+from fastdata.dali.decoders import example
 
 _SIZE = 224
 _TRANSFORM = transforms.Compose(
     (transforms.RandomResizedCrop(_SIZE), transforms.RandomHorizontalFlip())
 )
-#: What `DALILoader` does and a pipeline by hand does not, by names for the table.
+#: Changes of a pipeline by hand to what `DALILoader` does, by names for the table.
 _CHANGES: dict[str, dict[str, Any]] = {
     "as DALILoader's decoder": {"adjust_orientation": False, "jpeg_fancy_upsampling": True},
     "regions by fn.slice": {"regions": True},
@@ -41,7 +48,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 
 
 class Window(NamedTuple):
-    """What a contender did in some seconds: images, wall and CPU seconds."""
+    """Images of a contender, and the wall and CPU seconds that they took."""
 
     images: int
     seconds: float
@@ -89,7 +96,8 @@ def by_hand(
         made.set_outputs(fn.crop_mirror_normalize(images, dtype=types.UINT8, output_layout="CHW"))
     made.build()
     rng = np.random.default_rng(0)
-    sides = [np.array(_sides(file), np.int32) for file in files]
+    probed = map(_native.probe, files)
+    extents = [np.array([height, width], np.int32) for _, width, height, *_ in probed]
 
     def feed(images: list[Any], extents: list[Any]) -> None:
         made.feed_input("data", images)
@@ -98,11 +106,11 @@ def by_hand(
 
     def feed_drawn() -> None:
         drawn = rng.integers(0, len(files), batch).tolist()
-        feed([files[at] for at in drawn], [sides[at] for at in drawn])
+        feed([files[at] for at in drawn], [extents[at] for at in drawn])
 
     for _ in range(depth):
         if first:
-            feed([_noise(first)], [np.array([first, first], np.int32)])
+            feed([example("jpeg", first)], [np.array([first, first], np.int32)])
         else:
             feed_drawn()
     made.schedule_run()
@@ -115,17 +123,6 @@ def by_hand(
         yield len(found)
         feed_drawn()
         made.schedule_run()
-
-
-def _sides(file: Any) -> tuple[int, int]:
-    width, height = Image.open(io.BytesIO(file.tobytes())).size
-    return height, width
-
-
-def _noise(side: int) -> Any:
-    file = io.BytesIO()
-    Image.effect_noise((side, side), 40).convert("RGB").save(file, "JPEG", subsampling="4:2:0")
-    return np.frombuffer(file.getvalue(), np.uint8)
 
 
 def by_loader(
@@ -150,7 +147,7 @@ def by_loader(
 
 
 def measured(batches: Iterator[int], seconds: float, device: torch.device) -> Window:
-    """Return what batches did in a window."""
+    """Take batches for some seconds; return the window."""
     _synchronize(device)
     cpu, begun, images = cpu_seconds(), time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
@@ -192,7 +189,7 @@ def pixels(dataset: Path, device: torch.device, batches: int, **options: Any) ->
 def contenders(
     dataset: Path, files: list[Any], device: torch.device, threads: list[int], batch: int
 ) -> dict[str, Callable[[], Iterator[int]]]:
-    """Return what is measured, by its name in the table."""
+    """Return the contenders, by their names in the table."""
     found: dict[str, Callable[[], Iterator[int]]] = {}
     for count in threads:
         about = device, count, batch
@@ -258,15 +255,13 @@ def main(
     for name, options in chosen.items():
         result["pixels"][name] = pixels(dataset, where, 4, **options)
         click.echo(f"pixels, {name}: {result['pixels'][name]}")
-    running = {}
-    windows: dict[str, list[Window]] = {}
-    result["windows"] = windows
+    running: dict[str, Callable[[], Window]] = {}
     for name, make in contenders(dataset, files, where, list(threads), batch).items():
-        running[name], windows[name] = make(), []
-        measured(running[name], seconds / 4, where)  # start-up
-    for _ in range(rounds):
-        for name, batches in running.items():
-            windows[name].append(measured(batches, seconds, where))
+        batches = make()
+        measured(batches, seconds / 4, where)  # start-up
+        running[name] = partial(measured, batches, seconds, where)
+    for windows in each_round(running, rounds):
+        result["windows"] = windows
         save(result, out_path)
     figures(result).show()
 

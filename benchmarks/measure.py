@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -58,11 +58,21 @@ def interleave(
     So a drift of the machine hits all.
     """
     results: dict[Name, list[Measured]] = {name: [] for name in contenders}
+    for results in each_round(contenders, rounds):  # noqa: B007, the last is all of them
+        pass
+    return results
+
+
+def each_round(
+    contenders: Mapping[Name, Callable[[], Measured]], rounds: int
+) -> Iterator[dict[Name, list[Measured]]]:
+    """Run contenders as `interleave`; yield the measurements so far after each round."""
+    results: dict[Name, list[Measured]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, run in contenders.items():
             results[name].append(run())
             print(f"round {number + 1}/{rounds} {name}: {results[name][-1]}", file=sys.stderr)
-    return results
+        yield results
 
 
 def epoch_rate(loader: Iterable[tuple[Any, Sized]]) -> float:

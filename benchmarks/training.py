@@ -37,6 +37,7 @@ from fastdata.benchmarks.measure import (
     Figures,
     Spread,
     cpu_seconds,
+    each_round,
     machine,
     out_option,
     save,
@@ -412,13 +413,13 @@ def measure(
             gc.collect()  # ends its threads, or workers
         return measured
 
-    found: dict[str, dict[str, list[Any]]] = {}
-    for number in range(rounds):
-        for name, count, turn, batches in turns:
-            window = run(name, count, turn, batches)
-            print(f"round {number + 1}/{rounds} {name}, {count}: {window}", file=sys.stderr)
-            found.setdefault(name, {}).setdefault(str(count), []).append(window)
-        yield {name: one for name, one in found.items() if name not in missing}, missing
+    contenders = {(name, n): partial(run, name, n, *how) for name, n, *how in turns}
+    for results in each_round(contenders, rounds):
+        found: dict[str, dict[str, Any]] = {}
+        for (name, count), measured in results.items():
+            if name not in missing:
+                found.setdefault(name, {})[str(count)] = measured
+        yield found, missing
 
 
 def windows(found: list[Any]) -> list[Window]:

@@ -14,8 +14,9 @@ def mutated(owner: Any, name: str, line: str, instead: str) -> Any:
     Args:
         owner: The class, or module, that has the function.
         name: The function.
-        line: What stands in it, once; the indentation of further lines does not count.
-        instead: What stands there in the mutant.
+        line: A part of its source, which occurs once; the indentation of further lines does not
+            count.
+        instead: The mutant's source in its place.
     """
     function = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(function))

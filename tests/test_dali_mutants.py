@@ -57,7 +57,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "the first images are small": (
         decoders,
         "example",
-        "(SIDE, SIDE)",
+        "(side, side)",
         "(8, 8)",
         first_batch,
     ),

@@ -1,4 +1,4 @@
-"""What DALI's decoders are given, and what they can do on this machine.
+"""Arguments of DALI's decoders, and their abilities on this machine.
 
 nvImageCodec decodes for DALI. It has several back ends, takes the first that accepts an image, and
 does not say which.
@@ -62,14 +62,15 @@ def files_input() -> Any:
 
 
 @functools.cache
-def example(encoding: str) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an image of noise, `SIDE` pixels wide and high.
+def example(encoding: str, side: int = SIDE) -> npt.NDArray[np.uint8]:
+    """Return the bytes of an image of noise.
 
     Args:
         encoding: "jpeg", or one of `BESIDES`.
+        side: Its width and height, in pixels.
     """
     file = io.BytesIO()
-    image = Image.effect_noise((SIDE, SIDE), 40).convert("RGB")
+    image = Image.effect_noise((side, side), 40).convert("RGB")
     if encoding == "png":
         image.save(file, "PNG")
     else:

@@ -89,7 +89,7 @@ class Graph:
 
     @property
     def back_end(self) -> str:
-        """What decodes baseline JPEGs.
+        """Name of the back end that decodes baseline JPEGs.
 
         "JPEG engine", "CUDA" or "hybrid" on a GPU, where it is measured once; else "CPU".
         "unknown" if DALI cannot use the GPU.

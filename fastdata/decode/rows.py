@@ -91,8 +91,8 @@ def describe_kinds(
         source: The rows, some of which are inspected.
         limits: What images may cost.
         rows: The rows that are read, an array or what is sliced to one; None for all.
-        decoder: Names the decoder of an image that the core can decode, by its kind, and by the
-            places of images and its slot there.
+        decoder: Returns the decoder's name of an image that the core can decode. It is called with
+            the image's kind, the extents of several images, and the image's slot in these.
     """
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
