@@ -13,10 +13,13 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import pkgutil
+import re
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +29,10 @@ import torch
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.measure import Figures, Spread, cpu_seconds, interleave, machine, save
 
-from fastdata import DataLoader, ImageDataset
+import fastdata
+from fastdata import DataLoader, ImageDataset, transforms
 from fastdata.errors import UsageError
+from fastdata.transforms.compile import compile_recipe
 
 #: In a checkout alone.
 _RECIPES = Path(__file__).resolve().parents[1] / "tests" / "recipe_makers.py"
@@ -39,6 +44,9 @@ _PATHS = ("dataset", "tree")
 _TICK = 0.01
 #: Most CPU seconds that idle processes take in a fifth of a second.
 _IDLE = 0.02
+#: The class that a warning's hint is for, and the line for it; or the class alone.
+_LINE = re.compile(r"Add this method to (\S+): def __fastdata__\(self\): return (.+?)  #")
+_CLASS = re.compile(r"Add a method __fastdata__ to (\S+),()")
 
 
 def makers_of(path: Path) -> dict[str, Callable[[], Any]]:
@@ -56,6 +64,38 @@ def makers_of(path: Path) -> dict[str, Callable[[], Any]]:
         )
     makers: dict[str, Callable[[], Any]] = module.recipes()
     return makers
+
+
+@contextmanager
+def lines_added(transform: Any, others: Mapping[str, str] | None = None) -> Iterator[list[str]]:
+    """Add the methods that warnings show to the classes of a script, and remove them at the end.
+
+    Args:
+        transform: The script's transform.
+        others: What the methods return of classes that no warning has a line for, by their names.
+
+    Yields:
+        What the added methods return.
+    """
+    lines: list[str] = []
+    with ExitStack() as added:
+        pending = True
+        while pending:
+            pending = False
+            for unknown in compile_recipe(transform).unknown:
+                found = _LINE.match(unknown.hint) or _CLASS.match(unknown.hint)
+                if found is None:
+                    continue
+                kind: Any = pkgutil.resolve_name(found[1])
+                line = found[2] or (others or {}).get(kind.__name__, "")
+                if line and "__fastdata__" not in vars(kind):
+                    names = {**vars(transforms), "fastdata": fastdata}
+                    exec(f"def __fastdata__(self): return {line}", names)
+                    kind.__fastdata__ = names["__fastdata__"]
+                    added.callback(delattr, kind, "__fastdata__")
+                    lines.append(line)
+                    pending = True
+        yield lines
 
 
 class Turn(NamedTuple):
@@ -216,7 +256,8 @@ def measure(
             except Exception as error:  # not installed, or not with these versions of libraries
                 done[name] = {"error": f"it cannot be made: {type(error).__name__}: {error}"}
             else:
-                done[name] = _compare(dataset, tree, transform, **settings)
+                with lines_added(transform):
+                    done[name] = _compare(dataset, tree, transform, **settings)
         gc.collect()  # ends its workers
         print(name, done[name]["error"] or "", file=sys.stderr, flush=True)
         keep(result)

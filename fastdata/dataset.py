@@ -60,7 +60,7 @@ from fastdata.storage.source import Blob, Source
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
-from fastdata.transforms.originals import pillow_changed
+from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
 
 Transform: TypeAlias = Callable[[Image.Image], Any]

@@ -24,11 +24,14 @@ Every error names the problem and its place, and then what the user can do about
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 #: Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction
@@ -192,17 +195,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     Constructors, subclasses, loops and frameworks reach the same warning, so no single
     ``stacklevel`` fits.
     """
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _LIBRARIES and package not in sys.stdlib_module_names:
-            break
-        frame = frame.f_back
-    warnings.warn_explicit(
-        message,
-        category,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        frame.f_globals.get("__name__"),
-        frame.f_globals.setdefault("__warningregistry__", {}),
-    )
+    frames = enumerate(traceback.walk_stack(inspect.currentframe()), 1)
+    depth = next((depth for depth, (frame, _) in frames if not _is_librarys(frame)), 1)
+    warnings.warn(message, category, stacklevel=depth)
+
+
+def _is_librarys(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in _LIBRARIES or package in sys.stdlib_module_names

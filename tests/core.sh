@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 
 # What another Python or library could change; not what tests the same C++ or takes long.
-core=(checksum decode index lmdb manifest packing parquet probe shards storage tracing verify)
+core=(checksum decode functions index lmdb manifest packing parquet probe shards storage verify)
 skipped="real or memory or ranges or interrupted or large or killed"
 
 . tests/pythons.sh

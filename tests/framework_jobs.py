@@ -29,6 +29,7 @@ from torchvision_stub import import_torchvision
 from fastdata import DataLoader, DeviceLoader
 from fastdata.errors import FallbackWarning, SlowPathWarning
 from fastdata.machine import usable_cpus
+from fastdata.transforms import Compose
 
 
 def folder(root: str) -> Any:
@@ -89,6 +90,9 @@ class Preset:
 
     def __call__(self, img: Any) -> Any:
         return self.transforms(img)
+
+    def __fastdata__(self) -> Any:  # the line that the user adds
+        return Compose([self.transforms])
 
 
 def scripts(root: str, how: str) -> None:

@@ -7,7 +7,7 @@ them are for images of 32 x 32 pixels, as CIFAR's.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import published
@@ -21,6 +21,10 @@ Makers = dict[str, Callable[[], Any]]
 _HALVES = ((0.5,) * 3, (0.5,) * 3)
 _CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+#: What ``__fastdata__`` returns of classes that no warning has a line for: a dataset's.
+LINES = {"MultiCropDataset": "Views(*self.trans)"}
 
 
 def small(name: str) -> bool:
@@ -91,7 +95,11 @@ def _torchvision(s: _Script) -> Makers:
         def make() -> Any:
             last = [tv.RandomErasing(0.1)] if erasing else []
             steps = [*start, *crop(tv, mode), *end, *floats, tv.Normalize(MEAN, STD)]
-            return published.Preset(tv.Compose([*steps, *last, *pure]))
+            presets = published.References
+            kind = (
+                presets.ClassificationPresetTrain if erasing else presets.ClassificationPresetEval
+            )
+            return kind(tv.Compose([*steps, *last, *pure]))
 
         return make
 
@@ -173,8 +181,7 @@ def _examples(s: _Script) -> Makers:
     def to_rgb(image: Any) -> Any:
         return image.convert("RGB")
 
-    stacked = tv.Lambda(lambda crops: torch.stack([tv.ToTensor()(crop) for crop in crops]))
-    one, normalise = tv.ToTensor(), tv.Normalize(MEAN, STD)
+    stacked = published.stacked
     return {
         "pytorch/examples, evaluation on ImageNet": lambda: s.view(
             tv.Resize(256), tv.CenterCrop(224)
@@ -208,12 +215,7 @@ def _examples(s: _Script) -> Makers:
         ),
         "ten crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.TenCrop(224), stacked]),
         "ten crops, stacked and normalised": lambda: tv.Compose(
-            [
-                tv.Resize(256),
-                tv.TenCrop(224),
-                tv.Lambda(lambda crops: torch.stack([one(crop) for crop in crops])),
-                tv.Lambda(lambda crops: torch.stack([normalise(crop) for crop in crops])),
-            ]
+            [tv.Resize(256), tv.TenCrop(224), stacked, tv.Normalize(MEAN, STD)]
         ),
         "five crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.FiveCrop(224), stacked]),
         "open_clip, by a function that converts": lambda: s.view(
@@ -252,13 +254,13 @@ def _ends(s: _Script) -> Makers:
 def _masked(s: _Script) -> Makers:
     """Masked images, and what follows their training."""
     tv = s.tv
-    masks = published.MaskGenerator(192, 32, 0.6)
+    masks = published.SimMIM.MaskGenerator(192, 32, 0.6)
     mapped = tv.Lambda(lambda x: (1 - 2 * 0.1) * x + 0.1)
     return {
         "MAE, linear probing": lambda: s.view(
-            published.LinearProbeCrop(224, interpolation=3), s.flip()
+            published.MAE.RandomResizedCrop(224, interpolation=3), s.flip()
         ),
-        "SimMIM": lambda: published.SimMIMTransform(
+        "SimMIM": lambda: published.SimMIM.SimMIMTransform(
             s.view(
                 tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
                 tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
@@ -266,11 +268,17 @@ def _masked(s: _Script) -> Makers:
             ),
             masks,
         ),
-        "BEiT, pretraining": lambda: published.BEiTTransform(
-            tv.Compose([tv.ColorJitter(0.4, 0.4, 0.4), s.flip(), published.TwoPictures(224, 112)]),
+        "BEiT, pretraining": lambda: published.BEiT.DataAugmentationForBEiT(
+            tv.Compose(
+                [
+                    tv.ColorJitter(0.4, 0.4, 0.4),
+                    s.flip(),
+                    published.BEiT.RandomResizedCropAndInterpolationWithTwoPic(224, 112),
+                ]
+            ),
             s.view(),
             tv.Compose([tv.ToTensor(), mapped]),
-            published.MaskGenerator(224, 16, 0.4),
+            published.SimMIM.MaskGenerator(224, 16, 0.4),
         ),
     }
 
@@ -278,7 +286,8 @@ def _masked(s: _Script) -> Makers:
 def _supervised(s: _Script) -> Makers:
     """Training with labels."""
     tv = s.tv
-    three = [published.MaybeGray(1.0), published.MaybeSolarize(1.0), published.RadiusBlur(1.0)]
+    dino = published.DINO
+    three = [published.DeiT.gray_scale(1.0), dino.Solarization(1.0), dino.GaussianBlur(1.0)]
     lighting = published.Lighting(0.1, *published.IMAGENET_PCA)
     return {
         "DeiT III, 3-Augment": lambda: s.view(
@@ -293,6 +302,12 @@ def _supervised(s: _Script) -> Makers:
             s.flip(),
             tv.RandomChoice(three),
             tv.ColorJitter(0.3, 0.3, 0.3),
+        ),
+        "timm's crop, copied into a script": lambda: s.view(
+            published.Copied.RandomResizedCropAndInterpolation(
+                224, (0.08, 1.0), (3 / 4, 4 / 3), (s.bicubic, tv.InterpolationMode.BILINEAR)
+            ),
+            s.flip(),
         ),
         "DINO, linear probing": lambda: s.view(s.crop(224), s.flip()),
         "SupContrast, linear probing": lambda: s.view(s.crop(32, (0.2, 1.0)), s.flip()),
@@ -345,10 +360,8 @@ def _cifar(s: _Script) -> Makers:
 
     def fixmatch() -> Any:
         weak = [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect")]
-        return published.Pair(
-            tv.Compose([*weak, *last]),
-            tv.Compose([*weak, published.RandAugmentMC(n=2, m=10), *last]),
-        )
+        strong = [*weak, published.RandAugmentMC(n=2, m=10)]
+        return published.TransformFixMatch(*map(tv.Compose, (weak, strong, last)))
 
     return {
         "CIFAR, training": lambda: tv.Compose([crop, s.flip(), *last]),
@@ -370,90 +383,91 @@ def _cifar(s: _Script) -> Makers:
             [s.flip(), tv.RandomCrop(32, padding=4, padding_mode="reflect"), *last]
         ),
         "CIFAR, FixMatch, 2 views": fixmatch,
-        "CIFAR, SupContrast, 2 views": lambda: published.TwoCropTransform(
+        "CIFAR, SupContrast, 2 views": lambda: published.SupContrast.TwoCropTransform(
             s.view(s.crop(32, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1), values=_CIFAR)
         ),
     }
 
 
-def _two(s: _Script, filtered: str) -> list[Any]:
+def _two(s: _Script, script: Any, *colours: Any) -> list[Any]:
     """The two views of Barlow Twins, VICReg, BYOL: one always blurred, one solarised at times."""
-    first, second = (
+    return [
         s.view(
-            s.crop(224, filtered=filtered),
+            s.crop(224, filtered="bicubic"),
             s.flip(),
-            *s.colours(0.4, 0.4, 0.2, 0.1),
-            published.MaybeBlur(p=blurred),
-            published.MaybeSolarize(p=solarised),
+            *(colours or s.colours(0.4, 0.4, 0.2, 0.1)),
+            script.GaussianBlur(p=blurred),
+            script.Solarization(p=solarised),
         )
         for blurred, solarised in ((1.0, 0.0), (0.1, 0.2))
-    )
-    return [first, second]
+    ]
 
 
 def _multi(
-    s: _Script, whole: tuple[float, float], part: tuple[float, float], count: int
+    s: _Script, kind: Any, whole: tuple[float, float], part: tuple[float, float], count: int
 ) -> Callable[[], Any]:
-    """Of DINO's ``DataAugmentationDINO``, and iBOT's."""
+    """Of DINO, and iBOT."""
     colours = [s.flip(), *s.colours(0.4, 0.4, 0.2, 0.1)]
-    blur, solarise = published.RadiusBlur, published.MaybeSolarize
+    blur, solarise = published.DINO.GaussianBlur, published.DINO.Solarization
     first = s.view(s.crop(224, whole, "bicubic"), *colours, blur(1.0))
     second = s.view(s.crop(224, whole, "bicubic"), *colours, blur(0.1), solarise(0.2))
     local = s.view(s.crop(96, part, "bicubic"), *colours, blur(p=0.5))
-    return lambda: published.MultiCrop(first, second, local, count)
+    return lambda: kind(first, second, local, local_crops_number=count)
 
 
-def _many(s: _Script, crops: Sequence[tuple[int, tuple[float, float], int]]) -> Callable[[], Any]:
-    """Of SwAV's ``MultiCropDataset``, and MSN's ``MultiViewTransform``."""
-    return lambda: published.ManyCrops(
-        [
-            s.view(
-                s.crop(size, scale),
-                s.flip(),
-                *s.colours(0.8, 0.8, 0.8, 0.2),
-                published.NumpyBlur(p=0.5),
-            )
-            for size, scale, count in crops
-            for _ in range(count)
-        ]
-    )
+def _distorted(s: _Script, blur: Any, size: int, *scale: float) -> Any:
+    """A view of SwAV, and MSN."""
+    colours = s.colours(0.8, 0.8, 0.8, 0.2)
+    return s.view(s.crop(size, (scale[0], scale[1])), s.flip(), *colours, blur)
 
 
 def _views(s: _Script) -> Makers:
     """Several views of each image."""
     tv = s.tv
-    blur = tv.RandomApply([published.SigmaBlur([0.1, 2.0])], p=0.5)
+    blur = tv.RandomApply([published.MoCo.GaussianBlur([0.1, 2.0])], p=0.5)
     jitter = tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
     grey = tv.RandomGrayscale(p=0.2)
     second = s.view(s.crop(224, (0.2, 1.0)), jitter, grey, blur, s.flip())
     grainy = tv.RandomApply([tv.GaussianBlur(23, (0.1, 2.0))], p=0.5)
+    barlow, byol, vicreg = published.BarlowTwins, published.BYOL, published.VICReg
+    swav, msn = published.SwAV.PILRandomGaussianBlur(p=0.5), published.MSN.GaussianBlur(p=0.5)
 
     def third(blurred: float, *more: Any) -> Any:
-        blur = tv.RandomApply([published.SigmaBlur([0.1, 2.0])], p=blurred)
+        blur = tv.RandomApply([published.MoCo.GaussianBlur([0.1, 2.0])], p=blurred)
         return s.view(
             s.crop(224, (0.08, 1.0)), *s.colours(0.4, 0.4, 0.2, 0.1), blur, *more, s.flip()
         )
 
     return {
-        "DINO, 2 + 8 crops": _multi(s, (0.4, 1.0), (0.05, 0.4), 8),
-        "iBOT, 2 + 10 crops": _multi(s, (0.25, 1.0), (0.05, 0.25), 10),
-        "SwAV, 2 + 6 crops": _many(s, [(224, (0.14, 1.0), 2), (96, (0.05, 0.14), 6)]),
-        "MSN, 2 + 10 crops": _many(s, [(224, (0.3, 1.0), 2), (96, (0.05, 0.3), 10)]),
-        "SimCLR, 2 views": lambda: published.ContrastiveLearningViewGenerator(
+        "DINO, 2 + 8 crops": _multi(
+            s, published.DINO.DataAugmentationDINO, (0.4, 1.0), (0.05, 0.4), 8
+        ),
+        "iBOT, 2 + 10 crops": _multi(
+            s, published.IBOT.DataAugmentationiBOT, (0.25, 1.0), (0.05, 0.25), 10
+        ),
+        "SwAV, 2 + 6 crops": lambda: published.SwAV.MultiCropDataset(
+            [_distorted(s, swav, 224, 0.14, 1.0)] * 2 + [_distorted(s, swav, 96, 0.05, 0.14)] * 6
+        ),
+        "MSN, 2 + 10 crops": lambda: published.MSN.MultiViewTransform(
+            _distorted(s, msn, 224, 0.3, 1.0), _distorted(s, msn, 96, 0.05, 0.3), 2, 10
+        ),
+        "SimCLR, 2 views": lambda: published.SimCLR.ContrastiveLearningViewGenerator(
             s.view(s.crop(224), s.flip(), *s.colours(0.8, 0.8, 0.8, 0.2), grainy)
         ),
-        "BYOL, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
-        "Barlow Twins, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
-        "VICReg, 2 views": lambda: published.Pair(*_two(s, "bicubic")),
-        "MoCo v1, 2 views": lambda: published.TwoCropsTransform(
+        "BYOL, 2 views": lambda: byol.MultiViewDataInjector(
+            _two(s, barlow, byol.RandomApply(tv.ColorJitter(0.4, 0.4, 0.2, 0.1), 0.8), grey)
+        ),
+        "Barlow Twins, 2 views": lambda: barlow.Transform(*_two(s, barlow)),
+        "VICReg, 2 views": lambda: vicreg.TrainTransform(*_two(s, vicreg)),
+        "MoCo v1, 2 views": lambda: published.MoCo.TwoCropsTransform(
             s.view(s.crop(224, (0.2, 1.0)), grey, tv.ColorJitter(0.4, 0.4, 0.4, 0.4), s.flip())
         ),
-        "MoCo v2, 2 views": lambda: published.TwoCropsTransform(second),
-        "MoCo v3, 2 views": lambda: published.TwoTransforms(
-            third(1.0), third(0.1, tv.RandomApply([published.Solarize()], p=0.2))
+        "MoCo v2, 2 views": lambda: published.MoCo.TwoCropsTransform(second),
+        "MoCo v3, 2 views": lambda: published.MoCoV3.TwoCropsTransform(
+            third(1.0), third(0.1, tv.RandomApply([published.MoCoV3.Solarize()], p=0.2))
         ),
-        "SimSiam, 2 views": lambda: published.TwoCropsTransform(second),
-        "SupContrast, 2 views": lambda: published.TwoCropTransform(
+        "SimSiam, 2 views": lambda: published.MoCo.TwoCropsTransform(second),
+        "SupContrast, 2 views": lambda: published.SupContrast.TwoCropTransform(
             s.view(s.crop(224, (0.2, 1.0)), s.flip(), *s.colours(0.4, 0.4, 0.4, 0.1))
         ),
     }
@@ -470,7 +484,7 @@ def _preset(s: _Script) -> Makers:
 
     solarised = tv.RandomSolarize(threshold=128, p=0.2)
     return {
-        "DINOv2, 2 + 8 crops": lambda: published.MultiCrop(
+        "DINOv2, 2 + 8 crops": lambda: published.DINO.DataAugmentationDINO(
             view(224, (0.32, 1.0), 0.0),
             view(224, (0.32, 1.0), 0.9, solarised),
             view(98, (0.05, 0.32), 0.5),

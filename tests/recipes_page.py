@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from containers import pack_tree
-from fastdata.benchmarks.recipes import ratio, thrift
+from fastdata.benchmarks.recipes import lines_added, ratio, thrift
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
-from recipe_makers import recipes, small
+from recipe_makers import LINES, recipes, small
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -36,9 +36,27 @@ Hand the transform that these libraries make to a dataset as you do now, and imp
 from fastdata. What becomes of it:
 
 - **native**: the core does all of it, in its decoding threads;
+- **native, with lines**: the same, once each of the script's classes has a method `__fastdata__`
+  that returns one of the lines;
 - **worker**: the core does what stands before the named step; worker processes call that step and
   what follows;
 - **refused**: torch's own loader does everything; the loader's warning says what to write instead.
+
+Libraries' classes are known by their identity. A script's own classes, such as MoCo's
+`TwoCropsTransform` or DINO's `DataAugmentationDINO`, run in worker processes until they have
+[`__fastdata__`](guides/own-transforms.md). The loader's warning names such a class,
+and the classes that it holds once it has that method. It shows the line if the class has the name
+and the attributes of a well-known script's. Only SwAV's `MultiCropDataset`, which is a dataset, has
+a line here that no warning shows: give `ImageFolder` these `Views` as its transform. The names in
+lines are those of `fastdata.transforms`:
+
+```python
+class GaussianBlur:
+    ...
+
+    def __fastdata__(self):
+        return PillowBlur(self.sigma)
+```
 
 Of recipes without anything random, the pixels of {samples} images of every kind were compared with
 what the library itself makes of them: the column has by how many levels of 255 they differ at
@@ -46,8 +64,8 @@ most. Of the others, `make test-recipes` compares the distribution of what is dr
 of each operation, and for each row the distributions of colours, contrast, edges and places in the
 images that the original makes with those that the loader makes, view by view.
 
-Scripts' classes are as their authors call Pillow and torchvision, and draw (`tests/published.py`):
-the compiler knows these by what their code does, not by their names. CIFAR's recipes are for images
+Scripts' classes have the names and attributes that their authors give them, call Pillow and
+torchvision as they do, and draw as they do (`tests/published.py`). CIFAR's recipes are for images
 of 32 x 32 pixels.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
@@ -55,16 +73,12 @@ the original transform, where that was [measured](results/recipes-originals.json
 (`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, two threads beside two
 workers, lowest and highest in brackets. {about}
 
-Classes and functions of a script, such as torchvision's `ClassificationPresetTrain`, MoCo's
-`TwoCropsTransform` or DINO's `DataAugmentationDINO`, are known by what they do: their code is run
-once on symbols, as [the loader's page](loader.md#functions-and-classes-of-a-script) says. A
-processor of
-transformers makes a dict of batches; here it stands for the image in it, `pixel_values[0]`, or for
-the frame, `pixel_values[0, 0]`, where it is for videos. Where such a processor resizes tensors with
-a bicubic filter, torch does not clamp between its two passes and Pillow does. Of 600 photographs,
-57 of SigLIP's and 1 of BiT's have values that differ by more than 2 levels, at hard edges by up to
-13; in pure noise it is up to 20. The core's pixels are Pillow's, as those of the processor's `pil`
-backend are.
+A processor of transformers makes a dict of batches; compared is the image in it, `pixel_values[0]`,
+or the frame, `pixel_values[0, 0]`, where it is for videos. Where such a processor resizes tensors
+with a bicubic filter, torch does not clamp between its two passes and Pillow does. Of 600
+photographs, 57 of SigLIP's and 1 of BiT's have values that differ by more than 2 levels, at hard
+edges by up to 13; in pure noise it is up to 20. The core's pixels are Pillow's, as those of the
+processor's `pil` backend are.
 
 torchvision resizes tensors of bytes with torch's kernel. With a bicubic filter, 1 value in 300
 differs from Pillow's by one level, and 1 in 2 million by two (80 photographs, shorter side 256).
@@ -135,13 +149,17 @@ def original(transform: Any, image: Any) -> Any:
 
 def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
     """A row of the page."""
-    found = compiled(name, transform)
-    if not isinstance(found, Recipe):
-        return f"| {name} | refused: {found.unknown[0].reason} | | |"
-    if found.unknown:
-        return f"| {name} | worker: {found.unknown[0].name} | | |"
-    times = ratio(timed, name, thrift)
-    return f"| {name} | native | {levels(name, transform, found)} | {times or ''} |"
+    with lines_added(transform, LINES) as lines:
+        found = compiled(name, transform)
+        said = f", with {', '.join(f'`{line}`' for line in lines)}" if lines else ""
+        if isinstance(found, Refusal) and found.unequal:
+            return f"| {name} | native, with [`collate_patches`](plan.md) | | |"
+        if not isinstance(found, Recipe):
+            return f"| {name} | refused: {found.unknown[0].name}: {found.unknown[0].reason} | | |"
+        if found.unknown:
+            return f"| {name} | worker: {found.unknown[0].name}{said} | | |"
+        times = ratio(timed, name, thrift)
+        return f"| {name} | native{said} | {levels(name, transform, found)} | {times or ''} |"
 
 
 def levels(name: str, transform: Any, recipe: Recipe) -> str:

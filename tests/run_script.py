@@ -1,4 +1,6 @@
-"""Runs a training script as it is, with fastdata's DataLoader where it says torch's.
+"""Runs a training script with fastdata's DataLoader where it says torch's.
+
+torchvision's presets get the method of docs/guides/frameworks.md.
 
     run_script.py REPORT SCRIPT ARGUMENTS...
 
@@ -20,6 +22,7 @@ import torch
 from torchvision_stub import import_torchvision
 
 import fastdata
+from fastdata.transforms import Compose
 
 passes: list[dict[str, Any]] = []
 
@@ -36,10 +39,14 @@ class Recorded(fastdata.DataLoader):
 
 
 def _number(target: Any) -> int:
-    """Return an image_id, a label, or the one class of a mask."""
-    if isinstance(target, dict):
-        return int(target["image_id"])
-    return int(target[target != 255].max())
+    """Return an image_id or a label."""
+    return int(target["image_id"] if isinstance(target, dict) else target)
+
+
+def _offer(presets: Any) -> None:
+    for name, kind in vars(presets).items():
+        if name.endswith(("PresetTrain", "PresetEval")):
+            kind.__fastdata__ = lambda self: Compose([self.transforms])
 
 
 def _nms(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> torch.Tensor:
@@ -70,5 +77,7 @@ if __name__ == "__main__":
     torch.utils.data.DataLoader = Recorded  # type: ignore[misc]
     sys.argv[:] = sys.argv[2:]
     sys.path.insert(0, str(Path(script).parent))
+    if Path(script).with_name("presets.py").exists():
+        _offer(importlib.import_module("presets"))
     runpy.run_path(script, run_name="__main__")
     Path(report).write_text(json.dumps(passes))

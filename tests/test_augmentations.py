@@ -620,20 +620,6 @@ def test_corners_are_views(v1: Any, before: list[str], options: Any) -> None:
                 assert np.array_equal(view[place].permute(1, 2, 0).numpy(), np.asarray(want))
 
 
-def test_torchvisions_corners_are_handed_on_as_images(v1: Any) -> None:
-    def together(crops: Any) -> Any:
-        return torch.stack([v1.functional.to_tensor(crop) for crop in crops])
-
-    pipeline = v1.Compose([v1.CenterCrop(SIZE), v1.TenCrop(16), v1.Lambda(together)])
-    dataset = images(pipeline)
-    loader = DataLoader(dataset, 10)
-    assert loader.explain().startswith("native")
-    found = torch.cat([batch for batch, _ in loader])
-    assert found.shape == (SAMPLES, 10, 3, 16, 16)
-    for index, crops in enumerate(found):
-        assert torch.allclose(crops, pipeline(dataset.open_image(index)), atol=1e-6)
-
-
 def test_corners_behind_something_random_are_a_workers(v1: Any) -> None:
     steps = [v1.CenterCrop(SIZE), v1.RandomInvert(), v1.FiveCrop(16), v1.Lambda(len)]
     loader = DataLoader(images(v1.Compose(steps)), 10)

@@ -17,6 +17,7 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 
 from fastdata.errors import UsageError
+from fastdata.transforms import Views
 
 if find_spec("torchvision") is None:
     pytest.skip("no torchvision", allow_module_level=True)
@@ -36,6 +37,9 @@ class _Original(NamedTuple):
     def __call__(self, image: Any) -> list[Any]:
         return [self.then(view) for view in self.recipe(image)]
 
+    def __fastdata__(self) -> Views:
+        return Views(self.recipe.base_transform, count=2)
+
 
 def _darker(view: Any) -> Any:
     return view - 9
@@ -50,7 +54,7 @@ def _absent() -> Any:
 
 
 def test_only_what_is_the_originals_is_timed_and_the_others_say_why(
-    made_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made_tree: Path, tmp_path: Path
 ) -> None:
     tree = made_tree / "train"
     pack(ImageFolder(tree), tmp_path / "set", container="lmdb")
@@ -61,12 +65,6 @@ def test_only_what_is_the_originals_is_timed_and_the_others_say_why(
     makers["slow"] = lambda: tv.Compose([tv.RandomResizedCrop(9), str])
     makers["fails"] = lambda: _Original(moco(), _failing)
     makers[MOCO] = moco
-    opened = recipes.ImageDataset
-    monkeypatch.setattr(
-        recipes,
-        "ImageDataset",
-        lambda path, transform=None: opened(path, getattr(transform, "recipe", transform)),
-    )
     result = recipes.measure(makers, tmp_path / "set", tree, **SMALL)
     done = result["recipes"]
     assert done[MOCO]["error"] == ""

@@ -230,12 +230,12 @@ OTHERS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a part that is not known": (
         lambda: ConcatDataset([images(SMALL), Transposed(dataset(), SMALL)]),
         "part 1 of the ConcatDataset: test_concat.Transposed has its own __getitem__",
-        "Do in transform",
+        "Move its code to transform=",
     ),
     "a subclass": (
         lambda: Own([images(SMALL)]),
         "test_concat.Own has its own __getitem__",
-        "Do in transform",
+        "Move its code to transform=",
     ),
 }
 

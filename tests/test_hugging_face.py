@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import random
@@ -131,44 +132,25 @@ def dataset_of(datasets: Any, root: Path, make: Make = hub_datasets.shards_on_di
     return make(datasets, root / "made")
 
 
+def offering(apply: Any, transform: Any) -> Any:
+    apply.__fastdata__ = lambda: Compose([transform])
+    return apply
+
+
 def keeps_all(transform: Any) -> Any:
     def apply(batch: dict[str, Any]) -> dict[str, Any]:
-        batch["pixels"] = [transform(one.convert("RGB")) for one in batch["image"]]
-        del batch["image"]
+        batch["image"] = [transform(one.convert("RGB")) for one in batch["image"]]
         return batch
 
-    return apply
+    return offering(apply, transform)
 
 
 def makes_new(transform: Any) -> Any:
-    def apply(examples: dict[str, Any]) -> dict[str, Any]:
-        images = [image.convert("RGB") for image in examples["image"]]
-        found = {"label": examples["label"], "text": list(examples["text"])}
-        return {**found, "image": [transform(image) for image in images]}
+    def apply(rows: dict[str, Any]) -> dict[str, Any]:
+        images = [transform(one.convert("RGB")) for one in rows["image"]]
+        return {"text": rows["text"], "image": images, "boxes": rows["boxes"]}
 
-    return apply
-
-
-def zips(transform: Any) -> Any:
-    def convert(image: Any) -> Any:
-        return transform(image.convert("RGB"))
-
-    def apply(batch: dict[str, Any]) -> dict[str, Any]:
-        pairs = [(convert(i), t) for i, t in zip(batch.pop("image"), batch["text"], strict=False)]
-        return {"x": [image for image, _ in pairs], "t": [text for _, text in pairs]}
-
-    return apply
-
-
-def maps(transform: Any) -> Any:
-    return lambda batch: {
-        "x": list(map(transform, [one.convert("RGB") for one in batch["image"]])),
-        "boxes": batch["boxes"],
-        "number": batch["number"],
-    }
-
-
-PROVEN = [keeps_all, makes_new, zips, maps]
+    return offering(apply, transform)
 
 
 @pytest.fixture
@@ -207,31 +189,30 @@ def same_batches(these: Any, those: Any, image: str) -> None:
             assert str(one[key]) == str(other[key])
 
 
-@pytest.mark.parametrize("make", PROVEN)
+@pytest.mark.parametrize("make", [keeps_all, makes_new])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_functions_of_a_batch_that_are_proven(make: Any, workers: int, rows: Any, v2: Any) -> None:
+def test_functions_of_a_batch_that_offer_a_transform(
+    make: Any, workers: int, rows: Any, v2: Any
+) -> None:
     dataset = rows.with_transform(make(steps(v2)))
     loader: Any = DataLoader(dataset, 4, num_workers=workers, require_native=True)
-    image = {"keeps_all": "pixels", "makes_new": "image"}.get(make.__name__, "x")
     for _ in range(2):
-        same_batches(loader, torch.utils.data.DataLoader(dataset, 4), image)
+        same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "image")
 
 
 def test_fastdatas_own_transforms_make_tensors(rows: Any) -> None:
-    dataset = rows.with_transform(zips(Compose([Resize(24), CenterCrop(20)])))
+    dataset = rows.with_transform(makes_new(Compose([Resize(24), CenterCrop(20)])))
     loader: Any = DataLoader(dataset, 4, num_workers=1, require_native=True)
     for one, other in zip(loader, torch.utils.data.DataLoader(dataset, 4), strict=True):
-        assert one["x"].dtype == other["x"].dtype == torch.uint8 and one["t"] == other["t"]
-        assert (one["x"].int() - other["x"].int()).abs().max() <= 1
-    dataset = rows.with_transform(
-        lambda b: {"x": [Resize(9)(one.convert("RGB")) for one in b["image"]]}
-    )
+        assert one["image"].dtype == other["image"].dtype == torch.uint8
+        assert (one["image"].int() - other["image"].int()).abs().max() <= 1
+    dataset = rows.with_transform(makes_new(Resize(9)))  # of any sizes
     with pytest.warns(SlowPathWarning, match="torch path"):
         DataLoader(dataset, 4)
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    images = torch.stack([one["pixels"] for one in samples])
+    images = torch.stack([one["image"] for one in samples])
     return {"pixel_values": images, "labels": torch.tensor([one["label"] for one in samples])}
 
 
@@ -246,10 +227,10 @@ def test_subsets_and_concatenations_of_transformed_datasets(rows: Any, v2: Any) 
     dataset = rows.with_transform(keeps_all(steps(v2)))
     both: Any = ConcatDataset([Subset(dataset, [5, 1, 1]), dataset])
     loader: Any = DataLoader(both, 4, num_workers=1, require_native=True)
-    same_batches(loader, torch.utils.data.DataLoader(both, 4), "pixels")
+    same_batches(loader, torch.utils.data.DataLoader(both, 4), "image")
 
 
-def test_bad_samples_are_zeroed_under_the_functions_own_key(rows: Any, v2: Any) -> None:
+def test_bad_samples_of_a_function_are_zeroed(rows: Any, v2: Any) -> None:
     broken = hub_datasets.cell(b"no image")
     bad = rows.cast_column("image", datasets_image(rows, decode=False)).map(
         lambda row: {"image": broken if row["text"] == "text 5" else row["image"]}
@@ -260,7 +241,7 @@ def test_bad_samples_are_zeroed_under_the_functions_own_key(rows: Any, v2: Any) 
         (batch,) = loader
     at = batch["text"].index("text 5")
     assert batch["valid"].tolist() == [number != at for number in range(11)]
-    assert not batch["pixels"][at].any() and batch["pixels"][at - 1].any()
+    assert not batch["image"][at].any() and batch["image"][at - 1].any()
 
 
 def datasets_image(rows: Any, **options: Any) -> Any:
@@ -272,123 +253,63 @@ def test_a_step_that_the_core_does_not_know_runs_in_workers(rows: Any, v2: Any) 
     dataset = rows.with_transform(keeps_all(unknown))
     with pytest.warns(UserWarning, match="workers path"):
         loader: Any = DataLoader(dataset, 4)
-    same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "pixels")
+    same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "image")
 
 
-COUNT = [0]
+class Silent:
+    def __call__(self, batch: Any) -> Any:
+        return batch
 
 
-def counted(image: Any) -> Any:
-    COUNT[0] += 1
-    return image
+def test_functions_of_a_batch_that_are_not_taken(rows: Any, v2: Any) -> None:
+    transform = steps(v2)
 
+    def renames(batch: Any) -> Any:
+        return {"x": [transform(one.convert("RGB")) for one in batch["image"]]}
 
-def unproven(t: Any) -> dict[str, Any]:
-    """Functions that may tell rows apart, by a part of the reason."""
+    def without(batch: Any) -> Any:
+        return {"text": batch["text"]}
 
-    def not_converted(b: Any) -> Any:
-        return {"x": [t(one) for one in b["image"]]}
+    def relabels(batch: Any) -> Any:
+        images = [transform(one.convert("RGB")) for one in batch["image"]]
+        return {"image": images, "label": [float(one) for one in batch["label"]]}
 
-    def greyed(b: Any) -> Any:
-        return {"x": [t(one.convert("L").convert("RGB")) for one in b["image"]]}
+    def blanks(batch: Any) -> Any:
+        images = [transform(one.convert("RGB")) for one in batch["image"]]
+        last = rows[-1]["text"]
+        return {"image": images, "text": ["" if one == last else one for one in batch["text"]]}
 
-    def by_place(b: Any) -> Any:
-        return {"x": [t(one.convert("RGB")) for at, one in enumerate(b["image"]) if at >= 0]}
+    def of_another_name(batch: Any) -> Any:
+        return {"image": [transform(one) for one in batch["picture"]]}
 
-    def by_length(b: Any) -> Any:
-        images = [t(one.convert("RGB")) for one in b["image"]]
-        return {"x": images if len(images) < 9 else []}
+    def silent(batch: Any) -> Any:
+        return keeps_all(transform)(batch)
 
-    def sliced(b: Any) -> Any:
-        return {"x": [t(one.convert("RGB")) for one in b["image"]][:100]}
+    for function, reason in [
+        (offering(renames, transform), "'x', which is no column"),
+        (offering(without, transform), "0 columns of images"),
+        (offering(relabels, transform), "other values than the column 'label'"),
+        (offering(blanks, transform), "other values than the column 'text'"),
+        (offering(of_another_name, transform), "fails on the first row: KeyError"),
+        (silent, r"(?s)test_hugging_face.silent, is not .* silent.__fastdata__ = "),
+        (lambda batch: silent(batch), "f.__fastdata__"),
+        (functools.partial(silent), "f.__fastdata__"),
+        (Silent(), "test_hugging_face.Silent, "),
+    ]:
+        dataset = rows.with_transform(function)
+        state = torch.get_rng_state(), random.getstate()
+        with pytest.warns(SlowPathWarning, match=reason):
+            loader: Any = DataLoader(dataset, 4)
+        assert loader.explain().startswith("torch: ")
+        assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]
+    renamed = rows.rename_column("image", "x")
 
-    def first_of_all(b: Any) -> Any:
-        images = [one.convert("RGB") for one in b["image"]]
-        return {"x": [t(images[0]) for _ in b["image"]]}
+    def renaming(batch: Any) -> Any:
+        return {"x": [transform(one.convert("RGB")) for one in batch["x"]]}
 
-    def appending(b: Any) -> Any:
-        found: list[Any] = []
-        for one in b["image"]:
-            found.append(t(one.convert("RGB")))
-        return {"x": found}
-
-    def counting(b: Any) -> Any:
-        count = 0
-        found = [t(one.convert("RGB")) for one in b["image"] if (count := count + 1) < 9]
-        return {"x": found}
-
-    def cut_off(b: Any) -> Any:
-        return {"x": [t(i.convert("RGB")) for i, _ in zip(b["image"], [0] * 5, strict=False)]}
-
-    def by_label(b: Any) -> Any:
-        pairs = zip(b["image"], b["label"], strict=True)
-        return {"x": [t(i.convert("RGB")) if n else None for i, n in pairs]}
-
-    def by_chance(b: Any) -> Any:
-        images = [one.convert("RGB") for one in b["image"]]
-        return {"x": [t(one) if random.random() < 0.5 else t(one.copy()) for one in images]}
-
-    def with_the_image(b: Any) -> Any:
-        b["x"] = [t(one.convert("RGB")) for one in b["image"]]
-        return b
-
-    def two(b: Any) -> Any:
-        return {name: [t(one.convert("RGB")) for one in b["image"]] for name in ("x", "y")}
-
-    def other_rows(b: Any) -> Any:
-        images = [t(one.convert("RGB")) for one in b["image"]]
-        return {"x": images + images}
-
-    def numbered(b: Any) -> Any:
-        return {"x": [t(one.convert("RGB")) for one in b["image"]], "n": [1.0, 2.0, 3.0]}
-
-    def calls_another(b: Any) -> Any:
-        return {"x": [t(counted(one).convert("RGB")) for one in b["image"]]}
-
-    def tokens(b: Any) -> Any:
-        return {
-            "x": [t(one.convert("RGB")) for one in b["image"]],
-            "n": [ord(s) for s in b["text"]],
-        }
-
-    def twice(b: Any) -> Any:
-        return {"x": [t(one.convert("RGB")) for one in b["image"]], "a": b["text"], "b": b["text"]}
-
-    return {
-        "'text' under two keys": twice,
-        "calls Compose before": not_converted,
-        "mode 'L', not to RGB": greyed,
-        "calls enumerate": by_place,
-        "calls len": by_length,
-        "takes a slice": sliced,
-        "each row's own image": first_of_all,
-        "calls append": appending,
-        "sets something in a loop": counting,
-        "calls zip with other than columns": cut_off,
-        "bool": by_label,
-        "depends on chance": by_chance,
-        "hands on images as they are stored": with_the_image,
-        "2 columns of images": two,
-        "not one value for each row": other_rows,
-        "'n' of its result": numbered,
-        "in a loop": calls_another,
-        "uses ord": tokens,
-    }
-
-
-UNPROVEN = list(unproven(None))
-
-
-@pytest.mark.parametrize("reason", UNPROVEN)
-def test_functions_of_a_batch_that_are_not_proven(reason: str, rows: Any, v2: Any) -> None:
-    function = unproven(steps(v2))[reason]
-    dataset = rows.with_transform(function)
-    with pytest.warns(SlowPathWarning) as warned:
-        loader: Any = DataLoader(dataset, 4)
-    (words,) = (str(one.message) for one in warned)
-    assert reason in words and loader.explain().startswith("torch: "), words
-    if reason != "hands on images as they are stored":
-        assert "ImageDataset(dataset.with_format(None), transform=...)" in words
+    dataset = renamed.with_transform(offering(renaming, transform))
+    loader = DataLoader(dataset, 4, require_native=True)
+    same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "x")
 
 
 def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
@@ -396,12 +317,12 @@ def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
         DataLoader(rows.with_format("torch"), 4)
     words = str(warned[0].message)
     assert "is of the format 'torch'" in words
-    line = words[words.index("fastdata.ImageDataset(") : words.index("transform=...") + 14]
+    line = words[words.index("fastdata.ImageDataset(") : words.index(", where transform")]
     with pytest.warns(UserWarning, match="without a transform"):
         DataLoader(rows, 4)
     import fastdata
 
-    code = line.rstrip(",").replace("...", "transform")
+    code = line.replace("...", "transform")
     names = {"fastdata": fastdata, "dataset": rows, "transform": steps(v2)}
     loader: Any = DataLoader(eval(code, names), 4, require_native=True)
     found = torch.cat([labels for _, labels in loader]).tolist()
@@ -420,6 +341,14 @@ def test_a_stream_is_told_how_its_files_are_read(rows: Any, v2: Any) -> None:
     assert [len(batch["label"]) for batch in batches] == [4, 4, 3]
     words = str(warned[0].message)
     assert "without streaming=True" in words and "fastdata index" in words
+
+
+def test_explain_inspects_some_of_the_rows(
+    hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = hub_datasets.classes(hugging_face, tmp_path)
+    monkeypatch.setattr("fastdata.decode.rows._INSPECTED", len(dataset) // 2)
+    assert "images: " in DataLoader(ImageDataset(dataset, CenterCrop(8)), 4).explain()
 
 
 # --- what ImageDataset makes of it -------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastdata.benchmarks.recipes import lines_added
 from loader_data import images
 from PIL import Image
 from recipe_packages import need
@@ -108,8 +109,13 @@ def test_what_lightly_makes_one_view_of_is_a_list_of_one(lightly: Any) -> None:
     assert [view.shape for view in views] == [(2, 3, 224, 224)]
 
 
-def test_dinov2s_augmentation_is_native_and_a_dict(dinov2: Any) -> None:
+def test_dinov2s_augmentation_is_a_dict_and_native_with_lines(dinov2: Any) -> None:
     transform = dinov2.DataAugmentationDINO((0.32, 1.0), (0.05, 0.32), 3, 40, 20)
+    with lines_added(transform):
+        _compare_dinov2s(transform)
+
+
+def _compare_dinov2s(transform: Any) -> None:
     loader = DataLoader(images(transform), 4, require_native=True, num_workers=2)
     assert "5 views (2 global_crops, 2 global_crops_teacher, 3 local_crops)" in loader.explain()
     views, _ = next(iter(loader))

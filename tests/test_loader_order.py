@@ -103,7 +103,8 @@ def test_ranks_share_an_epoch(
 def sampler_of(loader: DataLoader[Any], epoch: int) -> ShardedSampler:
     sampler = loader.sampler
     assert isinstance(sampler, ShardedSampler)
-    sampler = copy.copy(sampler)  # the loader heeds its own one's epoch
+    sampler = copy.copy(sampler)  # the loader follows the epoch of its own
+    sampler.native = False
     sampler.set_epoch(epoch)
     assert len(list(sampler)) == len(sampler)
     return sampler

@@ -103,9 +103,9 @@ def test_ranks_share_a_stream_without_workers(count: int, world: int, drop_last:
 @pytest.mark.parametrize(
     ("dataset", "start", "drop_last"),
     [
-        *((dataset, "fork", drop) for dataset in (Stream, SplitByWorker) for drop in (False, True)),
+        *((SplitByWorker, "fork", drop) for drop in (False, True)),
         (Numbers, "fork", False),
-        (Stream, "spawn", False),
+        (SplitByWorker, "spawn", False),
     ],
 )
 def test_ranks_with_workers(dataset: Any, start: str, drop_last: bool) -> None:
@@ -115,8 +115,9 @@ def test_ranks_with_workers(dataset: Any, start: str, drop_last: bool) -> None:
     check_shares(shares, 21, drop_last, workers=2)
 
 
-def test_one_rank_with_workers_reads_a_stream_once() -> None:
-    assert sorted(loaded(Stream(21), 0, 1, num_workers=3)) == list(range(21))
+def test_streams_split_themselves_by_worker_as_with_torchs_loader() -> None:
+    assert sorted(loaded(SplitByWorker(21), 0, 1, num_workers=3)) == list(range(21))
+    assert sorted(loaded(Stream(4), 0, 1, num_workers=2)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("dataset", [Stream, SplitOnce])

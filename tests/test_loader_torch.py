@@ -13,9 +13,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, images, same
+from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     Dataset,
@@ -32,8 +34,8 @@ from torch.utils.data import (  # noqa: E402
 
 import fastdata  # noqa: E402
 from fastdata import fast_collate  # noqa: E402
-from fastdata.errors import UsageError  # noqa: E402
-from fastdata.transforms import Compose, Resize  # noqa: E402
+from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
+from fastdata.transforms import Compose, Resize, Views  # noqa: E402
 
 Torchs = torch.utils.data.DataLoader
 Ours = fastdata.DataLoader
@@ -506,6 +508,29 @@ def test_a_loader_can_be_pickled() -> None:
     assert same(list(loader), list(other))
 
 
+def halved(image: Any) -> Any:
+    return image // 2
+
+
+def inverted(image: Any) -> Any:
+    return 255 - image
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unknown_steps_run_after_the_core_in_order_with_the_same_draws(workers: int) -> None:
+    known = Ours(images(CROPS), 8, shuffle=True, seed=3)
+    # The flip is known, and stays behind the unknown step.
+    flip = import_torchvision().transforms.v2.RandomHorizontalFlip(1.0)
+    rest = Compose([CROPS, halved, flip, inverted])
+    with pytest.warns(SlowPathWarning, match="halved.*__fastdata__"):
+        loader = Ours(images(rest), 8, shuffle=True, seed=3, num_workers=workers)
+    assert loader.explain().startswith("workers")
+    for _ in range(2):
+        for (found, labels), (alone, numbers) in zip(loader, known, strict=True):
+            assert torch.equal(found, 255 - (alone // 2).flip(-1))
+            assert torch.equal(labels, numbers)
+
+
 def test_auto_is_a_number_of_threads() -> None:
     loader = Ours(images(SMALL), 8, num_workers="auto")
     assert isinstance(loader.num_workers, int) and loader.num_workers >= 1
@@ -675,3 +700,33 @@ def test_single_samples_are_decoded_natively_in_workers() -> None:
         ((expected, right),) = data.__getitems__([index])
         assert torch.equal(image, expected)
         assert label == right
+
+
+class Copies(TorchDispatchMode):  # type: ignore[misc]
+    """Counts operations that make a copy of an image, or of more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        copying = any(one in str(func) for one in ("stack", "cat", "copy", "clone"))
+        self.count += copying and isinstance(made, torch.Tensor) and made.numel() >= 24 * 24 * 3
+        return made
+
+
+def stacking(samples: list[Any]) -> Any:
+    assert len({image.untyped_storage().data_ptr() for image, _ in samples}) == 1  # of the batch
+    return torch.stack([image for image, _ in samples])
+
+
+@pytest.mark.parametrize("function", [None, default_collate, fast_collate, stacking])
+def test_nothing_is_copied_but_by_functions_of_ones_own(function: Any) -> None:
+    for transform in (CROPS, Views(CROPS, count=2)):
+        if isinstance(transform, Views) and function in (fast_collate, stacking):
+            continue
+        loader = Ours(images(transform), 9, collate_fn=function, require_native=True)
+        with Copies() as copies:
+            batches = len(list(loader))
+        assert copies.count == (batches if function is stacking else 0)

@@ -15,7 +15,6 @@ from containers import edit_manifest, pack_tree
 from fastdata.converters import TableImages
 from mask_calls import KINDS, as_png, mask_of, photograph
 from PIL import Image
-from torch.profiler import ProfilerActivity, profile
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
@@ -201,23 +200,6 @@ def test_masks_that_are_converted_first_are_torchvisions(v2: Any, grey: Path, na
     samples = [one for batch in DataLoader(dataset, 4, collate_fn=list) for one in batch]
     for row, sample in enumerate(samples):
         _assert_same(sample, _expected(grey, row, transform))
-
-
-def test_stacking_masks_of_one_kind_copies_nothing(v2: Any, grey: Path) -> None:
-    def collate(samples: list[Any]) -> Any:
-        images, masks = zip(*samples)  # noqa: B905
-        return torch.stack(images), torch.stack(masks)
-
-    steps = [v2.Resize((50, 60)), v2.ToImage(), v2.ToPureTensor()]
-    dataset = ImageDataset(grey, transforms=v2.Compose(steps), fields=("image", "mask"))
-    loader = DataLoader(dataset, ROWS, collate_fn=collate, require_native=True)
-    list(loader)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        ((_, masks),) = loader
-    taken = (one.cpu_memory_usage for one in found.events() if one.name == "aten::stack")
-    assert sum(taken) < masks[0].nbytes
-    for row, mask in enumerate(masks):
-        assert torch.equal(mask, _expected(grey, row, v2.Compose(steps))[1])
 
 
 def torch_loader(dataset: Any) -> Any:

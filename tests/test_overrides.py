@@ -6,8 +6,11 @@ Each patch leaves a mark: every pixel is 7. torch's own loader shows it, so fast
 from __future__ import annotations
 
 import copy
+import cProfile
 import functools
 import importlib
+import pstats
+import unittest.mock
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -21,7 +24,6 @@ torch = pytest.importorskip("torch")
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata import transforms as ours  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.transforms.originals import changed  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 
@@ -101,7 +103,23 @@ def test_a_constructor_that_sets_forward(tv: Any) -> None:
             super().__init__(size)
             self.forward = seven
 
-    shows_the_mark(folder(Marked(8)), "its forward was replaced")
+    shows_the_mark(folder(Marked(8)), "Marked")
+
+
+def test_subclasses_are_not_the_librarys(tv: Any) -> None:
+    """Those that have no more than another constructor neither; they say how to be native."""
+
+    class Eight(tv.CenterCrop):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__(8)
+
+    class Native(Eight):
+        def __fastdata__(self) -> Any:
+            return ours.CenterCrop(8)
+
+    both = [explained(tv.Compose([kind(), tv.PILToTensor()])) for kind in (Eight, Native)]
+    assert not both[0].startswith("native") and "__fastdata__" in both[0] and "Eight" in both[0]
+    assert both[1].startswith("native")
 
 
 @pytest.mark.parametrize("register", ["forward_hook", "forward_pre_hook"])
@@ -109,6 +127,17 @@ def test_hooks(tv: Any, register: str) -> None:
     for transform in (tv.CenterCrop(8), torch.nn.Sequential(tv.CenterCrop(8))):
         getattr(transform, f"register_{register}")(lambda module, *given: None)
         assert register in explained(tv.Compose([transform, tv.CenterCrop(8)]))
+
+
+def test_a_hook_within_another_transform_between_two_epochs(tv: Any) -> None:
+    flip = tv.RandomHorizontalFlip(1.0)
+    steps = [tv.CenterCrop(8), tv.PILToTensor(), tv.RandomApply([flip], 1.0)]
+    dataset = folder(tv.Compose(steps))
+    loader = DataLoader(dataset, 4)
+    assert loader.explain().startswith("native")
+    flip.register_forward_hook(seven)
+    assert (next(iter(loader))[0] == 7).all()
+    shows_the_mark(dataset, "forward_hooks")
 
 
 def test_global_hooks(tv: Any) -> None:
@@ -154,10 +183,42 @@ def test_what_derives_from_a_transform_of_ours(
         DataLoader(folder(ours.Compose([ours.CenterCrop(8), marked])), 4)
 
 
+def test_a_class_that_hands_on_attributes(tv: Any) -> None:
+    """It has not the ``__fastdata__`` of what it wraps."""
+
+    class Inner:
+        def __fastdata__(self) -> Any:
+            return ours.CenterCrop(8)
+
+    class Wrapper:
+        def __init__(self) -> None:
+            self.inner = Inner()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def __call__(self, image: Any) -> Any:
+            return SEVEN
+
+    shows_the_mark(folder(Wrapper()), "Wrapper")
+
+
 def test_a_list_that_is_called(tv: Any) -> None:
     marked = type("Marked", (list,), {"__call__": mark})([tv.Resize((8, 8)), tv.PILToTensor()])
     shows_the_mark(folder(marked), "Marked")
     shows_the_mark(folder(tv.Compose([marked, tv.CenterCrop(8)])), "Marked")
+
+
+def test_a_list_that_yields_others_than_it_holds(tv: Any) -> None:
+    class Flips(list):  # type: ignore[type-arg]
+        def __getitem__(self, index: Any) -> Any:
+            return seven
+
+        __iter__ = None  # type: ignore[assignment]
+
+    crop, flip = tv.CenterCrop(8), tv.RandomHorizontalFlip()
+    choice = tv.Compose([tv.PILToTensor(), crop, tv.RandomChoice(Flips([flip]))])
+    shows_the_mark(folder(choice), "RandomChoice", "its transforms are a Flips")
 
 
 # Classes and functions, before or after the objects are made.
@@ -238,24 +299,53 @@ PATCHES_V2 = [
 ]
 
 
-@pytest.mark.parametrize("patch", PATCHES_V1)
-def test_patches_of_v1(patch: Callable[[Patch], str], monkeypatch: Patch) -> None:
-    transform = crop(import_torchvision().transforms)
+def is_noticed(patch: Callable[[Patch], str], transform: Any, monkeypatch: Patch) -> None:
+    assert explained(transform).startswith("native")
     name = patch(monkeypatch)
     told = explained(transform)
-    assert not told.startswith("native") and name in told and "not what its library" in told
+    assert not told.startswith("native") and name in told
     monkeypatch.undo()
     assert explained(transform).startswith("native")
+
+
+@pytest.mark.parametrize("patch", PATCHES_V1)
+def test_patches_of_v1(patch: Callable[[Patch], str], monkeypatch: Patch) -> None:
+    is_noticed(patch, crop(import_torchvision().transforms), monkeypatch)
 
 
 @pytest.mark.parametrize("patch", PATCHES_V2)
 def test_patches_of_v2(patch: Callable[[Patch], str], monkeypatch: Patch) -> None:
-    transform = crop(import_torchvision().transforms.v2)
+    is_noticed(patch, crop(import_torchvision().transforms.v2), monkeypatch)
+
+
+#: Changes without a function of another package are noticed after the first look alone.
+LATER = ("functional.resize", "pil_modes_mapping", "_functional_pil.resize", "__getattr__")
+BEFORE = [
+    one
+    for one in PATCHES_V1 + PATCHES_V2
+    if not str(one.id).endswith((*LATER, "Compose.__call__", "_transformed_types"))
+]
+
+
+@pytest.mark.parametrize("patch", BEFORE)
+def test_patches_before_the_first_look(patch: Callable[[Patch], str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr("fastdata.transforms.identity._SEEN", {})
+    transforms = import_torchvision().transforms
     name = patch(monkeypatch)
-    told = explained(transform)
-    assert not told.startswith("native") and name in told and "not what its library" in told
-    monkeypatch.undo()
-    assert explained(transform).startswith("native")
+    told = [explained(crop(tv)) for tv in (transforms, transforms.v2)]
+    assert any(name in one and not one.startswith("native") for one in told)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [unittest.mock.MagicMock(), functools.lru_cache(seven), torch.no_grad()(seven)],
+    ids=["mock", "cached", "decorated"],
+)
+def test_values_that_hide_a_function(value: Any, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("fastdata.transforms.identity._SEEN", {})
+    tv = import_torchvision().transforms
+    monkeypatch.setattr(tv.functional, "crop", value)
+    assert "functional.crop" in explained(crop(tv))
 
 
 def test_patched_calls_leave_their_mark(tv: Any, monkeypatch: Patch) -> None:
@@ -264,19 +354,16 @@ def test_patched_calls_leave_their_mark(tv: Any, monkeypatch: Patch) -> None:
     shows_the_mark(folder(crop(tv)), f"Compose.{name}")
 
 
-def test_a_patched_function_that_two_transforms_use(tv: Any, monkeypatch: Patch) -> None:
-    """hflip becomes vflip, of the same library; a pipeline without a flip stays native."""
+def test_a_function_of_the_library_in_the_place_of_another(tv: Any, monkeypatch: Patch) -> None:
     functional = tv.functional
-    names = {"v1": "hflip", "v2": "horizontal_flip"}
-    name = names["v2" if tv.__name__.endswith("v2") else "v1"]
-    monkeypatch.setattr(functional, name, functional.vflip)
+    name = "horizontal_flip" if tv.__name__.endswith("v2") else "hflip"
     flips = tv.Compose([tv.CenterCrop(8), tv.RandomHorizontalFlip(1.0), tv.PILToTensor()])
+    loader = DataLoader(folder(flips), 4)
+    before = next(iter(loader))[0]
+    monkeypatch.setattr(functional, name, functional.vflip)
     assert f"functional.{name}" in explained(flips)
-    assert explained(crop(tv)).startswith("native")
-    want, got = (
-        next(iter(kind(folder(flips), 4)))[0] for kind in (torch.utils.data.DataLoader, DataLoader)
-    )
-    assert torch.equal(want, got)
+    want = next(iter(torch.utils.data.DataLoader(folder(flips), 4)))[0]
+    assert torch.equal(want, next(iter(loader))[0]) and not torch.equal(want, before)
 
 
 def test_a_kernel_in_the_registry(monkeypatch: Patch) -> None:
@@ -284,20 +371,30 @@ def test_a_kernel_in_the_registry(monkeypatch: Patch) -> None:
     registry = v2.functional._utils._KERNEL_REGISTRY
     image = importlib.import_module("PIL.Image").Image
     monkeypatch.setitem(registry[v2.functional.resized_crop], image, seven)
-    assert "resized_crop for Image" in explained(crop(v2))
+    assert "_KERNEL_REGISTRY" in explained(crop(v2))
+    monkeypatch.undo()
+    # Users may add kernels for classes of their own.
+    tensor = type("Own", (importlib.import_module("torchvision.tv_tensors").TVTensor,), {})
+    monkeypatch.setitem(registry[v2.functional.resized_crop], tensor, seven)
+    assert explained(crop(v2)).startswith("native")
 
 
 def test_defaults_and_tables_changed_in_place(tv: Any, monkeypatch: Patch) -> None:
     resize = import_torchvision().transforms.functional.resize
+    widened = tv.Compose([tv.CenterCrop(8), tv.TrivialAugmentWide(), tv.PILToTensor()])
+    for transform in (crop(tv), widened):
+        assert explained(transform).startswith("native")
     if "v2" not in tv.__name__:
         monkeypatch.setattr(resize, "__defaults__", (0, None, False))
-        assert "the defaults of" in explained(crop(tv))
+        assert "functional.resize" in explained(crop(tv))
         monkeypatch.undo()
+        other = import_torchvision().transforms.functional.hflip.__code__
+        monkeypatch.setattr(resize, "__code__", other)
+        assert "functional.resize" in explained(crop(tv))
     else:
         space = tv.TrivialAugmentWide._AUGMENTATION_SPACE
         monkeypatch.setitem(space, "Identity", space["ShearX"])
-        transform = tv.Compose([tv.CenterCrop(8), tv.TrivialAugmentWide()])
-        assert "_AUGMENTATION_SPACE" in explained(transform)
+        assert "_AUGMENTATION_SPACE" in explained(widened)
 
 
 def test_a_global_that_hides_a_builtin(monkeypatch: Patch) -> None:
@@ -333,7 +430,6 @@ def test_another_class_put_on_an_object(tv: Any) -> None:
 
 def test_what_looks_on_is_no_override(tv: Any, monkeypatch: Patch) -> None:
     monkeypatch.setattr(tv.RandomResizedCrop, "__repr__", seven)
-    monkeypatch.setattr(tv.functional, "gaussian_blur", seven)
     transform = crop(tv)
     transform.note = seven  # nothing of the library's
     assert explained(transform).startswith("native")
@@ -344,6 +440,18 @@ def test_torch_compile(tv: Any) -> None:
     assert torch.compile(torch.nn.Linear(1, 1), backend="eager")(torch.ones(1)).shape == (1,)
     assert torch.nn.Module.__init__.__module__ == "torch._dynamo.mutation_guard"
     assert explained(crop(tv)).startswith("native")
+
+
+def test_what_torch_compile_adds_to_torchvisions_modules(tv: Any) -> None:
+    functional = import_torchvision().transforms.functional
+    assert explained(crop(tv)).startswith("native")
+    code = torch.compile(lambda image: functional.normalize(image, [0.5], [0.5]), backend="eager")
+    code(torch.ones(3, 8, 8))
+    added = [name for name in vars(functional) if name.startswith("__compiled_fn_")]
+    try:
+        assert added and explained(crop(tv)).startswith("native")
+    finally:
+        torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", ["resize", "convert", "transpose"])
@@ -358,25 +466,34 @@ def test_patched_methods_of_pillows_images(tv: Any, name: str, monkeypatch: Patc
     original = getattr(pillow.Image, name)
     monkeypatch.setattr(pillow.Image, name, functools.wraps(original)(lambda *_, **__: marked))
     assert (next(iter(loader))[0] == 7).all()
-    shows_the_mark(dataset, "is not what Pillow defines")
+    shows_the_mark(dataset, f"PIL.Image.Image.{name}")
     monkeypatch.undo()
     assert DataLoader(dataset, 4).explain().startswith("native")
 
 
-@pytest.mark.parametrize("name", ["ImageOps.solarize", "ImageOps._lut", "ImageEnhance.Color"])
+@pytest.mark.parametrize(
+    "name", ["ImageOps.solarize", "ImageOps._lut", "ImageEnhance.Color", "ImageStat.Stat"]
+)
 def test_patched_modules_of_pillow(name: str, monkeypatch: Patch) -> None:
     tv = import_torchvision().transforms
     place, own = name.split(".")
     module = importlib.import_module(f"PIL.{place}")
     step = tv.RandomSolarize(9, 1.0) if place == "ImageOps" else tv.ColorJitter(saturation=0.5)
-    known = tv.Compose([tv.CenterCrop(8), step, tv.PILToTensor()])
-    solarize = importlib.import_module("PIL.ImageOps").solarize
-    users = tv.Compose([tv.CenterCrop(8), lambda image: solarize(image), tv.PILToTensor()])
-    assert explained(known).startswith("native") and explained(users).startswith("native")
+    transform = tv.Compose([tv.CenterCrop(8), step, tv.PILToTensor()])
+    assert explained(transform).startswith("native")
     monkeypatch.setattr(module, own, seven)
-    assert name in explained(known)
-    assert explained(users).startswith("native") == (place != "ImageOps")
-    assert explained(crop(tv)).startswith("native")
+    assert name in explained(transform)
+
+
+def test_a_patched_opening_of_images(monkeypatch: Patch) -> None:
+    pillow = importlib.import_module("PIL.Image")
+    marked = pillow.new("RGB", (9, 9), (7, 7, 7))
+    dataset = folder(crop(import_torchvision().transforms))
+    loader = DataLoader(dataset, 4)
+    assert loader.explain().startswith("native")
+    monkeypatch.setattr(pillow, "open", lambda file: marked)
+    assert (next(iter(loader))[0] == 7).all()
+    shows_the_mark(dataset, "PIL.Image.open")
 
 
 # Datasets.
@@ -390,7 +507,7 @@ def test_a_patched_folder_class(name: str, monkeypatch: Patch) -> None:
     mark = (lambda self, index: (SEVEN, 0)) if name == "__getitem__" else lambda self: 4
     monkeypatch.setattr(kind, name, mark)
     told = DataLoader(dataset, 4).explain()
-    assert f"DatasetFolder.{name} is not what its library defines" in told
+    assert f"DatasetFolder.{name}" in told
     if name == "__getitem__":
         shows_the_mark(dataset)
     monkeypatch.setattr(kind, name, original)
@@ -408,6 +525,16 @@ def test_a_patched_loader_of_files(name: str, monkeypatch: Patch) -> None:
     if name == "default_loader":
         dataset.loader = module.default_loader
     shows_the_mark(dataset, name)
+
+
+def test_another_way_to_list_files_is_no_override(monkeypatch: Patch) -> None:
+    transform = crop(import_torchvision().transforms)
+    module = importlib.import_module("torchvision.datasets.folder")
+    assert explained(transform).startswith("native")
+    original = module.make_dataset
+    monkeypatch.setattr(module, "make_dataset", lambda *given, **more: original(*given, **more))
+    monkeypatch.setattr(module, "IMG_EXTENSIONS", (*module.IMG_EXTENSIONS, ".heic"))
+    assert explained(transform).startswith("native")
 
 
 def test_a_patch_between_two_epochs(monkeypatch: Patch) -> None:
@@ -487,20 +614,29 @@ def test_a_patched_subset(monkeypatch: Patch) -> None:
 # Other kinds of roots.
 
 
-def test_functions_of_modules(monkeypatch: Patch) -> None:
+def test_changed_collation(monkeypatch: Patch) -> None:
     module = importlib.import_module("torch.utils.data._utils.collate")
-    assert not changed(module, "default_collate")
-    monkeypatch.setitem(module.default_collate_fn_map, torch.Tensor, seven)
-    assert "default_collate_fn_map" in changed(module, "default_collate")
     loader = DataLoader(folder(crop(import_torchvision().transforms)), 4)
-    assert "default_collate_fn_map" in loader.explain() and "native" not in loader.explain()[:6]
+    assert loader.explain().startswith("native")
+    for key in (torch.Tensor, tuple):
+        monkeypatch.setitem(module.default_collate_fn_map, key, seven)
+        assert "default_collate_fn_map" in DataLoader(loader.dataset, 4).explain()
+        batch = next(iter(loader))
+        assert (batch[0] if key is torch.Tensor else batch) is SEVEN
+        monkeypatch.undo()
+    # Users may add classes of their own.
+    monkeypatch.setitem(module.default_collate_fn_map, type("Own", (), {}), seven)
+    assert DataLoader(loader.dataset, 4).explain().startswith("native")
 
 
-def test_a_module_without_its_file(monkeypatch: Patch) -> None:
-    """Nothing is taken for the original that cannot be compared."""
-    tv = import_torchvision().transforms
-    originals = importlib.import_module("fastdata.transforms.originals")
-    monkeypatch.setattr(originals, "_COPIES", {})
-    monkeypatch.setattr(originals, "_VERIFIED", {})
-    monkeypatch.setattr(tv.transforms.__spec__.loader, "get_code", lambda name: 1 / 0)
-    assert "cannot be compared with its file" in explained(crop(tv))
+def test_libraries_are_looked_at_once_for_many_datasets() -> None:
+    def calls(datasets: list[Any]) -> int:
+        """Functions called to compare bindings, while a loader is made."""
+        with cProfile.Profile() as profile:
+            DataLoader(torch.utils.data.ConcatDataset(datasets), 4)
+        found = pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+        return sum(about[0] for (file, *_), about in found if file.endswith("identity.py"))
+
+    one = folder(crop(import_torchvision().transforms))
+    calls([one])
+    assert calls([one] * 40) < 10 * calls([one])

@@ -1,4 +1,6 @@
-"""Other people's training scripts, unmodified, from checkouts (make test-loops SRC=folder).
+"""Other people's training scripts, with the lines of docs/guides/frameworks.md.
+
+They are from checkouts (make test-loops SRC=folder).
 
 FASTDATA_SCRIPTS names a folder that has one or several checkouts in it, or is one. The calls that
 these scripts make are tested without them, too, in test_loader_frameworks.py and test_timm.py.
@@ -27,13 +29,6 @@ _DETECTION = (
     "--data-path {data} --model ssdlite320_mobilenet_v3_large --device cpu -b 4 -j 2 --epochs 2 "
     "--output-dir . --use-v2 --data-augmentation ",
 )
-_SEGMENTATION = (
-    "references/segmentation/train.py",
-    "references",
-    "--data-path {data} --model lraspp_mobilenet_v3_large --device cpu -b 4 -j 2 --epochs 2 "
-    "--output-dir . --dataset ",
-)
-
 #: Where a script lies in its checkout, what else is in there, and its arguments.
 SCRIPTS = {
     "pytorch/examples": (
@@ -64,10 +59,6 @@ SCRIPTS = {
         f"torchvision's detection, {preset}": (*_DETECTION[:2], _DETECTION[2] + preset)
         for preset in ("hflip", "multiscale", "ssd", "ssdlite")
     },
-    **{
-        f"torchvision's segmentation, {dataset}": (*_SEGMENTATION[:2], _SEGMENTATION[2] + dataset)
-        for dataset in ("coco", "coco --use-v2", "voc")
-    },
 }
 
 
@@ -84,19 +75,15 @@ def find(script: str, beside: str) -> Path:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one set of images as classes, as COCO and as VOC."""
+    """A folder with one set of images as classes and as COCO."""
     folder = tmp_path_factory.mktemp("images")
-    voc = folder / "VOCdevkit" / "VOC2012"
     for split in ("train", "val"):
         annotations = []
         for number in range(SAMPLES):
             height, name = 240 + number, f"{split}{number}"
             image = Image.fromarray(np.full((height, 250, 3), number * 10, np.uint8))
-            mask = Image.fromarray(np.full((height, 250), number, np.uint8))
             _save(image, folder / split / f"class{number}" / "0.jpg")
             _save(image, folder / f"{split}2017" / f"{name}.jpg")
-            _save(image, voc / "JPEGImages" / f"{name}.jpg")
-            _save(mask, voc / "SegmentationClass" / f"{name}.png")
             annotations += _annotations(number, height)
         about = {
             "images": [
@@ -112,8 +99,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "categories": [{"id": one, "name": str(one)} for one in range(91)],
         }
         _write(folder / "annotations" / f"instances_{split}2017.json", json.dumps(about))
-        names = "".join(f"{split}{number}\n" for number in range(SAMPLES))
-        _write(voc / "ImageSets" / "Segmentation" / f"{split}.txt", names)
     return folder
 
 
@@ -139,7 +124,7 @@ def _annotations(number: int, height: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_runs_unmodified(images: Path, tmp_path: Path, name: str) -> None:
+def test_a_script_runs_natively(images: Path, tmp_path: Path, name: str) -> None:
     where, beside, arguments = SCRIPTS[name]
     script = find(where, beside)
     report = tmp_path / "report.json"

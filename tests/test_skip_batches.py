@@ -85,12 +85,11 @@ def accelerate() -> Any:
     return accelerate
 
 
-@pytest.mark.parametrize("around", [lambda one: one, lambda one: DeviceLoader(one, "cpu")])
-def test_accelerates_function_says_what_to_write(accelerate: Any, around: Any) -> None:
+def test_accelerates_function_takes_batches_by_another_loader_and_warns(accelerate: Any) -> None:
     native = loader(shard=(0, 1))
-    with pytest.raises(UsageError, match="rebuilds this loader as one of torch's") as refused:
-        accelerate.skip_first_batches(around(native), 2)
-    assert "loader = loader.skip_first_batches(n)" in refused.value.hint
+    with pytest.warns(SlowPathWarning, match="skip_first_batches") as warned:
+        list(accelerate.skip_first_batches(native, 2))
+    assert len(warned) == 1
     assert same(list(native.skip_first_batches(2)), list(loader(shard=(0, 1)))[2:])
 
 
@@ -112,19 +111,15 @@ def test_off_the_native_path_accelerates_function_is_as_with_torchs(accelerate: 
 def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lost: Any) -> None:
     given = {"fields": None, "batch_transform": None, "seed": None, **lost}
     with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
-        accelerate.data_loader.prepare_data_loader(loader(**given))
-    if "seed" in lost:
-        torchs = DataLoader(range(9), 4, **lost)
-        with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
-            accelerate.skip_first_batches(torchs, 1)
+        accelerate.Accelerator(cpu=True).prepare(loader(**given))
 
 
-def test_preparing_a_loader_by_the_function_is_told_of_once(accelerate: Any) -> None:
+def test_preparing_a_loader_that_does_not_shard_is_told_of_once(accelerate: Any) -> None:
     native = loader(fields=None, batch_transform=None, seed=None)
     with pytest.warns(SlowPathWarning, match='Give the DataLoader shard="auto"') as told:
-        accelerate.data_loader.prepare_data_loader(native, num_processes=1, process_index=0)
+        accelerate.Accelerator(cpu=True).prepare(native)
     assert len(told) == 1
     with pytest.raises(UsageError, match="require_native=True, but Accelerate"):
-        accelerate.data_loader.prepare_data_loader(
+        accelerate.Accelerator(cpu=True).prepare(
             loader(fields=None, batch_transform=None, seed=None, require_native=True)
         )

@@ -28,6 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+# An example skips an object without an outline.
+@pytest.mark.filterwarnings("ignore:1 sample could not be decoded:UserWarning")
 @pytest.mark.parametrize("number", range(len(_BLOCKS)))
 def test_the_page_says_what_runs(
     folder: Path, number: int, monkeypatch: pytest.MonkeyPatch

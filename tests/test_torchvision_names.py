@@ -31,6 +31,7 @@ ADDED = {
     "AugMix": {"version"},
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},
+    "ConvertBoundingBoxFormat": {"relative"},
     "Normalize": {"dtype"},
     "RandAugment": {"version"},
     "RandomErasing": {"count", "in_double"},

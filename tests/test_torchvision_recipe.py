@@ -591,43 +591,11 @@ class Preset:
         return self.transforms(img)
 
 
-class Training(Preset):
-    def __init__(self, tv: Any, size: int) -> None:
-        super().__init__(tv.Compose([tv.RandomResizedCrop(size), tv.RandomHorizontalFlip()]))
-
-
 class TenTimes(Preset):
     def __call__(self, img: Any) -> Any:
         return self.transforms(img) * 10
 
 
-class Twice(Preset):
-    def __call__(self, img: Any) -> Any:
-        return self.transforms(self.transforms(img))
-
-
-class Sometimes(Preset):
-    def __call__(self, img: Any) -> Any:
-        return self.transforms(img) if img.getpixel((0, 0))[0] else img
-
-
-class Other(Preset):
-    def __getattribute__(self, name: str) -> Any:
-        return len if name == "transforms" else super().__getattribute__(name)
-
-
-class Computed(Preset):
-    transforms: Any = property(lambda self: len, lambda self, given: None)
-
-
-def test_an_object_that_only_calls_its_compose_is_that(tv: Any) -> None:
-    crop = tv.Compose([tv.RandomResizedCrop(32), tv.RandomHorizontalFlip()])
-    assert recipe_of(Preset(crop)) == recipe_of(crop)
-    assert recipe_of(Training(tv, 32)) == recipe_of(crop)
-    assert recipe_of(Twice(crop)) == recipe_of(tv.Compose([crop, crop]))
-    assert recipe_of(tv.Compose([Preset(crop), tv.PILToTensor()])).programs[0].size == (32, 32)
-
-
-@pytest.mark.parametrize("kind", [TenTimes, Sometimes, Other, Computed])
-def test_an_object_that_does_anything_else_is_not_known(v1: Any, kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Preset, TenTimes])
+def test_an_object_that_calls_a_compose_is_not_known(v1: Any, kind: Any) -> None:
     assert isinstance(compile_recipe(kind(v1.Compose([v1.RandomResizedCrop(32)]))), Refusal)

@@ -49,6 +49,7 @@ LOCAL = Compose([RandomResizedCrop(9, (0.05, 0.3)), RandomHorizontalFlip()])
 CROPPED = Views(CROPS, Compose([CROPS, Normalize(MEAN, STD, dtype="float16")]), (LOCAL, 3))
 NAMED = Views(global_crops=[CROPS, CROPS], local_crops=(LOCAL, 3), whole=Resize((20, 30)))
 SHAPES = {"global_crops": [(24, 24)] * 2, "local_crops": [(9, 9)] * 3, "whole": [(20, 30)]}
+SHARED = Views(student=[CROPS, LOCAL], teacher="student", offsets=())
 
 
 def recipe_of(transform: Any) -> Recipe:
@@ -98,6 +99,17 @@ def test_named_views_are_a_dict_of_lists_on_every_path() -> None:
     assert whole.shape == (10, 3, 20, 30) and count.tolist() == [3] * 10
 
 
+def test_a_group_may_have_the_views_of_another() -> None:
+    views, _ = next(iter(DataLoader(images(SHARED), 10, require_native=True, seed=1)))
+    assert shapes(views) == {
+        "student": [(24, 24), (9, 9)],
+        "teacher": [(24, 24), (9, 9)],
+        "offsets": [],
+    }
+    for made in (views, images(SHARED)[3][0]):
+        assert all(map(torch.equal, made["student"], made["teacher"]))
+
+
 def test_views_go_on_from_a_state() -> None:
     make = lambda: DataLoader(images(CROPPED), 10, shuffle=True, seed=4, num_workers=2)  # noqa: E731
     first = make()
@@ -121,6 +133,7 @@ def test_views_go_on_from_a_state() -> None:
             "name all views in one Views",
         ),
         (lambda: Views(crops=[CROPS, "flip"]), "transform 1, 'flip', cannot be called"),
+        (lambda: Views(crops=CROPS, more="others"), "transform 1, 'others', cannot be called"),
         (
             lambda: DataLoader(images(Views(crops=import_torchvision().transforms.CenterCrop(3)))),
             "PIL images, which torch cannot collate",

@@ -395,28 +395,20 @@ class Pipelines:
         assert batch.moved is not None
         return values, batch.moved
 
-    def samples(
-        self, batch: Batch, field: str = "image", lend: Callable[[Any], list[Any]] = list
-    ) -> list[Any]:
+    def samples(self, batch: Batch, field: str = "image") -> list[Any]:
         """Return a field of each sample of a finished batch.
 
         Args:
             batch: The batch.
             field: Its name.
-            lend: Returns the views of a tensor, one for each sample.
         """
         if field == "image":
             assert not isinstance(self._first, LabelPipeline)
-            return self._first.samples(batch, lend)
+            return self._first.samples(batch)
         if self.reader is not None and (target := self.target(batch, field)) is not None:
             return self.reader.samples(field, *target)
         further, of_field = self._further[field], batch.further[field]
-        no_views = BlobPipeline | ColumnPipeline | OutlinePipeline
-        found: list[Any] = (
-            further.samples(of_field)
-            if isinstance(further, no_views)
-            else further.samples(of_field, lend)
-        )
+        found: list[Any] = further.samples(of_field)
         for slot in batch.lacking.get(field, ()):
             found[slot] = None
         return found
@@ -469,11 +461,9 @@ class SizedPipelines(Pipelines):
         """See `Pipelines.target`."""
         return self._of(batch).target(batch, name)
 
-    def samples(
-        self, batch: Batch, field: str = "image", lend: Callable[[Any], list[Any]] = list
-    ) -> list[Any]:
+    def samples(self, batch: Batch, field: str = "image") -> list[Any]:
         """See `Pipelines.samples`."""
-        return self._of(batch).samples(batch, field, lend)
+        return self._of(batch).samples(batch, field)
 
     def cancel(self, batch: Batch) -> None:
         """See `Pipeline.cancel`."""

@@ -196,5 +196,5 @@ def other_style(color: str) -> NotKnown:
 
 def overridden(reason: str) -> NotKnown:
     """Return that a dataset has a method of its own instead of a library's."""
-    hint = "Do in transform and target_transform what it does, and leave it out."
+    hint = "Move its code to transform= and target_transform=, and remove the method."
     return NotKnown(reason, hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -242,8 +241,7 @@ class MaskPipeline:
         lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
         pixels = mask.pixels((0, 0, mask.width, lower))
         width, height = batch.sizes[slot].tolist()
-        size, how = (width, height), self._target.filter
-        return moved_mask(pixels, self._steps, cut, size, own, self._fill, how)
+        return moved_mask(pixels, self._steps, cut, (width, height), own, self._fill)
 
     def image(self, batch: MaskBatch) -> torch.Tensor | list[torch.Tensor]:
         """Return a finished batch's masks: (N, channels, height, width); a list of several sizes.
@@ -291,12 +289,11 @@ class MaskPipeline:
         width, height = batch.sizes[slot].tolist()
         return np.zeros((1, height, width), kind)
 
-    def samples(self, batch: MaskBatch, lend: Callable[[Any], list[Any]] = list) -> list[Any]:
+    def samples(self, batch: MaskBatch) -> list[Any]:
         """Return the mask of each sample of a finished batch; None where it failed.
 
         Args:
             batch: The batch.
-            lend: Makes the views of a tensor: masks of one shape lie in one.
         """
         import torch  # as above
 
@@ -305,7 +302,7 @@ class MaskPipeline:
         ]
         first, *others = batch.masks
         if first is not None and first.size and not any(_differs(one, first) for one in others):
-            masks = lend(self._joined(batch, first.dtype, first.shape))
+            masks = list(self._joined(batch, first.dtype, first.shape))
         name = self._source.name
         return [mask if mask is None else self._reader.classed(name, mask) for mask in masks]
 
@@ -344,7 +341,6 @@ def moved_mask(
     size: tuple[int, int],
     targets: _native.Targets | None = None,
     fill: int = 0,
-    filter: str = MASK_FILTER,  # noqa: A002
 ) -> npt.NDArray[Any]:
     """Return a mask after its image's geometry and steps.
 
@@ -358,7 +354,6 @@ def moved_mask(
         size: (width, height) of the result.
         targets: Those of the image, for steps that crop by boxes.
         fill: The value of what the cut has outside the image (`Program.mask_fill`).
-        filter: Of resizes: one that takes one pixel for each.
 
     Returns:
         (channels, height, width), of the same dtype.
@@ -370,11 +365,11 @@ def moved_mask(
     rows, columns = pixels.shape[:2]
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
     cut = cut.copy()
-    cut["filter"] = _native.FILTERS.index(filter)
+    cut["filter"] = _native.FILTERS.index(MASK_FILTER)
     parts = []
     for first in range(0, values.shape[2], 3):
         part = values[..., first : first + 3]
-        bytes_of = Bytes(pixels.dtype.str, first, part.shape[2], filter)
+        bytes_of = Bytes(pixels.dtype.str, first, part.shape[2])
         about = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
         parts.append(_moved(part, cut, size, {**about, "targets": targets}))
     found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -342,15 +342,14 @@ class Pipeline:
         """Return a finished batch's images: a tensor, or several in the form of `Views`."""
         return self._settings.recipe.image([view.memory.tensor for view in batch.views], True)
 
-    def samples(self, batch: Batch, lend: Callable[[Any], list[Any]] = list) -> list[Any]:
+    def samples(self, batch: Batch) -> list[Any]:
         """Return the image of each sample of a finished batch, as `image`; views of its memory.
 
         Args:
             batch: The batch.
-            lend: Makes the views of a tensor.
         """
         tensors = (view.memory.tensor for view in batch.views)
-        views = (one if isinstance(one, list) else lend(one) for one in tensors)
+        views = (one if isinstance(one, list) else list(one) for one in tensors)
         return [self._settings.recipe.image(list(one)) for one in zip(*views, strict=True)]
 
     def cancel(self, batch: Batch) -> None:

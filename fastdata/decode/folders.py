@@ -14,11 +14,10 @@ from fastdata.remote.patterns import pattern_of
 from fastdata.storage.hugging_face import streamed_files
 from fastdata.storage.listed import FilesSource
 from fastdata.text import class_name
-from fastdata.transforms.originals import changed, is_copied
+from fastdata.transforms.identity import changed, fresh_look, is_code
 
 #: Methods that decide which samples a dataset of torch's has, and what they are.
 SAMPLE_METHODS = ("__getitem__", "__getitems__", "__len__")
-_LOADERS = ("default_loader", "pil_loader")
 
 
 def folder_class() -> Any:
@@ -36,7 +35,7 @@ def own_method(dataset: Any, base: type, *names: str) -> str:
         replaced = getattr(kind, name, None) is not getattr(base, name, None)
         if replaced or name in vars(dataset):
             return f"{class_name(dataset)} has its own {name}"
-    return changed(base, *names) if is_copied(base.__module__) else ""
+    return changed(base) if is_code(base.__module__) else ""
 
 
 _HINT = (
@@ -63,12 +62,20 @@ def require_folder(folder: Any) -> None:
             f"{class_name(folder)} is neither a path nor a dataset that is read in place",
             streaming_hint(folder) or next(several, _HINT),
         )
-    if reason := own_method(folder, base, *SAMPLE_METHODS):
+    with fresh_look():
+        reason = own_method(folder, base, *SAMPLE_METHODS)
+    if reason:
         raise UsageError(
             f"{reason}, which would not be called",
             "Give the dataset to the DataLoader itself; or do in transform and target_transform "
             "what it does.",
         )
+
+
+def other_labels(folder: Any) -> str:
+    """Say in a clause that labels of a ``DatasetFolder`` are not 64-bit integers; "" if all are."""
+    others = {type(label).__name__ for _, label in folder.samples} - {"int", "int64"}
+    return f"{class_name(folder)} has labels of type {min(others)}, not int" if others else ""
 
 
 def streaming_hint(dataset: Any) -> str:
@@ -92,7 +99,7 @@ _MOST_SHOWN = 400
 def why_not_pillow(folder: Any) -> tuple[str, str] | None:
     """Return why a folder's files are not opened by Pillow, and a remedy; None if they are."""
     module = sys.modules["torchvision.datasets.folder"]
-    if reason := changed(module, *_LOADERS):
+    if reason := changed(module):
         return reason, "Undo that, and do in the transform what it does."
     if folder.loader not in (module.default_loader, module.pil_loader):
         hint = "Leave loader= out, and do in the transform what it does."

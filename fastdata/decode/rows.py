@@ -95,7 +95,7 @@ def describe_kinds(
             the image's kind, the extents of several images, and the image's slot in these.
     """
     every = np.arange(len(source)) if rows is None else rows
-    chosen = np.asarray(every[:: max(1, len(every) // _INSPECTED)])
+    chosen = np.ascontiguousarray(every[:: max(1, len(every) // _INSPECTED)])
     found: Counter[Foreseen] = Counter()
     with suppress(FastdataError):  # reading the row raises it
         images = source.gather(chosen).blobs["image"]

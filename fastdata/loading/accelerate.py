@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch.utils.data
@@ -13,7 +11,6 @@ from fastdata.errors import SlowPathWarning, UsageError, warn
 
 T = TypeVar("T", covariant=True)
 
-_Torchs = torch.utils.data.DataLoader
 _HINT = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
 
 
@@ -63,43 +60,3 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         if self.require_native:
             raise UsageError(f"require_native=True, but {slow}", _HINT)
         warn(f"{slow}. {_HINT}", SlowPathWarning)
-
-    @property
-    def multiprocessing_context(self) -> Any:
-        """As torch's. Accelerate's functions read it when they rebuild a loader."""
-        asking = taking_apart()
-        if asking == "skip_first_batches" and self._native is not None:
-            raise UsageError(
-                "accelerate.skip_first_batches rebuilds this loader as one of torch's, which "
-                "decodes in Python and draws other samples and crops",
-                "Write loader = loader.skip_first_batches(n), which decodes none of them; with "
-                "transformers' Trainer, TrainingArguments(ignore_data_skip=True).",
-            )
-        if asking is not None:
-            self._warn_taken_apart()
-        return super().multiprocessing_context
-
-    @multiprocessing_context.setter
-    def multiprocessing_context(self, value: Any) -> None:
-        _Torchs.multiprocessing_context.fset(self, value)  # type: ignore[attr-defined]
-
-
-def taking_apart() -> str | None:
-    """Return the Accelerate function that is rebuilding a loader from its attributes, or None.
-
-    ``Accelerator.prepare`` first asks whether it may; these functions do not.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            name = frame.f_code.co_name
-            if name in ("skip_first_batches", "prepare_data_loader"):
-                return name
-        frame = frame.f_back
-    return None
-
-
-#: Most frames between an attribute and its reader: a comprehension, a DeviceLoader.
-_FRAMES = 4

@@ -23,8 +23,8 @@ from fastdata.plan.order import OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import NO_IMAGE, Recipe
-from fastdata.transforms.originals import changed
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.identity import changed
+from fastdata.transforms.outcomes import Refusal, Unknown, of_any_size
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
@@ -197,6 +197,11 @@ class LoaderConfig:
             return choice
         return _on_device(choice, self.device, self.fields)
 
+    def changed_collation(self) -> str:
+        """Say in a clause what of torch's collation was changed, where it is used."""
+        known = self.collate_fn in (None, default_collate, fast_collate)
+        return changed(collate) if known else ""
+
     def _require_fields(self, images: Images) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
         known = dict.fromkeys([*(field.name for field in images.schema), *BESIDES])
@@ -257,7 +262,7 @@ class LoaderConfig:
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
         known = self.collate_fn in (None, default_collate) or fast
-        if known and (reason := changed(collate, "default_collate")):
+        if reason := self.changed_collation():
             return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")
         own = not known and not self._collates_bytes(recipe, images)
         if own and (why := self._why_not_collated()):
@@ -289,7 +294,7 @@ class LoaderConfig:
                 "workers",
                 f"the core does not do {names} of the transform ({first.reason}), so torch's "
                 f"{'workers run' if self.num_workers else 'loader runs'} that",
-                first.hint,
+                _hints(recipe.unknown),
                 images,
             )
         further = {name: one for name, one in images.further.items() if name in asked}
@@ -428,6 +433,12 @@ def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -
     if isinstance(recipe, Refusal):
         return Choice("torch", f"{reason}; and {recipe.reason}", hint, images)
     return Choice("workers", reason, hint, images)
+
+
+def _hints(unknown: Sequence[Unknown]) -> str:
+    """Return the remedy of the first step, and the lines for further classes."""
+    lines = (one.hint for one in unknown[1:] if one.hint.startswith("Add this method"))
+    return "\n".join(dict.fromkeys((unknown[0].hint, *lines)))
 
 
 def _compiled(further: Mapping[str, Recipe | Refusal], own: bool) -> list[Recipe]:

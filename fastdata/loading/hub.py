@@ -1,29 +1,36 @@
 """Datasets of the library ``datasets`` that a loader is given, with a function of a batch.
 
-Such a function (``with_transform``) is known if tracing proves that it converts one column of
-images to RGB, applies a transform to each, and hands other columns on.
+Such a function (``with_transform``) is known if it has ``__fastdata__``, which returns the
+transform of the column of images. Samples are dicts of the columns that the function returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
 from fastdata.loading.noticing import IN_PLACE
-from fastdata.storage.hugging_face import as_python, dataset_class, images_of
+from fastdata.loading.seeding import seeded
+from fastdata.storage.fields import LABEL
+from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
+from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
-from fastdata.transforms.compile import Recipe, compile_recipe
-from fastdata.transforms.originals import pillow_changed
+from fastdata.transforms.compile import Recipe, compile_recipe, own_hint
+from fastdata.transforms.identity import name_of, pillow_changed
 from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.symbols import name_of
-from fastdata.transforms.tracing_batches import Columns, trace_batch
+from fastdata.transforms.reading import offered
+
+#: The function of each dataset, and the keys of the rows that it makes.
+_KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | NotKnown]] = WeakKeyDictionary()
 
 
 def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKnown:
@@ -45,51 +52,103 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     function = about["format_kwargs"].get("transform")
     if sorted(about["columns"]) != sorted(dataset.column_names) or about["output_all_columns"]:
         return NotKnown("the transform of the datasets.Dataset takes some columns", IN_PLACE)
-    plain = dataset.with_format(None)
-    others = [name for name in dataset.column_names if name not in images]
-    found = trace_batch(function, images, others)
-    if isinstance(found, str):
-        why = f"the transform of the datasets.Dataset, {name_of(function)}, is not known: "
-        return NotKnown(why + (found or "it is no function of a script"), IN_PLACE)
-    if raw := [key for key, name in found.keys.items() if name in images and key != found.key]:
-        why = f"{name_of(function)} hands on images as they are stored, as {raw[0]!r}"
-        return NotKnown(why, f"Leave them out: del batch[{raw[0]!r}].")
-    columns = [*found.keys.values()]
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        return NotKnown(f"{name_of(function)} returns {twice[0]!r} under two keys", IN_PLACE)
-    return _described(dataset, plain, found, opened)
-
-
-def _described(
-    dataset: Any, plain: Any, found: Columns, opened: Callable[[Any], Any]
-) -> Images | NotKnown:
-    """Return how the core reads a dataset whose transform is known."""
+    transform = offered(function)
+    if transform is None:
+        name = f"{function.__module__}.{name_of(function)}"
+        why = f"the transform of the datasets.Dataset, {name}, is not one that fastdata knows"
+        return NotKnown(why, f"{IN_PLACE} Or: {own_hint(function)}")
+    keys = _keys(dataset, function)
+    if isinstance(keys, NotKnown):
+        return keys
     try:
-        whole = opened(plain.select_columns([*dict.fromkeys(found.keys.values())]))
+        whole = opened(dataset.with_format(None).select_columns(keys))
     except UsageError as error:
         return NotKnown(error.what, error.hint or IN_PLACE)
     own: Images | NotKnown = whole.described()
     if isinstance(own, NotKnown):
         return own
-    rows = as_python(whole.opened_hub.rows)
+    recipe: Recipe | Refusal = compile_recipe(transform)
+    if reason := pillow_changed():
+        recipe = Refusal(f"{reason}. Undo that.")
+    rows = _as_python(whole.opened_hub.rows)
     names = {part.place[0]: part.field.name for part in rows.parts if len(part.place) == 1}
+    if dicts := [key for key in keys if key not in names]:
+        return NotKnown(f"{dicts[0]!r} is a column of dicts", IN_PLACE)
     source = TableSource(rows)
     source.upright = whole.exif_transpose
 
     def opener(learns: bool) -> Source:
         return TableSource(rows, whole.seek_points(learns), source)
 
-    recipe: Recipe | Refusal = compile_recipe(list(found.steps))
-    if reason := pillow_changed():
-        recipe = Refusal(f"{reason}. Undo that.")
     return replace(
         own,
         what=f"datasets.Dataset of {human_count(len(dataset), 'row')}",
         dataset=dataset,
         open=opener,
-        transform=dataset.format["format_kwargs"]["transform"],
+        transform=function,
         recipe=recipe,
         files=dataset._fingerprint,
-        fields=tuple(names[name] for name in found.keys.values()),
-        keys=tuple(found.keys),
+        fields=tuple(names[key] for key in keys),
+        keys=tuple(keys),
     )
+
+
+def _keys(dataset: Any, function: Any) -> list[str] | NotKnown:
+    """Return the keys of the rows that a dataset's function makes; or why it is not native.
+
+    The function is called once for a dataset, with its first and its last row.
+    """
+    known = _KEYS.get(dataset)
+    if known is None or known[0] is not function:
+        _KEYS[dataset] = known = function, _keys_of(dataset, function)
+    return known[1]
+
+
+def _keys_of(dataset: Any, function: Any) -> list[str] | NotKnown:
+    if not len(dataset):
+        return list(dataset.column_names)
+    name = name_of(function)
+    try:
+        keys = list(_made(dataset, 0))
+    except Exception as error:
+        why = f"{name} fails on the first row: {type(error).__name__}: {error}"
+        return NotKnown(why, "Correct it. Its column of images may have another name.")
+    images = images_of(dataset)
+    if others := [key for key in keys if key not in dataset.column_names]:
+        why = f"{name} returns {others[0]!r}, which is no column of the dataset"
+        renamed = f"dataset.rename_column({images[0]!r}, {others[0]!r})"
+        if images[0] in keys or len(others) > 1:
+            return NotKnown(why, "Make it a column with dataset.map, before with_transform.")
+        return NotKnown(why, f"Rename the column, also in the function: {renamed}.")
+    if len(found := [key for key in keys if key in images]) != 1:
+        return NotKnown(f"{name} returns {len(found)} columns of images", IN_PLACE)
+    columns = [key for key in keys if key not in found]
+    for row in (0, -1) if columns else ():
+        with suppress(Exception):  # a bad row is an error when it is its turn
+            made = _made(dataset, row)
+            for key, value in dataset.with_format(None).select_columns(columns)[row].items():
+                if repr(made.get(key)) != repr(value):  # of nested types, too, and of NaN
+                    why = f"{name} returns other values than the column {key!r} has"
+                    return NotKnown(why, f"Do that in the DataLoader's collate_fn. Or: {IN_PLACE}")
+    return keys
+
+
+def _made(dataset: Any, row: int) -> dict[str, Any]:
+    """Return a row as a dataset's function makes it."""
+    with seeded(0):
+        return dict(dataset[row])
+
+
+def _as_python(rows: TableRows) -> TableRows:
+    """Return rows whose columns are Python objects, as `datasets` makes them."""
+    parts = (
+        replace(part, field=part.field._replace(type=None), decode=part.decode or _same)
+        if part.field.kind == "column" and part.field != LABEL
+        else part
+        for part in rows.parts
+    )
+    return replace(rows, parts=tuple(parts))
+
+
+def _same(value: Any) -> Any:
+    return value

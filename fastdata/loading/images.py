@@ -16,7 +16,13 @@ from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.batches.samples import BESIDES, SOURCE, NativeSamples
 from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, own_method, streaming_hint
+from fastdata.decode.folders import (
+    SAMPLE_METHODS,
+    folder_class,
+    other_labels,
+    own_method,
+    streaming_hint,
+)
 from fastdata.errors import UsageError
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture, leaves
@@ -63,6 +69,9 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     if base is not None and isinstance(dataset, base):
         if reason := own_method(dataset, base, *SAMPLE_METHODS):
             return overridden(reason)
+        if reason := other_labels(dataset):
+            hint = "Keep whole numbers in samples, and make others of them in target_transform."
+            return NotKnown(reason, hint)
         found = ImageDataset(dataset).described()
         return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
     if is_hub(dataset):

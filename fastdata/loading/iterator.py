@@ -29,7 +29,6 @@ from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
-from fastdata.loading.stacking import Stacking
 from fastdata.plan.draws import child
 from fastdata.plan.schedule import Schedule
 from fastdata.storage.source import Source
@@ -293,22 +292,18 @@ class NativeIterator(Iterator[Any]):
 
     def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
         """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
-        stacking = Stacking(collate)
-        samples = self._samples(batch, stacking.lend)
+        samples = self._samples(batch)
         with seeded(self._progress.batch_key):
-            with stacking:
-                result = called(collate, samples)
-            del samples
-            stacking.settle()
+            result = called(collate, samples)
             if self._config.host_transform is not None:
                 result = transformed(result, self._config.host_transform)
         pin: Callable[[Any], Any] = pin_memory
         return result if self._to_device is None else pin(result)
 
-    def _samples(self, batch: Batch, lend: Callable[[torch.Tensor], list[Any]]) -> list[Any]:
-        """Return the samples of a batch; ``lend`` makes those of a tensor, views of it."""
+    def _samples(self, batch: Batch) -> list[Any]:
+        """Return the samples of a batch; tensors are views of it."""
         names = self._fields if self._reader is None else ["image", *self._reader.joint.targets]
-        columns = (self._values(name, batch, lend) for name in names)
+        columns = (self._values(name, batch) for name in names)
         rows = zip(*columns, strict=True)
         if self._reader is None:
             return list(map(self._images.sample, rows))
@@ -317,13 +312,11 @@ class NativeIterator(Iterator[Any]):
     def _target_of(self, name: str, batch: Batch) -> Any:
         return None if self._reader is None else self._pipeline.target(batch, name)
 
-    def _values(
-        self, name: str, batch: Batch, lend: Callable[[torch.Tensor], list[Any]] = list
-    ) -> list[Any]:
+    def _values(self, name: str, batch: Batch) -> list[Any]:
         """Return a field of each sample of a batch; see `_samples`."""
         indices = batch.planned.indices
         if name == "image" or name in batch.further or self._target_of(name, batch) is not None:
-            return self._pipeline.samples(batch, name, lend)
+            return self._pipeline.samples(batch, name)
         if name == "index":
             numbers: list[int] = self._numbers(batch).tolist()
             return numbers

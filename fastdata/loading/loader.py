@@ -33,7 +33,7 @@ from fastdata.loading.neighbours import (
     warn_of_neighbours,
     warn_of_rereading,
 )
-from fastdata.loading.noticing import in_memory, notice
+from fastdata.loading.noticing import NoticingPass, in_memory
 from fastdata.loading.passes import NoBatches, Pass
 from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_of
 from fastdata.loading.progress import Progress, ProgressTracker
@@ -61,6 +61,7 @@ from fastdata.plan.order import OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
+from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.schedule import BySize, Schedule
 
 T = TypeVar("T", covariant=True)
@@ -299,7 +300,9 @@ class DataLoader(Resumable[T], Generic[T]):
         sizes: Sequence[tuple[int, int] | None] = ()
         if any(isinstance(one, BySize) for one in transforms_of(dataset)):
             sizes = () if self._planned is None else self._planned.plan.sizes
-        found = [self._config.choose(recognise_any(dataset, size)) for size in sizes or (None,)]
+        with fresh_look():
+            self._collation = self._config.changed_collation()
+            found = [self._config.choose(recognise_any(dataset, size)) for size in sizes or (None,)]
         # They differ in their sizes alone.
         self._choice = next((one for one in found if one.path != "native"), found[0])
         self._sized = found if sizes else []
@@ -324,6 +327,8 @@ class DataLoader(Resumable[T], Generic[T]):
                 hint = "Take fastdata.DataLoader, or batches of one size."
                 raise UsageError("a BySize needs the core's own decoder", hint)
             self._native.differ([self._path_of(one) for one in self._sized])
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.native = self._native is not None
 
     def _path_of(self, choice: Choice) -> NativePath:
         """Return the native path of batches of one size."""
@@ -406,7 +411,12 @@ class DataLoader(Resumable[T], Generic[T]):
             one.set_epoch(self._epoch)
         images = self._choice.images
         size = self._planned.plan.sizes[0] if self._sized and self._planned is not None else None
-        if images is not None and not images.equals(recognise_any(self.dataset, size)):
+        with fresh_look():
+            unchanged = images is None or (
+                self._collation == self._config.changed_collation()
+                and images.equals(recognise_any(self.dataset, size))
+            )
+        if not unchanged:
             before, told_before = self._native, self._choice.reason
             # Its transform, or its samples, are others now.
             self._choose(self.dataset)
@@ -434,16 +444,16 @@ class DataLoader(Resumable[T], Generic[T]):
         if self._choice.path == "workers" and not direct:
             return start, None, self._on_device(iter(self._torch_loader()), Tracker())
         batches = iter(self._torch_loader()) if self._shares_stream else super().__iter__()
-        self._notice(batches)
-        return start, None, self._on_device(batches, Tracker())
+        return start, None, self._on_device(self._noticing(batches), Tracker())
 
-    def _notice(self, batches: Any) -> None:
-        """Look for images in the first batch of torch's path; warn that it is slower."""
-        if not self._noticed and not self._choice.avoidable:
-            tell, batched = self._warn_slow_path, self.batch_sampler is not None
-            self._noticed = all(map(in_memory, leaves(self.dataset))) or notice(
-                batches, batched, tell
-            )
+    def _noticing(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return a pass of torch's path that warns of itself if its first batch has images."""
+        if self._noticed or self._choice.avoidable:
+            return batches
+        self._noticed = True
+        if all(map(in_memory, leaves(self.dataset))):
+            return batches
+        return NoticingPass(batches, self.batch_sampler is not None, self._warn_slow_path)
 
     def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
         """Return the batches on their device."""
@@ -464,9 +474,7 @@ class DataLoader(Resumable[T], Generic[T]):
         batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
         sent = Progress(start, -1)
         progress = sent if self._choice.where is None else replace(sent)
-        passing = iter(loader)
-        self._notice(passing)
-        started = DrawnPass(passing, batches, sent)
+        started = DrawnPass(self._noticing(iter(loader)), batches, sent)
         return progress, self._on_device(started, ProgressTracker(sent, progress))
 
     def _native_iterator(self, native: NativePath, start: State) -> tuple[Progress, Iterator[Any]]:

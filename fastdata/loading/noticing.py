@@ -38,8 +38,8 @@ _INSIDE = (
 )
 #: Advice for a dataset of the library ``datasets``.
 IN_PLACE = (
-    "Write fastdata.ImageDataset(dataset.with_format(None), transform=...), where transform takes "
-    'one image; batches are [images, labels], or what fields=("image", ...) names.'
+    'Write fastdata.ImageDataset(dataset.with_format(None), transform=..., fields=("image", '
+    '"label")), where transform takes one image, and fields= names the columns of a batch.'
 )
 #: Advice for other libraries' classes, by prefix of their names.
 _REMEDIES = {
@@ -99,30 +99,34 @@ def in_memory(dataset: Any) -> bool:
     return isinstance(dataset, (TensorDataset, list, tuple))
 
 
-def notice(batches: Any, batched: bool, tell: Callable[[], None]) -> bool:
-    """Call ``tell`` if the first batch of a torch loader's pass has images.
+class NoticingPass(Iterator[Any]):
+    """Pass of torch's loader whose first batch is inspected; batches are unchanged.
 
     Args:
-        batches: The pass; its type and its batches stay unchanged.
+        batches: The pass.
         batched: Whether samples are collated.
-        tell: Function that warns.
-
-    Returns:
-        Whether the pass is inspected.
+        tell: Function that warns, called if there are images.
     """
-    give = getattr(batches, "_next_data", None)
-    if give is None:
-        return False
 
-    def first() -> Any:
-        del batches._next_data
-        batch = give()
-        if _has_images(batch, batched):
-            tell()
+    def __init__(self, batches: Iterator[Any], batched: bool, tell: Callable[[], None]) -> None:
+        self._batches, self._batched = batches, batched
+        self._tell: Callable[[], None] | None = tell
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_batches":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        if self._tell is not None:
+            tell, self._tell = self._tell, None
+            if _has_images(batch, self._batched):
+                tell()
         return batch
-
-    batches._next_data = first
-    return True
 
 
 def _has_images(batch: Any, batched: bool) -> bool:

@@ -25,6 +25,7 @@ from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
 from fastdata.text import human_count
+from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.schedule import BySize, of_size
 
 #: Rows whose columns are read at once.
@@ -359,7 +360,7 @@ def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKno
     # Imported late: all that reads images stands behind it, and what is saved of a plan needs none.
     from fastdata.loading.images import recognise
 
-    with of_size(size):
+    with fresh_look(), of_size(size):
         return recognise(dataset)
 
 

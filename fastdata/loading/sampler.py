@@ -20,11 +20,16 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from fastdata.errors import UsageError
+from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.samplers import EpochSampler, PlannedSampler
 from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
+
+_HINT = (
+    "Write loader = loader.skip_first_batches(n), not accelerate.skip_first_batches(loader, n); "
+    "with transformers' Trainer, TrainingArguments(ignore_data_skip=True)."
+)
 
 
 class ShardedSampler(EpochSampler, DistributedSampler[Any]):
@@ -43,7 +48,12 @@ class ShardedSampler(EpochSampler, DistributedSampler[Any]):
         starts: As of `make_order`.
         planned: A sampler to share out instead of an order.
         group: Positions that belong to one batch; the last batches are then full.
+
+    Attributes:
+        native: Whether its loader takes the native path.
     """
+
+    native = False
 
     def __init__(
         self,
@@ -97,6 +107,12 @@ class ShardedSampler(EpochSampler, DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
+        if self.native:  # its own loader asks for the order alone
+            what = (
+                "other code iterates the sampler of a native loader. If it is another loader, that "
+            )
+            what += f"decodes in Python, in the order of epoch {self.epoch}"
+            warn(f"{what}. {_HINT}", SlowPathWarning)
         order = self.order_of(self.seed, self.epoch)
         for draws, _, _ in ordered(self.plan, order, self.rows):
             yield from (draws % self.rows).tolist()

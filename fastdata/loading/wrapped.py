@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,13 +29,10 @@ from fastdata.storage.paths import working_folder
 from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.annotating import Annotating, encoded_mask, mask_like, may_annotate
-from fastdata.transforms.compile import Recipe, compile_recipe, movements, steps_of
+from fastdata.transforms.compile import Recipe, compile_recipe, movements
+from fastdata.transforms.identity import changed, pillow_changed
 from fastdata.transforms.joint import ABSENT, Joint, Target
-from fastdata.transforms.originals import changed, pillow_changed
 from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.symbols import name_of
-from fastdata.transforms.tracing import is_users
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Beginning of the columns that masks are painted from.
@@ -280,16 +277,14 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
         why = f"its targets are {' and '.join(inner.target_type)}"
         return NotKnown(why, 'Take target_type="semantic", whose masks the core moves.')
     keys = _cells(dataset._wrapper).get("target_keys", ())
-    if (made := _with_made_mask(dataset, inner, kind, dataset._wrapper)) is not None:
-        return made
     if _is_standard(dataset.transforms):
         return NotKnown(_ALONE, "Give it transforms=, which takes (image, target).")
     made_of = _with_dict(inner, kind, keys) if kind.parts is None else _with_parts(inner, kind)
     return _as_images(dataset, inner, kind, *made_of, keys)
 
 
-def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
-    """Return `recognise_annotated` of a dataset of masks that is not wrapped."""
+def _recognise_bare(dataset: Any) -> NotKnown | None:
+    """Return why a dataset with targets has to be wrapped; None for other ones."""
     base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
     if base is None or dataset.transforms is None:
         return None
@@ -304,64 +299,11 @@ def _recognise_bare(dataset: Any) -> Images | NotKnown | None:
         alone = getattr(dataset, "transform", None)
         if alone is not None and any(moves for _, moves in movements(alone)):
             return NotKnown(_ALONE, wrapping_hint(dataset))
-        return _with_made_mask(dataset, dataset, kind, None)
+        return None
+    why = "its transforms= take masks that are PIL images"
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
-        return NotKnown(why, "Give it transforms=, which takes both.")
-    annotated, joint = _with_parts(dataset, kind)
-    joint = joint.changed(joint.targets, as_pil=True, flat=True, filter="nearest")
-    return _as_images(dataset, dataset, kind, annotated, joint)
-
-
-def _with_made_mask(
-    dataset: Any, inner: Any, kind: _Kind, wrapper: Any
-) -> Images | NotKnown | None:
-    """Return how fastdata reads a dataset whose transforms begin by making a mask of its target.
-
-    Args:
-        dataset: The dataset that has the transforms.
-        inner: torchvision's dataset.
-        kind: Its kind.
-        wrapper: Its wrapper; None: it has none.
-    """
-    raw = kind.target(inner)
-    if raw is None or dataset.transforms is None or _is_standard(dataset.transforms):
-        return None
-    steps = steps_of(dataset.transforms)
-    reasons = ((at, may_annotate(one)) for at, one in enumerate(steps))
-    count, why = next(((at, why) for at, why in reasons if why), (len(steps), ""))
-    if count == 0 and wrapper is None and is_users(steps[0]):
-        why = f"{name_of(steps[0])} comes first, which cannot be called without the image: {why}"
-        return NotKnown(why, wrapping_hint(dataset))
-    if not 0 < count < len(steps):
-        return None
-    listed, annotate = kind.images(inner), Annotating(steps[:count])
-
-    def made(row: int) -> Any:
-        with Image.open(listed[row][0]) as image:
-            size = image.size
-        own = None if wrapper is None else partial(wrapper, row)
-        return annotate(size, own, raw(row))
-
-    first = _first_made(made, len(listed))
-    target = None if first is None else mask_like(first)
-    if target is None:
-        return None
-    fields = [Field("mask", "mask")]
-    read: Callable[[int], bytes] = lambda row: encoded_mask(made(row), target)  # noqa: E731
-    annotated = Annotated(listed, fields, lambda row: {}, made={"mask": read})
-    joint = Joint(("image", "mask"), {"mask": target})
-    found = _as_images(dataset, inner, kind, annotated, joint, (), steps[count:])
-    names = " and ".join(map(name_of, steps[:count]))
-    return replace(found, what=f"{found.what}, with masks by {names}")
-
-
-def _first_made(made: Callable[[int], Any], count: int) -> Any:
-    """Return the target of one of the first samples; None if none can be made."""
-    for row in range(min(count, 4)):
-        with suppress(Exception):  # its sample is an error when it is its turn
-            return made(row)
-    return None
+    return NotKnown(why, wrapping_hint(dataset))
 
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
@@ -381,12 +323,13 @@ def _replaced(dataset: Any, inner: Any, kind: _Kind) -> str:
     base = next(one for one in type(inner).__mro__ if one in module.WRAPPER_FACTORIES)
     own = own_method(dataset, wrapper, *SAMPLE_METHODS, "__getattr__")
     own = own or own_method(inner, base, *SAMPLE_METHODS, *kind.methods)
-    own = own or changed(base) or changed(module, kind.factory, "VisionDatasetTVTensorWrapper")
+    own = own or changed(base) or changed(module)
     if own:
         return own
-    made = getattr(dataset._wrapper, "__code__", None)
     factory = module.WRAPPER_FACTORIES[base]
-    known = factory is getattr(module, kind.factory) and made in factory.__code__.co_consts
+    name = getattr(dataset._wrapper, "__qualname__", "")
+    known = factory is getattr(module, kind.factory) and name.startswith(f"{kind.factory}.")
+    known = known and dataset._wrapper.__globals__ is vars(module)
     if not known or _cells(dataset._wrapper).get("dataset", inner) is not inner:
         return f"{class_name(dataset)} has another wrapper than torchvision's"
     return ""
@@ -399,12 +342,8 @@ def _as_images(
     annotated: Annotated,
     joint: Joint,
     keys: Collection[str] = (),
-    steps: Any = None,
 ) -> Images:
-    """Return how the core reads a dataset that has some files and targets.
-
-    Its transforms are ``steps`` if those are given, once its targets are made.
-    """
+    """Return how the core reads a dataset that has some files and targets."""
     transforms = dataset.transforms
 
     (root,) = _absolute([inner.root])
@@ -415,8 +354,7 @@ def _as_images(
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     options = Options(root, opener(False))
-    pipeline = transforms if steps is None else steps
-    recipe: Recipe | Refusal = compile_recipe(pipeline, None, joint)
+    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint)
     if transforms is not None and (reason := pillow_changed()):
         recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))

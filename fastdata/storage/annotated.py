@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +34,6 @@ class Annotated:
         read: Returns a row's values of the columns, by name: for lists NumPy arrays, Python lists
             if they are nested, or None. It may raise anything.
         files: Files of each field of blobs, by name.
-        made: Functions that make a row's encoded bytes, by the field of blobs. As `read`, they may
-            raise anything.
         classes: Names of classes.
     """
 
@@ -44,7 +41,6 @@ class Annotated:
     fields: Sequence[Field]
     read: Callable[[int], Mapping[str, Any]]
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    made: Mapping[str, Callable[[int], bytes]] = field(default_factory=dict)
     classes: Sequence[str] = ()
 
 
@@ -109,23 +105,17 @@ class AnnotatedSource(FilesSource):
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
-        made = [name for name in fields if name in self._annotated.made]
         own = [name for name in fields if name in self._annotated.files]
-        known = {*own, *made}
-        others = [one for one in fields if one not in known and self.field(one).kind in BLOBS]
+        others = [one for one in fields if one not in own and self.field(one).kind in BLOBS]
         blobs = dict(super().gather(rows, others).blobs) if others else {}
         for name in own:
             files = self._annotated.files[name]
             blobs[name] = BlobColumn(_native.Extents([str(files[row]) for row in rows.tolist()]))
-        for name in made:  # there is no file: `encoded` has the bytes
-            blobs[name] = BlobColumn(_native.Extents([os.devnull] * len(rows)))
         columns = {name: self.column(name, rows) for name in fields if name not in blobs}
         return Gathered(blobs, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
-        if (made := self._annotated.made.get(field)) is not None:
-            return Blob(self._called(made, row))
         files = self._annotated.files.get(field)
         if files is None or data is not None:
             return super().encoded(row, field, data)

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,21 +117,6 @@ def images_of(dataset: Any) -> list[str]:
     """Return the columns of a dataset that are images which it decodes."""
     features = dataset.features.items()
     return [name for name, one in features if _kind(one) == "Image" and one.decode]
-
-
-def as_python(rows: TableRows) -> TableRows:
-    """Return rows whose columns are Python objects, as `datasets` makes them."""
-    parts = (
-        replace(part, field=part.field._replace(type=None), decode=part.decode or _same)
-        if part.field.kind == "column" and part.field != LABEL
-        else part
-        for part in rows.parts
-    )
-    return replace(rows, parts=tuple(parts))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 _NAME = "datasets.Dataset"

@@ -27,6 +27,7 @@ from fastdata.transforms.reading import (
     Fills,
     Fixed,
     Libraries,
+    Offered,
     Reading,
     Step,
     flat,
@@ -192,7 +193,11 @@ def read(
         return found
 
     views = readings(pipelines, kept)
-    tail = [one for one, _ in items[at + 1 :] if one is not RETURNED]
+    tail = [
+        one.original if isinstance(one, Offered) else one
+        for one, _ in items[at + 1 :]
+        if one is not RETURNED
+    ]
     while tail and (followed := libraries.follow(tail[0], form)) is not None:
         made, after = followed
         longer = [[*pipelines[n], *flat(steps, False, libraries)] for n, steps in made]
@@ -227,6 +232,12 @@ def call(
     Raises:
         UsageError: It is not a PIL image, or the transforms cannot be composed.
     """
+    if not is_ours(transform):
+        raise UsageError(
+            f"{transform.title} derives from a class of fastdata, and cannot call that class's "
+            "__call__",
+            "Make the transform that it derives from an attribute, and call that.",
+        )
     if not isinstance(image, Image.Image):
         raise UsageError(
             f"{transform.title} was given a {type(image).__name__}, not a PIL image.",

@@ -11,6 +11,7 @@ from fastdata.errors import UsageError
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Transform, range_words
 from fastdata.transforms.checks import Probability, Range, number_from, range_from, whole_from
+from fastdata.transforms.nodes import Random
 from fastdata.transforms.tree import Builder
 
 _FACTORS = ("brightness", "contrast", "saturation")
@@ -290,6 +291,26 @@ class GaussianBlur(Transform):
     def emit(self, tree: Builder) -> None:
         sigma = tree.uniform(*self.sigma)  # type: ignore[misc]
         tree.call("gaussian_blur", *self.kernel_size, sigma, sigma)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class PillowBlur(ByChance):
+    """Blur the image as ``PIL.ImageFilter.GaussianBlur``, as MoCo, DINO and others do.
+
+    Attributes:
+        radius: In pixels, uniform in (from, to), above 0; or a number.
+        p: Probability.
+    """
+
+    radius: Annotated[float | Range, _sigma] = (0.1, 2.0)
+    p: Probability = 1.0
+
+    @property
+    def doing(self) -> str:
+        return f"Pillow's blur, radius {range_words(self.radius)}"
+
+    def emit_always(self, tree: Builder) -> None:
+        tree.call("box_blur", Random("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

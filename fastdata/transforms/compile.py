@@ -17,11 +17,12 @@ the core then composes without asking (`fastdata.transforms.geometry`).
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,28 +31,37 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.text import human_count
-from fastdata.transforms import geometry, others, samples, timm, torchvision, transformers, users
+from fastdata.transforms import (
+    functions,
+    geometry,
+    lightly,
+    open_clip,
+    timm,
+    torchvision,
+    transformers,
+)
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.identity import composed, derived, fresh_look, name_in, name_of, override
 from fastdata.transforms.joint import Joint, Moved
-from fastdata.transforms.originals import composed, override, settled
 from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output, Refusal, Unknown
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     RETURNED,
-    Chain,
     Libraries,
     Reading,
     Several,
     Step,
     flat,
     is_ours,
+    offers,
+    plain,
     tensor_image,
     views_of,
 )
 from fastdata.transforms.schedule import Varying
-from fastdata.transforms.symbols import name_of
+from fastdata.transforms.scripts import imports_of, line_for
 from fastdata.transforms.tree import native_program
 
 
@@ -239,11 +249,10 @@ class _Libraries(Libraries):
     """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`.
 
     Attributes:
-        parts_of_sample: The arguments that a transform is called with, if those are an image and
-            its targets; 0: an image alone.
+        joint: Whether transforms are called with an image and its targets.
     """
 
-    parts_of_sample: int = 0
+    joint: bool = False
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
         if isinstance(transform, Varying):
@@ -252,36 +261,29 @@ class _Libraries(Libraries):
                 f"its {transform.goes_by}",
                 "Give it to the dataset itself, and make the others part of what it makes.",
             )
-        if override(transform):
-            return None
         found = composed(transform)
-        return users.parts(transform, self._traced) if found is None else found
+        # That of v2 calls its function with each view by itself.
+        if name_in(transform, "torchvision.transforms") == "Lambda" and offers(transform.lambd):
+            found = (transform.lambd,)
+        return lightly.parts(transform) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
-        return torchvision.views(transform)
+        return torchvision.views(transform) or lightly.views(transform)
 
     def translate(self, transform: Any, kind: str, dtype: str) -> Found:
         if reason := override(transform):
             return Declined(reason)
+        if type(transform).__module__.startswith("albumentations."):
+            return _ALBUMENTATIONS
         found = _translated(transform, kind, dtype, (*self._others, torchvision.translate))
+        if found is None and (reason := derived(transform)):
+            return Declined(f"{NOT_KNOWN.reason}: {reason}", known=False)
         return NOT_KNOWN if found is None else found
 
     @property
     def _others(self) -> Sequence[_Translator]:
         # Those of other libraries take images alone.
-        return (self._of_sample,) if self.parts_of_sample else _OTHERS
-
-    @property
-    def _traced(self) -> users.Traced | None:
-        count = self.parts_of_sample
-        return (lambda transform: samples.courses(transform, count)) if count else None
-
-    def _of_sample(self, transform: Any, kind: str, dtype: str) -> Found | None:
-        if (step := samples.of_leaves(transform)) is not None:
-            return step
-        found = users.translate(transform, kind, dtype, self._traced)
-        pair = users.of_pairs(transform, found) if isinstance(found, Declined) else None
-        return found if pair is None else pair
+        return () if self.joint else _OTHERS
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(
@@ -289,7 +291,7 @@ class _Libraries(Libraries):
         ):
             numbers = {number for number in form.images if isinstance(number, int)}
             return [(number, [transform]) for number in sorted(numbers)], form
-        return users.follow(transform, form)
+        return functions.follow(transform, form)
 
     def name_of(self, transform: Any) -> str:
         return super().name_of(transform) if isinstance(transform, Step) else name_of(transform)
@@ -298,11 +300,18 @@ class _Libraries(Libraries):
         """Return whether fastdata can translate a transform of this type."""
         found = _translated(transform, "pil", "uint8", self._others)
         known = found is not None and not (isinstance(found, Declined) and not found.known)
-        return known or torchvision.is_known(transform)
+        return known or offers(transform) or torchvision.is_known(transform)
 
 
 _Translator: TypeAlias = "Callable[[Any, str, str], Found | None]"
-_OTHERS = (timm.translate, others.translate, transformers.translate, users.translate)
+_OTHERS: tuple[_Translator, ...] = (
+    *(timm.translate, open_clip.translate, lightly.translate),
+    *(transformers.translate, functions.translate),
+)
+_ALBUMENTATIONS = Declined(
+    "it takes arrays by name, and a dataset hands over an image",
+    "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
+)
 
 
 def _translated(
@@ -320,13 +329,18 @@ def _translated(
 
 
 LIBRARIES = _Libraries()
+#: Packages whose classes users cannot extend by a method.
+_LIBRARIES = {
+    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
+    *("open_clip", "timm", "torch", "torchvision", "transformers"),
+}
 
 
 def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    libraries = LIBRARIES if joint is None else _Libraries(len(joint.form))
+    libraries = LIBRARIES if joint is None else _Libraries(joint=True)
     return read(transform, size, libraries, joint)
 
 
@@ -353,7 +367,7 @@ def compile_recipe(
         )
     if isinstance(transform, Varying):
         transform = transform.current
-    with settled():
+    with fresh_look():
         return _compile(transform, size, joint)
 
 
@@ -371,8 +385,6 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
         return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
-    if reason := next(map(_of_pil_masks, views), ""):
-        return Refusal(reason, unknown_steps(views[0]))
     programs = []
     refusal = None
     for number, view in enumerate(views):
@@ -399,12 +411,6 @@ def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) 
     return recipe if refusal is None else refusal._replace(unequal=recipe)
 
 
-def steps_of(transform: Any) -> list[Any]:
-    """Return the transforms that a pipeline of samples calls, one after the other."""
-    with settled():
-        return [one for one, _ in flat(transform, True, _Libraries(2))]
-
-
 def first_of_ours(transform: Any) -> Step | None:
     """Return the first of `fastdata.transforms` in a pipeline, also in torchvision's Compose."""
     if isinstance(transform, Varying):
@@ -418,8 +424,9 @@ def movements(transform: Any) -> list[tuple[str, bool | None]]:
     """Return the name of each step of a pipeline, and whether it moves pixels; None: not known."""
     if isinstance(transform, Varying):
         transform = transform.current if transform.is_chosen else ()
-    with settled():
-        steps = [one for one, _ in flat(transform, True, LIBRARIES) if one is not RETURNED]
+    with fresh_look():
+        items = plain(flat(transform, True, LIBRARIES))
+        steps = [one for one, _ in items if one is not RETURNED]
         return [(LIBRARIES.name_of(one), _moves(one)) for one in steps]
 
 
@@ -462,7 +469,8 @@ def _refusal(view: Reading) -> str:
     if view.fails:
         return f"{name} cannot be done here: {why}."
     words = f"{name} comes before the images have one size: {why}."
-    hint = _hint(first)
+    unknown = first if why is None or why.culprit is None else why.culprit
+    hint = _hint(unknown) or own_hint(unknown)
     # A resize of torchvision's would do it, if it were written so.
     resizes = type(first).__module__.startswith("torchvision.")
     if not hint and not (resizes and why is not None and why.advice):
@@ -470,21 +478,12 @@ def _refusal(view: Reading) -> str:
     return f"{words} {hint}".rstrip()
 
 
-def _of_pil_masks(view: Reading) -> str:
-    """Say why a mask that is a PIL image cannot be delivered; "" if there is none."""
-    if view.joint is None or not view.joint.as_pil:
-        return ""
-    if view.tail:
-        return f"{LIBRARIES.name_of(view.tail[0])} takes a mask that is a PIL image: {view.why}."
-    return "The mask stays a PIL image: make it a tensor, such as torch.as_tensor(np.array(mask))."
-
-
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
     """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
     tensors = view.kind in ("tensor", "image")
     steps, joint = len(view.tail) * tensors, view.joint is not None
     found = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
-    libraries = LIBRARIES if view.joint is None else _Libraries(len(view.joint.form))
+    libraries = LIBRARIES if view.joint is None else _Libraries(joint=True)
     found += [_unknown(call, joint=joint) for call in view.tail[1:] if not libraries.knows(call)]
     return tuple(found)
 
@@ -502,19 +501,21 @@ def _unknown(
         why = found if isinstance(found, Declined) and not found.known else NOT_KNOWN
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = LIBRARIES.name_of(transform)
-    hint = _hint(transform) or advice
+    unknown = transform if why.culprit is None else why.culprit
+    if hint := _hint(unknown) or advice:
+        return Unknown(name, str(why), hint)
     which = f"your {name}"
     if last > 1:
         which = f"a Compose of the {last} steps from {which} on"
-    if not hint and joint:
+    if joint:
         end = "end the pipeline before it" if last else "put ToImage() in its place"
         hint = (
-            f"Leave it out; or {end}, and call it in your collate_fn, with each sample: "
+            f"leave it out; or {end}, and call it in your collate_fn, with each sample: "
             f"collate_fn=lambda samples: collate([last(*sample) for sample in samples]), where "
             f"last is {which} and collate the function that you give now."
         )
-    if not hint:
-        hint = "Leave it out, or do it to whole batches, with the loader's batch_transform"
+    else:
+        hint = "leave it out, or do it to whole batches, with the loader's batch_transform"
         if last:
             hint += (
                 ": end the pipeline before it, and give the loader batch_transform=lambda batch: "
@@ -522,78 +523,45 @@ def _unknown(
                 f"{which}"
             )
         hint += "."
+    own = own_hint(unknown)
+    hint = f"{own} If there is none, {hint}" if own else f"{hint[0].upper()}{hint[1:]}"
     return Unknown(name, str(why), hint)
 
 
 def _hint(transform: Any) -> str:
-    """Advise on a step by its class; "" without advice."""
+    """Return the line of code that makes a published script's class native; "" for others."""
     if override(transform):
         return "Undo that."
-    return _wrapping_hint(transform) or _class_hint(transform) or _namesake_hint(transform)
-
-
-#: Steps that have the names and arguments of classes of scripts.
-_NAMESAKES = ("FixedSizeCrop", "PadToSize")
-
-
-def _namesake_hint(transform: Any) -> str:
-    """Advise on a script's class that fastdata has a step for; "" for others."""
-    name = type(transform).__name__
-    if name not in _NAMESAKES or isinstance(transform, Step):
+    name = _own_name(transform)
+    line = line_for(transform) if name else ""
+    if not line:
         return ""
-    return f"fastdata.transforms.{name} does it natively, with boxes and masks: write that."
+    method = f"def __fastdata__(self): return {line}"
+    return f"Add this method to {name}: {method}  # if the class does the same; {imports_of(line)}"
 
 
-def _class_hint(transform: Any) -> str:
-    """Advise on a class derived from torchvision's: use the original; "" for others."""
-    for base in type(transform).__mro__[1:]:
-        if base.__module__ != "torchvision.transforms.transforms":
-            continue
-        given = []
-        for parameter in inspect.signature(base).parameters.values():
-            value = getattr(transform, parameter.name, parameter.default)
-            if isinstance(value, enum.Enum):
-                value = f"{type(value).__name__}.{value.name}"
-            elif value != parameter.default:
-                value = repr(value)
-            else:
-                continue
-            given.append(f"{parameter.name}={value}")
-        return f"Where its draws will do, write {base.__name__}({', '.join(given)})."
-    return ""
-
-
-_SEVERAL_HINT = (
-    "It makes several things of one image. Give the dataset one pipeline for the image, from "
-    "RandomResizedCrop to ToTensor, and make the others of whole batches, with the loader's "
-    "batch_transform."
-)
-
-
-def _wrapping_hint(transform: Any) -> str:
-    """Advise on an object that holds pipelines, as classes of recipes do; "" for others."""
-    attributes = getattr(transform, "__dict__", {})
-    held: list[str] = []
-    pipelines: list[Any] = []
-    for name, value in {**attributes, **attributes.get("_modules", {})}.items():
-        several = isinstance(value, (list, tuple)) and bool(value)
-        if all(map(_is_pipeline, value)) if several else _is_pipeline(value):
-            held.append(f"{'*' if several else ''}transform.{name}")
-            pipelines += value if several else [value]
-    if not held:
+def own_hint(transform: Any) -> str:
+    """Say how to make a script's transform native; "" for a library's."""
+    if offers(transform):
         return ""
-    # Pipelines that do not bring images to one size are parts of views, not views.
-    if any(view.fixed is None for one in pipelines for view in read_pipeline(one)[0]):
-        return _SEVERAL_HINT if len(held) > 1 else ""
-    advice = "Give the dataset a pipeline for each view that it returns"
-    whose = f"where transform is your {LIBRARIES.name_of(transform)}"
-    if len(held) > 1 or held[0].startswith("*"):
-        return f"{advice}, such as fastdata.transforms.Views({', '.join(held)}), {whose}."
-    views = f"fastdata.transforms.Views({held[0]}, count=2)"
-    return f"{advice}: {views} for two, or {held[0]} for one, {whose}."
+    end = "takes no arguments and returns the transform of fastdata.transforms that does the same"
+    named = isinstance(transform, FunctionType) and transform.__name__.isidentifier()
+    if named and not _is_librarys(transform):
+        return f"Write {transform.__name__}.__fastdata__ = f, where f {end}."
+    calls = inspect.isroutine(transform) or isinstance(transform, partial)
+    if calls or name_in(transform, *functions.MODULES) == "Lambda":
+        return f"Put a function f in its place that has f.__fastdata__, which {end}."
+    name = _own_name(transform)
+    return f"Add a method __fastdata__ to {name}, which {end}." if name else ""
 
 
-def _is_pipeline(value: Any) -> bool:
-    """Return whether an object is a Compose, or only calls several transforms."""
-    ours = is_ours(value) and isinstance(value, Chain)
-    return ours or LIBRARIES.parts(value) is not None
+def _own_name(transform: Any) -> str:
+    """Return the module and name of a script's class without a ``__fastdata__``; "" for others."""
+    kind = type(transform)
+    known = _is_librarys(kind) or offers(transform)
+    return "" if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_librarys(thing: Any) -> bool:
+    # Code that exec runs may have no module.
+    return str(thing.__module__).partition(".")[0] in _LIBRARIES

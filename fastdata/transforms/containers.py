@@ -88,7 +88,8 @@ class Views(Arranged, Transform):
     Args:
         transforms: The views, each a transform or a pipeline of them, or (transform, count).
         count: Number of views of one transform, which differ by its draws.
-        groups: Views by name, instead of ``transforms``: a list of them, or one.
+        groups: Views by name, instead of ``transforms``: a list of them, or one; or the name of an
+            earlier group, whose views it has, too.
 
     Attributes:
         transforms: One for each view.
@@ -109,8 +110,12 @@ class Views(Arranged, Transform):
                 f"Views: there are transforms without a name beside {', '.join(groups)}.",
                 "Give names to all of them, or to none.",
             )
-        views, named = _repeated(transforms), {}
+        views = _repeated(transforms)
+        named: dict[str, list[int]] = {}
         for name, group in groups.items():
+            if isinstance(group, str) and group in named:
+                named[name] = named[group]
+                continue
             several = isinstance(group, (list, tuple)) and not _has_count(group)
             first = len(views)
             views += _repeated(group if several else [group])

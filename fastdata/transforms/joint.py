@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.transforms.forms import MASK_FILTER, leaves, mapped
+from fastdata.transforms.forms import leaves, mapped
 
 #: Kinds of targets that follow the image's geometry.
 MOVED = ("boxes", "points", "mask", "outlines")
@@ -33,16 +33,13 @@ class Target:
     Attributes:
         kind: One of `MOVED`; ``geometry``; or ``values``, tensors that no transform changes but for
             leaving out the entries of boxes; or ``objects``, which are delivered as they are.
-        format: Of boxes: one of `fastdata.storage.fields.BOXES`; after ``relative``, shares of the
-            sides.
+        format: Of boxes: one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module,
+            shares of the sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
         sanitised: How many `SanitizeBoundingBoxes`, from the first on, leave out its entries.
         pure: Whether it is a plain tensor, which transforms leave as it is.
         whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
         optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
-        as_pil: Of a mask: whether it is a PIL image, as before torchvision's v2.
-        filter: Of a mask: that of its resizes.
-        flat: Of a mask: whether it has no axis of channels, if it has one, as NumPy's arrays.
     """
 
     kind: str
@@ -52,9 +49,6 @@ class Target:
     pure: bool = False
     whole: str = ""
     optional: bool = False
-    as_pil: bool = False
-    filter: str = MASK_FILTER
-    flat: bool = False
 
     @property
     def settled(self) -> bool:
@@ -65,9 +59,7 @@ class Target:
         return not exact
 
     def converted(self, tensor: Any) -> Any:
-        """Return a tensor of it in the dtype and the form that it is delivered in."""
-        if self.flat:
-            tensor = tensor.squeeze(-3) if tensor.shape[-3] == 1 else tensor.movedim(-3, -1)
+        """Return a tensor of it in the dtype that it is delivered in."""
         return tensor.to(getattr(sys.modules["torch"], self.dtype)) if self.dtype else tensor
 
 
@@ -98,11 +90,6 @@ class Joint:
     def still(self) -> bool:
         """Whether targets that would follow the image are plain tensors, so that they do not."""
         return self.pure or any(one.pure for one in self.targets.values() if one.kind in MOVED)
-
-    @property
-    def as_pil(self) -> bool:
-        """Whether a mask is a PIL image."""
-        return any(one.as_pil for one in self.targets.values())
 
     @property
     def settled(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 #: One value a channel.
@@ -24,6 +24,7 @@ class Declined:
         raises: Whether the transform fails on every path.
         known: Whether fastdata knows the transform, but cannot do it.
         moves: Whether it moves pixels; None: that is not known.
+        culprit: The transform that it holds, and that is not known; None: there is none.
     """
 
     reason: str
@@ -31,29 +32,19 @@ class Declined:
     raises: bool = False
     known: bool = True
     moves: bool | None = None
+    culprit: Any = None
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.advice}" if self.advice else self.reason
 
     def within(self, words: str) -> Declined:
         """Return the same of a transform that another one holds."""
-        return Declined(f"{words}: {self.reason}", self.advice)
+        return Declined(f"{words}: {self.reason}", self.advice, culprit=self.culprit)
 
 
 #: No library's file has the transform.
 NOT_KNOWN = Declined("it is not a transform that fastdata knows", known=False)
 
-
-def not_known(why: str) -> Declined:
-    """Return that a user's code is not known, and why."""
-    return replace(NOT_KNOWN, reason=f"{NOT_KNOWN.reason}: {why}")
-
-
-#: torchvision's v2 takes any PIL image for a picture.
-PIL_MASK = Declined(
-    "the mask is a PIL image, which it takes for another picture",
-    "wrap the dataset: torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)",
-)
 
 #: The transform raises on every path.
 HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)
@@ -73,12 +64,10 @@ class Conversion:
     Attributes:
         kind: ``tensor``, ``image`` (torchvision's tensor image) or ``array``; None: as before.
         dtype: As ``Output.dtype``; None: as before.
-        only: ``pil``: what follows is known on PIL images alone; None: on anything.
     """
 
     kind: str | None = None
     dtype: str | None = None
-    only: str | None = None
 
 
 #: A `Step`, a `Conversion`, a tuple of these in their order; or `Declined`.

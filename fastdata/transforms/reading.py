@@ -8,21 +8,26 @@ other libraries come in through `Libraries`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import getattr_static, isroutine
+from types import MethodType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from fastdata.errors import UsageError
+from fastdata.text import class_name
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
+from fastdata.transforms.identity import override
 from fastdata.transforms.joint import CONVERTED, Joint
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
     NOT_KNOWN,
-    PIL_MASK,
     Conversion,
     Declined,
     Found,
@@ -44,6 +49,10 @@ Fills: TypeAlias = tuple[tuple[int, int, int], int]
 RETURNED = object()
 
 _SOME_SIZE = (12345, 6789)  # no step makes it
+#: Methods that decide what an object of a script, or of a class of torchvision's, does.
+_CALLED = frozenset(
+    ("__call__", "_get_params", "_transform", "forward", "get_params", "make_params")
+)
 
 
 class Step:
@@ -72,8 +81,6 @@ class Step:
     needs_boxes: ClassVar[bool] = False
     #: Changes targets alone, and leaves the image as it is.
     of_targets: ClassVar[bool] = False
-    #: Knows what it does to a mask that is a PIL image.
-    takes_pil_masks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._keep(**checked(self))
@@ -368,13 +375,14 @@ class Reading:
         self.mean: Values | None = None
         self.std: Values | None = None
         self.channels_last = True
+        self.offered = False  # the last step was offered in the place of one of PIL images
         for one, ours in items:
             if not self.tail:
                 self.why = self._add(one, ours)
                 if self.why is None:
                     continue
             if one is not RETURNED:
-                self.tail.append(one)
+                self.tail.append(one.original if isinstance(one, Offered) else one)
 
     @property
     def misplaced(self) -> Step | None:
@@ -419,6 +427,8 @@ class Reading:
     def output(self) -> Output:
         """Return the format before the tail."""
         as_pil = self.kind == "pil"
+        if self.tail and self.offered:
+            as_pil = self.kind == "own" and self.dtype == "uint8" and not self.erasures
         form = (self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
         return Output(*form)
 
@@ -435,6 +445,8 @@ class Reading:
 
     def _add(self, transform: Any, ours: bool | None) -> Declined | None:
         """Take the next transform for the core, or say why it cannot be done."""
+        if isinstance(transform, Offered):
+            return self._add_offered(transform)
         if transform is RETURNED:
             if not self.has_tensor:
                 self.kind = "own" if ours else "tensor"
@@ -443,42 +455,45 @@ class Reading:
             if views.crops:
                 return Declined("what is random before it would differ from view to view")
             return Declined("it stands in another transform: name all views in one Views")
-        pil_mask = self.joint is not None and self.joint.as_pil
         if is_ours(transform):
-            if pil_mask:
-                return PIL_MASK
-            if self.has_tensor and ours is not None:
+            if self.has_tensor and ours is not None and not transform.of_targets:
                 return HAS_TENSOR
             reason: Declined | None = transform.read(self)
-            if reason is None and ours is not None:
+            if reason is None and ours is not None and not transform.of_targets:
                 # Each fastdata step returns a tensor when other libraries call it.
                 self.kind = "own" if ours else "tensor"
+                self.offered = False
             return reason
         found = self.libraries.translate(transform, self.kind, self.dtype)
         if isinstance(found, Declined):
             return found
-        if pil_mask and not getattr(found, "takes_pil_masks", False):
-            return PIL_MASK
         before = {name: copy(value) for name, value in vars(self).items()}
         for step in found if isinstance(found, tuple) else (found,):
-            reason = self.take(step)
+            reason = self._take(step)
             if reason is not None:
                 vars(self).update(before)  # all of it, or nothing
                 return reason
         return None
 
-    def take(self, found: Any) -> Declined | None:
-        """Take a step that was translated, or a transform that a user's function calls."""
+    def _add_offered(self, transform: Offered) -> Declined | None:
+        """Take all that stands in the place of a script's transform, or nothing of it."""
+        before = {name: copy(value) for name, value in vars(self).items()}
+        for one, ours in transform.items:
+            reason = self._add(one, ours)
+            if reason is not None:
+                vars(self).update(before)
+                whose = one.original if isinstance(one, Offered) else one
+                name = "" if one is RETURNED else self.libraries.name_of(whose)
+                if not reason.known:
+                    reason = replace(reason, culprit=whose)
+                return reason.within(f"its __fastdata__ returned {name}")
+        self.offered = before["kind"] == "pil" or before["offered"]
+        return None
+
+    def _take(self, found: Any) -> Declined | None:
+        """Take a step or a conversion that was translated."""
         if isinstance(found, Step):
             return found.read(self)
-        if not isinstance(found, Conversion):
-            for one, ours in flat(found, False, self.libraries):
-                reason = self._add(one, ours)
-                if reason is not None:
-                    return reason.within(f"it calls {self.libraries.name_of(one)}")
-            return None
-        if found.only == "pil" and self.has_tensor:
-            return Declined("what it does is known of PIL images, and it has a tensor here")
         if found.kind == "array" and self.channels == 1:
             return Declined("it makes arrays of three channels, and the image has one")
         if found.kind is not None:
@@ -588,6 +603,9 @@ class Reading:
         return Declined("it belongs to the output, and stands in another transform")
 
     def _part(self, part: Any) -> Step | Declined:
+        if (instead := offered(part)) is not None:
+            with expanding(part):
+                return self._part(instead)
         inner = part if _is_list(part) else self.libraries.parts(part)
         if inner is not None:
             return self.resolved(Chain(tuple(inner)))
@@ -597,15 +615,15 @@ class Reading:
             return self._held(part) if is_ours(part) else NOT_KNOWN
         found = self.libraries.translate(part, self.kind, self.dtype)
         if isinstance(found, Declined):
-            return found
+            return found if found.known else replace(found, culprit=part)
         steps: list[Step] = []
         for one in found if isinstance(found, tuple) else (found,):
             if isinstance(one, Conversion):
                 same = one.kind in (None, self.kind) and one.dtype in (None, self.dtype)
-                if not same or (one.only == "pil" and self.has_tensor):
+                if not same:
                     return Declined("it converts some of the images only")
                 continue
-            step = self._held(one) if isinstance(one, Step) else self._part(one)
+            step = self._held(one)
             if isinstance(step, Declined):
                 return step
             steps.append(step)
@@ -617,11 +635,105 @@ class Reading:
         return self.resolved(step)
 
 
-def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool]]:
+@dataclass(frozen=True)
+class Offered:
+    """An object of a script, and what its ``__fastdata__`` returns.
+
+    Attributes:
+        original: The object, which workers call where the core cannot do all of the items.
+        items: The transforms, as `flat` yields them.
+    """
+
+    original: Any
+    items: tuple[tuple[Any, bool | None], ...]
+
+
+def offers(transform: Any) -> bool:
+    """Return whether an object of a script has ``__fastdata__``.
+
+    One that ``__getattr__`` delegates or ``functools.wraps`` copied does not count, nor one that is
+    inherited past an override of the call.
+    """
+    function = transform.__func__ if isinstance(transform, MethodType) else transform
+    found = getattr_static(function, "__fastdata__", None)
+    wrapped = getattr_static(function, "__wrapped__", None)
+    if found is None or found is getattr_static(wrapped, "__fastdata__", None):
+        return False
+    kinds = (transform if isinstance(transform, type) else type(transform)).__mro__
+    if "__fastdata__" in getattr(transform, "__dict__", {}):
+        return True
+    if override(transform):
+        return False
+    for names in map(vars, kinds):
+        # A class may keep its pipeline under the name transform.
+        own = _CALLED.intersection(names) or isroutine(names.get("transform"))
+        if own or "__fastdata__" in names:
+            return "__fastdata__" in names
+    return True
+
+
+def offered(transform: Any) -> Any:
+    """Return what a transform's ``__fastdata__`` returns; None if it has none.
+
+    Raises:
+        UsageError: That is no transform of fastdata.
+    """
+    if not offers(transform):
+        return None
+    name = getattr(transform, "__qualname__", type(transform).__qualname__)
+    if isinstance(transform, type):
+        raise UsageError(f"{name} is a class, not a transform", f"Give an object: {name}(…).")
+    if is_ours(transform.__fastdata__) or not callable(transform.__fastdata__):
+        kind = type(transform.__fastdata__).__name__
+        raise UsageError(
+            f"{name}.__fastdata__ is a {kind}, not a function",
+            "Make it a method or a function without arguments that returns a transform.",
+        )
+    found = transform.__fastdata__()
+    if not is_ours(found):
+        raise UsageError(
+            f"{name}.__fastdata__() returned a {class_name(found)}",
+            "Return one of fastdata.transforms, such as fastdata.transforms.Compose([…]), which "
+            "may hold others.",
+        )
+    return found
+
+
+@contextmanager
+def expanding(transform: Any) -> Iterator[None]:
+    """Report a transform that holds itself."""
+    try:
+        yield
+    except RecursionError:
+        name = getattr(transform, "__qualname__", type(transform).__qualname__)
+        raise UsageError(
+            f"{name}.__fastdata__() returned a transform that holds this {name} itself",
+            "Return the steps that do the same.",
+        ) from None
+
+
+def plain(items: Iterable[tuple[Any, bool | None]]) -> Iterator[tuple[Any, bool | None]]:
+    """Yield the items of `flat`, and those that scripts' objects offer in their place."""
+    for one, ours in items:
+        yield from plain(one.items) if isinstance(one, Offered) else ((one, ours),)
+
+
+def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool | None]]:
     """Yield each transform, and whether it stands in a Compose of fastdata."""
+    parts: Sequence[Any] | None
+    if (instead := offered(transform)) is not None:
+        parts = instead.transforms if isinstance(instead, Chain) else (instead,)
+        with expanding(transform):
+            items = tuple(item for part in parts for item in flat(part, True, libraries))
+        steps = [one for one, _ in plain(items)]
+        if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
+            yield Offered(transform, items), ours
+        else:
+            yield from items
+        return
     composed = is_ours(transform) and isinstance(transform, Chain)
     several = _is_list(transform)
-    parts: Sequence[Any] | None = None
+    parts = None
     if composed:
         parts = transform.transforms
     elif several:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastdata.errors import UsageError
-from fastdata.storage.fields import BOXES
+from fastdata.storage.fields import BOXES, RELATIVE
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Filling, Transform, range_words
 from fastdata.transforms.checks import Fill, Range
@@ -142,13 +142,19 @@ class ConvertBoundingBoxFormat(_OfBoxes):
 
     Attributes:
         format: ``xyxy``, ``xywh`` or ``cxcywh``, or torchvision's ``BoundingBoxFormat``.
+        relative: Whether they are shares of the image's sides, 0 to 1, in plain tensors.
     """
 
     format: Annotated[Any, _format]
+    relative: checks.Switch = field(default=False, kw_only=True)
 
     @property
     def words(self) -> str:
-        return f"boxes as {self.format}"
+        return f"boxes as {self._meaning}"
+
+    @property
+    def _meaning(self) -> str:
+        return RELATIVE * self.relative + str(self.format)
 
     def read(self, reading: Reading) -> Declined | None:
         joint = reading.joint
@@ -156,7 +162,8 @@ class ConvertBoundingBoxFormat(_OfBoxes):
             return _ALONE
         if joint.settled:
             return Declined(CONVERTED)
-        reading.joint = joint.changed(joint.names("boxes"), format=self.format)
+        names = joint.names("boxes")
+        reading.joint = joint.changed(names, format=self._meaning, pure=self.relative)
         return None
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from fastdata.transforms.crops import CenterCrop, RandomCrop
+from fastdata.transforms.identity import changed, name_in, override
 from fastdata.transforms.nodes import Apply, Choice, Mixture, Operation, Policy, Random, Sample
-from fastdata.transforms.originals import changed, name_in, override
 from fastdata.transforms.outcomes import Conversion, Declined, Found, on_pil, to_tensor
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
@@ -77,7 +77,7 @@ def only_seeds(worker_init_fn: Any) -> bool:
 def _is_function(given: Any, name: str) -> bool:
     """Return whether it is timm's function of this name, unchanged."""
     module = sys.modules.get("timm.data.loader")
-    return module is not None and given is vars(module).get(name) and not changed(module, name)
+    return module is not None and given is vars(module).get(name) and not changed(module)
 
 
 # --- geometry --------------------------------------------------------------------------------

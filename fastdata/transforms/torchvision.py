@@ -24,8 +24,8 @@ from PIL import Image
 from fastdata.transforms import colours, crops, output, policies, resizes, targets, warps
 from fastdata.transforms.base import Filling
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
+from fastdata.transforms.identity import name_in
 from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
-from fastdata.transforms.originals import kind_of, name_in
 from fastdata.transforms.outcomes import (
     BEFORE_FLOATS,
     FLOATS,
@@ -85,18 +85,18 @@ _VERSIONS = {
 
 def views(transform: Any) -> Several | None:
     """Translate a FiveCrop or TenCrop; None for anything else."""
-    step: Any = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(kind_of(transform).__name__)
+    step: Any = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(type(transform).__name__)
     version = step and _version(transform)
     return step.from_torchvision(transform, version) if version else None
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found:
-    """Translate a transform that is not a Compose, as `Libraries.translate`."""
+def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+    """Translate one of torchvision's, as `Libraries.translate`; None for anything else."""
     if _is_identity(transform):
         return Conversion()
-    version, name = _version(transform), kind_of(transform).__name__
+    version, name = _version(transform), type(transform).__name__
     if version is None:
-        return NOT_KNOWN
+        return None
     if not is_known(transform):
         return _DECLINED.get(name, NOT_KNOWN)
     if reason := _inconsistent(transform):
@@ -110,7 +110,7 @@ def is_known(transform: Any) -> bool:
     """Return whether this module translates a transform of this type."""
     if _is_identity(transform):
         return True
-    name = kind_of(transform).__name__
+    name = type(transform).__name__
     return (name in _CONVERSIONS or name in _STEPS) and _version(transform) is not None
 
 

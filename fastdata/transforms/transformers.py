@@ -20,8 +20,8 @@ from typing import Any
 
 from fastdata.transforms.checks import PILLOW_FILTERS
 from fastdata.transforms.crops import FlooredCenterCrop
+from fastdata.transforms.identity import is_code, name_in, overridden
 from fastdata.transforms.nodes import Operation
-from fastdata.transforms.originals import is_copied, name_in, overridden
 from fastdata.transforms.outcomes import Conversion, Declined, Found
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import Step
@@ -37,7 +37,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Found | None:
     own = _own_methods(transform)
     if own is None:
         return None
-    known = next((one for one in type(transform).__mro__ if is_copied(one.__module__)), None)
+    known = next((one for one in type(transform).__mro__ if is_code(one.__module__)), None)
     if known is not None and (reason := overridden(transform, known)):
         return Declined(reason)
     model = next((name for name in _MODELS if name_in(transform, *_modules(name))), "")

@@ -66,13 +66,11 @@ class Bytes:
         dtype: Of the mask's values, in NumPy's words.
         first: The first of them, in a pixel.
         count: 1 to 3; channels beyond have any values.
-        filter: Of resizes.
     """
 
     dtype: str
     first: int
     count: int
-    filter: str = MASK_FILTER
 
     def fill(self, value: float) -> tuple[int, ...]:
         """Return the bytes of a value.
@@ -252,7 +250,7 @@ class Builder:
         """Return the number of a resize's filter; draw one of several."""
         if self._mask is not None:
             one = isinstance(interpolation, str)
-            name = self._mask.filter
+            name = MASK_FILTER
             interpolation = name if one else [name] * len(interpolation)
         if isinstance(interpolation, str):
             return float(_native.FILTERS.index(interpolation))

@@ -1,0 +1,357 @@
+"""Recognition of other libraries' classes and functions, by identity.
+
+A class is a library's if the library's module has it under its name, and if the functions that
+define it, and those of the modules that it uses, were made in a library's module. An object of the
+class is the library's if it has no hooks, and no attribute that hides one of the class.
+
+The first look remembers the object that each name is bound to, and later ones compare: one before
+each pass. A change in a module counts for all transforms that use the module.
+
+Changes before the first look are not noticed where they need no function of another package: a
+constant that was replaced, the code or defaults of a function, or one function of a module in the
+place of another.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from inspect import getattr_static
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+from PIL import Image
+
+#: Modules that decide what a library's transforms and datasets do, each with its submodules.
+_CODE = (
+    *("PIL.Image", "PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageOps", "PIL.ImageStat"),
+    "lightly.transforms",
+    *("open_clip.transform", "timm.data.auto_augment", "timm.data.loader", "timm.data.mixup"),
+    *("timm.data.naflex_transforms", "timm.data.random_erasing", "timm.data.transforms"),
+    *("torch.nn.modules.container", "torch.nn.modules.linear", "torch.nn.modules.module"),
+    "torch.utils.data._utils.collate",
+    *("torch.utils.data.dataset", "torchvision.datasets", "torchvision.transforms"),
+    *("torchvision.tv_tensors", "transformers.image_processing_backends"),
+    *("transformers.image_processing_base", "transformers.image_processing_utils"),
+    *("transformers.image_transforms", "transformers.models"),
+)
+#: Packages whose functions a library may use.
+_PACKAGES = {"PIL", "lightly", "numpy", "open_clip", "timm", "torch", "torchvision", "transformers"}
+_PACKAGES |= {"accimage", "huggingface_hub", "typing_extensions", *sys.stdlib_module_names}
+_PACKAGES -= {"__main__", "unittest"}
+
+_SAMPLES = ("__getattr__", "__getattribute__", "__getitem__", "__getitems__", "__len__")
+#: The names that matter of modules and classes whose other names are replaced without harm.
+_ONLY: dict[str, tuple[str, ...]] = {
+    "PIL.Image": ("blend", "composite", "eval", "fromarray", "merge", "new", "open"),
+    "PIL.Image.Image": (
+        *("__array_interface__", "_new", "convert", "copy", "crop", "filter", "getbands"),
+        *("getextrema", "histogram", "load", "mode", "paste", "point", "putpalette", "quantize"),
+        *("resize", "rotate", "size", "split", "tobytes", "transform", "transpose"),
+    ),
+    "torch.nn.modules.module": (),
+    # Folders were listed when they were made.
+    "torchvision.datasets.folder": ("Image", "default_loader", "pil_loader"),
+    "torchvision.datasets.folder.DatasetFolder": _SAMPLES,
+    "torchvision.datasets.folder.ImageFolder": _SAMPLES,
+    # The methods that run when a module is called.
+    "torch.nn.modules.module.Module": (
+        *("__call__", "__getattr__", "__getattribute__", "_call_impl", "_slow_forward"),
+        *("_wrapped_call_impl", "forward"),
+    ),
+}
+#: Names that do not decide what is done to an image.
+_IGNORED = frozenset(
+    {
+        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
+        *("__annotations_cache__", "__builtins__", "__dict__", "__doc__", "__firstlineno__"),
+        *("__module__", "__orig_bases__", "__package__", "__parameters__", "__repr__"),
+        *("__slotnames__", "__static_attributes__", "__str__", "__warningregistry__"),
+        *("__weakref__", "_abc_impl", "extra_repr"),
+        "_TORCHFUNCTION_SUBCLASS",  # torchvision.tv_tensors.set_return_type sets it
+    }
+)
+#: Beginnings of names that torch.compile adds to modules whose functions it compiles.
+_COMPILED = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MISSING = object()
+_CACHED = type(functools.lru_cache(len))
+
+_State: TypeAlias = "tuple[Any, dict[Any, _State]]"
+_SEEN: dict[Any, dict[str, _State]] = {}
+#: What functions found of classes and modules, since the last `fresh_look` began.
+_FOUND: dict[tuple[Any, Any], Any] = {}
+_NESTED = threading.local()
+
+
+@contextmanager
+def fresh_look() -> Iterator[None]:
+    """Look at the libraries again: at each class and module once, until the next such block."""
+    depth = getattr(_NESTED, "depth", 0)
+    if not depth:
+        _FOUND.clear()
+    _NESTED.depth = depth + 1
+    try:
+        yield
+    finally:
+        _NESTED.depth = depth
+
+
+@functools.cache
+def is_code(module: str) -> bool:
+    """Return whether a module of this name is one whose changes are looked for."""
+    return f"{module}.".startswith(tuple(f"{one}." for one in _CODE))
+
+
+def name_of(thing: Any) -> str:
+    """Return the name of a function or transform for a message."""
+    with suppress(Exception):  # a script's __getattr__ may raise anything
+        return str(thing.__name__)
+    return type(thing).__name__
+
+
+def name_in(thing: Any, *modules: str) -> str:
+    """Return the name under which one of the modules has exactly an object's type.
+
+    "" if none has, or if it was overridden (`override`).
+    """
+    name: str = type(thing).__name__
+    known = any(getattr(sys.modules.get(one), name, None) is type(thing) for one in modules)
+    return "" if not known or overridden(thing, type(thing)) else name
+
+
+def override(thing: Any) -> str:
+    """Say in a clause what of an object was overridden; "" if nothing was.
+
+    The object is a library's, or a script's whose class has ``__fastdata__``.
+    """
+    kind = type(thing)
+    if is_code(kind.__module__):
+        return overridden(thing, kind)
+    if getattr_static(kind, "__fastdata__", None) is None:
+        return ""
+    return "its forward was replaced" if "forward" in _own(thing) else hooked(thing)
+
+
+def overridden(thing: Any, kind: type[Any]) -> str:
+    """Say in a clause why an object may differ from its library's class; "" if it cannot.
+
+    Args:
+        thing: The object.
+        kind: The library's class, which the object's type is or derives from.
+    """
+    for name in _own(thing):
+        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        table = name.startswith("_") and isinstance(found, (dict, tuple))
+        if table or callable(found) or isinstance(found, (staticmethod, classmethod, property)):
+            return f"its {name} was replaced"
+    held = getattr(thing, "transforms", ())
+    # Another list may yield others than it holds.
+    if type(held) not in (list, tuple) and not is_code(type(held).__module__):
+        return f"its transforms are a {type(held).__name__}, not a list"
+    return hooked(thing) or changed(kind)
+
+
+def derived(thing: Any) -> str:
+    """Say in a clause which class of a library a script's class derives from; "" for none."""
+    kinds = type(thing).__mro__
+    at = next((at for at, kind in enumerate(kinds) if is_code(kind.__module__)), 0)
+    if not at or kinds[at].__module__ == "torch.nn.modules.module":
+        return ""
+    own = ((name, one) for kind in kinds[:at] for name, one in vars(kind).items())
+    methods = (FunctionType, classmethod, property, staticmethod)
+    overriding = (
+        name for name, one in own if isinstance(one, methods) and hasattr(kinds[at], name)
+    )
+    name = next((name for name in overriding if name not in _IGNORED), "")
+    words = f", with its own {name}" if name else ""
+    return f"it derives from {kinds[at].__name__} of {kinds[at].__module__}{words}"
+
+
+def hooked(thing: Any) -> str:
+    """Say in a clause which hooks run when an object is called; "" if it is no module of torch."""
+    module = sys.modules.get("torch.nn.modules.module")
+    if module is None or not isinstance(thing, module.Module):
+        return ""
+    for name in _HOOKS:
+        if vars(thing).get(name):
+            return f"it has {name.lstrip('_')}"
+    if vars(thing).get("_compiled_call_impl"):
+        return "its compile() was called"
+    for name in _HOOKS:
+        if getattr(module, f"_global{name}", None):
+            return f"torch.nn has global{name}"
+    return ""
+
+
+def _own(thing: Any) -> dict[str, Any]:
+    """Return an object's attributes, without those of its class."""
+    own: dict[str, Any] = getattr(thing, "__dict__", {})
+    return own
+
+
+def composed(transform: Any) -> tuple[Any, ...] | None:
+    """Return the transforms of torchvision's Compose, or of a ``torch.nn.Sequential``."""
+    if name_in(transform, "torchvision.transforms", "torchvision.transforms.v2") == "Compose":
+        return tuple(transform.transforms)
+    return tuple(transform) if name_in(transform, "torch.nn") == "Sequential" else None
+
+
+def pillow_changed() -> str:
+    """Say in a clause what of Pillow's images was replaced; "" for nothing."""
+    return changed(Image)
+
+
+def changed(holder: type[Any] | ModuleType) -> str:
+    """Say in a clause which name of a class or module, or of a module it uses, was bound again.
+
+    "" if none was.
+    """
+    name = _once(holder, _difference)
+    return f"{name} is not what its library defines" if name else ""
+
+
+def _once(thing: Any, find: Callable[[Any], Any]) -> Any:
+    """Return what a function finds of a thing, as of the last `fresh_look`."""
+    found = _FOUND.get((find, thing), _MISSING)
+    if found is _MISSING:
+        found = _FOUND[find, thing] = find(thing)
+    return found
+
+
+def _difference(holder: Any) -> str:
+    """Return the path of the first name that differs, as `changed`; "" for none."""
+    if not isinstance(holder, type):
+        return next(filter(None, (_once(module, _in_module) for module in _used(holder))), "")
+    homes = [
+        (one, sys.modules.get(one.__module__)) for one in holder.__mro__ if is_code(one.__module__)
+    ]
+    for kind, home in homes:
+        if home is None or vars(home).get(kind.__name__) is not kind:
+            return _path(kind)
+    return next(filter(None, (_once(home, _difference) for _, home in homes)), "")
+
+
+def _in_module(module: ModuleType) -> str:
+    """Return the path of the first name of a module, or its classes, that differs; "" for none."""
+    own = [one for one in [*vars(module).values()] if isinstance(one, type)]
+    # Named tuples are made by eval.
+    kinds = [one for one in own if one.__module__ == module.__name__ and not issubclass(one, tuple)]
+    return next((path for one in (module, *kinds) for path in _bindings(one)), "")
+
+
+def _used(module: ModuleType) -> list[ModuleType]:
+    """Return a module, and those of `_CODE` that it uses, and that these use."""
+    found = [module]
+    for one in found:
+        found += [used for used in _once(one, _imported) if used not in found]
+    return found
+
+
+def _imported(module: ModuleType) -> list[ModuleType]:
+    """Return the modules of `_CODE` that a module, or what it has from elsewhere, is of."""
+    names = [
+        getattr(one, "__name__" if isinstance(one, ModuleType) else "__module__", "")
+        for one in [*vars(module).values()]
+    ]
+    known = {one for one in names if isinstance(one, str) and is_code(one)}
+    return [sys.modules[name] for name in sorted(known & sys.modules.keys())]
+
+
+def _path(holder: type[Any] | ModuleType) -> str:
+    return (
+        f"{holder.__module__}.{holder.__qualname__}"
+        if isinstance(holder, type)
+        else holder.__name__
+    )
+
+
+def _bindings(holder: Any) -> Iterator[str]:
+    """Yield the paths of those names of a class or module that differ."""
+    own, seen, path = {**vars(holder)}, _SEEN.setdefault(holder, {}), _path(holder)
+    for name in _ONLY.get(path, {**seen, **own}):
+        value = own.get(name, _MISSING)
+        if isinstance(holder, ModuleType) and (
+            value is _MISSING or value is sys.modules.get(f"{path}.{name}", _MISSING)
+        ):
+            # A module misses a name that it lost; its submodules are looked at themselves.
+            seen.pop(name, None)
+        elif name in seen:
+            if not _holds(seen[name], value):
+                yield f"{path}.{name}"
+        elif name in own and name not in _IGNORED and not name.startswith(_COMPILED):
+            if not _is_own(value) or _is_anothers(holder, value):
+                yield f"{path}.{name}"
+            else:
+                seen[name] = _state(value)
+
+
+def _held(value: Any) -> dict[Any, Any]:
+    """Return the objects that decide what a value does."""
+    if isinstance(value, dict):
+        return {**value}
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if isinstance(value, property):
+        return {"get": value.fget, "set": value.fset}
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return {"function": value.func}
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        return {"function": value.__func__}
+    if isinstance(value, FunctionType):
+        held = {"code": value.__code__, "defaults": value.__defaults__}
+        held |= {"function": value.__dict__.get("__wrapped__"), **(value.__kwdefaults__ or {})}
+        return held
+    return {"function": value.__wrapped__} if isinstance(value, _CACHED) else {}
+
+
+def _state(value: Any) -> _State:
+    """Return a value, and the states of the objects that it holds."""
+    return value, {key: _state(one) for key, one in _held(value).items()}
+
+
+def _holds(before: _State, value: Any) -> bool:
+    """Return whether a value is in the state it was in; tables may have more of the library's."""
+    was, held = before
+    if was is not value or not (held or isinstance(value, dict)):
+        return was is value
+    now = _held(value)
+    if any(key not in now or not _holds(one, now[key]) for key, one in held.items()):
+        return False
+    return len(now) == len(held) or _is_own(value)
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether all functions and modules that a value holds are of a library."""
+    if isinstance(value, type):  # libraries use classes of others
+        return True
+    thing = value if isinstance(value, (FunctionType, ModuleType)) else type(value)
+    # Others may add entries to tables for classes of their own.
+    return _is_a_librarys(thing) and all(
+        _is_own(one)
+        for key, one in _held(value).items()
+        if not isinstance(key, type) or _is_a_librarys(key)
+    )
+
+
+def _is_a_librarys(thing: FunctionType | type[Any] | ModuleType) -> bool:
+    """Return whether a function, class or module is of one of `_PACKAGES`."""
+    if isinstance(thing, FunctionType):
+        name = str(thing.__globals__.get("__name__"))
+        if vars(sys.modules.get(name, sys)) is not thing.__globals__:
+            return False
+    else:
+        name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    return name.partition(".")[0] in _PACKAGES
+
+
+def _is_anothers(holder: Any, value: Any) -> bool:
+    """Return whether a class has the method of one that it does not derive from."""
+    function = getattr(value, "__func__", value)
+    if not isinstance(holder, type) or not isinstance(function, FunctionType):
+        return False
+    owner = function.__qualname__.rpartition(".")[0]
+    return owner not in {"", *(kind.__qualname__ for kind in holder.__mro__)} and "<" not in owner

@@ -1,0 +1,668 @@
+"""Transforms of users' own: ``__fastdata__``, and small functions that are known by their code.
+
+The oracle is the object itself, which torch's loader calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from annotated import write_coco
+from loader_data import images, tree
+from PIL import Image, ImageFilter
+from torchvision_stub import import_torchvision
+from vision_datasets import make_coco, make_pets
+
+from fastdata import DataLoader, ImageDataset
+from fastdata import transforms as own
+from fastdata.errors import SlowPathWarning, UsageError
+
+torchvision = import_torchvision()
+# Imported as scripts do it: the interpreter compiles calls of imported names in another way.
+from torchvision import transforms  # noqa: E402
+from torchvision.transforms import ToTensor  # noqa: E402
+
+v1, v2 = torchvision.transforms, torchvision.transforms.v2
+pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
+SIZE = (32, 32)
+
+
+class Blur:
+    """Blur of a script, as MoCo and DINO have it, without chance."""
+
+    def __call__(self, image: Any) -> Any:
+        assert isinstance(image, Image.Image)
+        return image.filter(ImageFilter.GaussianBlur(1.5))
+
+    def __fastdata__(self) -> Any:
+        return own.PillowBlur((1.5, 1.5))
+
+
+class Inherits(Blur):
+    pass
+
+
+def mirrored(image: Any) -> Any:
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+
+mirrored.__fastdata__ = lambda: own.RandomHorizontalFlip(1.0)  # type: ignore[attr-defined]
+
+
+class Stronger(Blur):
+    def __call__(self, image: Any) -> Any:
+        return super().__call__(super().__call__(image))
+
+
+class Without(Blur):
+    __fastdata__ = None  # type: ignore[assignment]
+
+
+class Unknown:
+    """Transform of PIL images without ``__fastdata__``."""
+
+    def __call__(self, image: Any) -> Any:
+        assert isinstance(image, Image.Image)
+        return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+class Preset:
+    """Pipeline of a library's transforms in a class."""
+
+    def __init__(self) -> None:
+        self.transforms = v1.Compose([v1.Resize(SIZE), Blur(), v1.ToTensor()])
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)
+
+    def __fastdata__(self) -> Any:
+        return own.Compose([self.transforms])
+
+
+class TwoCrops:
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Any) -> Any:
+        return [self.transform(image), self.transform(image)]
+
+    def __fastdata__(self) -> Any:
+        return own.Views(self.transform, count=2)
+
+
+class Module(torch.nn.Module):
+    def forward(self, image: Any) -> Any:
+        return mirrored(image)
+
+    def __fastdata__(self) -> Any:
+        return own.RandomHorizontalFlip(1.0)
+
+
+class Own(own.CenterCrop):
+    """A class that derives from fastdata's, and does something else."""
+
+    def __call__(self, image: Any, *targets: Any) -> Any:
+        return own.CenterCrop(self.size)(mirrored(image))
+
+    def __fastdata__(self) -> Any:
+        return own.Compose([own.RandomHorizontalFlip(1.0), own.CenterCrop(self.size)])
+
+
+class Owner:
+    def method(self, image: Any) -> Any:
+        return mirrored(image)
+
+    method.__fastdata__ = mirrored.__fastdata__  # type: ignore[attr-defined]
+
+
+def bound_partial() -> Any:
+    found = functools.partial(mirrored)
+    found.__fastdata__ = mirrored.__fastdata__  # type: ignore[attr-defined]
+    return found
+
+
+def pipeline(*steps: Any, of: Any = v1) -> Any:
+    """Return a Compose that resizes to `SIZE`, does the steps, and makes tensors."""
+    end = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)] if of is v2 else [v1.ToTensor()]
+    return of.Compose([of.Resize(SIZE), *steps, *end])
+
+
+def folder(transform: Any, **options: Any) -> Any:
+    return torchvision.datasets.ImageFolder(str(tree()), transform, **options)
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return (
+        [x for one in value for x in leaves(one)] if isinstance(value, (list, tuple)) else [value]
+    )
+
+
+def assert_same(loader: Any, other: Any, batches: int = 2) -> None:
+    """Assert that batches have the types of torch's, and their values within a level."""
+    for _, one, two in zip(range(batches), loader, other, strict=False):
+        assert type(one) is type(two)
+        for found, wanted in zip(leaves(one), leaves(two), strict=True):
+            assert type(found) is type(wanted)
+            if isinstance(found, torch.Tensor):
+                assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+                level = 1.001 / 255 if found.is_floating_point() else 1
+                assert (found.double() - wanted.double()).abs().max() <= level
+            else:
+                assert found == wanted
+
+
+def assert_native(dataset: Any, **options: Any) -> None:
+    loader = DataLoader(dataset, 4, require_native=True, **options)
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4, **options))
+
+
+PIPELINES: dict[str, Callable[[], Any]] = {
+    "an object": lambda: pipeline(Blur()),
+    "inherited": lambda: pipeline(Inherits()),
+    "a function": lambda: pipeline(mirrored),
+    "a method": lambda: pipeline(Owner().method),
+    "Lambda": lambda: pipeline(v1.RandomApply([v1.Lambda(mirrored)], 1.0), v1.Lambda(mirrored)),
+    "v2": lambda: pipeline(Blur(), mirrored, of=v2),
+    "a partial": lambda: pipeline(bound_partial()),
+    "Sequential": lambda: torch.nn.Sequential(v2.Resize(SIZE), Module(), v2.ToImage()),
+    "of fastdata's": lambda: Own(24),
+    "v1's RandomApply": lambda: pipeline(v1.RandomApply([Blur(), mirrored], 1.0)),
+    "v2's RandomApply": lambda: pipeline(v2.RandomApply([mirrored], 1.0), of=v2),
+    "v1's RandomChoice": lambda: pipeline(v1.RandomChoice([Blur()])),
+    "v2's RandomChoice": lambda: pipeline(v2.RandomChoice([Blur()]), of=v2),
+    "Compose": lambda: own.Compose([own.Resize(SIZE), Blur(), mirrored]),
+    "RandomApply": lambda: own.Compose([own.Resize(SIZE), own.RandomApply([Blur()], 1.0)]),
+    "RandomChoice": lambda: own.Compose([own.Resize(SIZE), own.RandomChoice([mirrored])]),
+    "Views": lambda: own.Views(pipeline(Blur()), own.Compose([own.Resize(SIZE), mirrored])),
+    "a preset": Preset,
+    "a preset in a list": lambda: own.Compose([Preset()]),
+    "views": lambda: TwoCrops(pipeline(Blur())),
+    "views of a preset": lambda: TwoCrops(Preset()),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_an_object_offers_is_done_wherever_it_stands(name: str) -> None:
+    assert_native(folder(PIPELINES[name]()))
+
+
+def test_datasets_of_fastdata() -> None:
+    assert_native(images(pipeline(Blur())))
+
+
+@pytest.mark.parametrize(
+    "steps", [[Unknown(), Blur()], [Blur(), Unknown()], [Unknown(), v1.RandomApply([Blur()], 1.0)]]
+)
+def test_beside_an_unknown_step_objects_are_called_with_pil_images(steps: list[Any]) -> None:
+    dataset = folder(pipeline(*steps))
+    with pytest.warns(SlowPathWarning, match="test_own_transforms.Unknown") as warned:
+        loader = DataLoader(dataset, 4)
+    assert len(warned) == 1 and loader.explain().startswith("workers")
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4))
+
+
+def test_an_unknown_step_within_what_is_offered_is_named() -> None:
+    class Offers:
+        def __init__(self, one: Any) -> None:
+            self.one = one
+
+        def __call__(self, image: Any) -> Any:
+            return self.one(image)
+
+        def __fastdata__(self) -> Any:
+            return own.Compose([own.RandomHorizontalFlip(1.0), self.one])
+
+    for step in (Offers(Unknown()), Offers(Offers(Unknown()))):
+        with pytest.warns(SlowPathWarning, match="Add a method __fastdata__ to .*Unknown"):
+            DataLoader(folder(pipeline(step)), 4)
+
+
+@pytest.mark.parametrize("of", [v1, v2])
+def test_the_function_of_a_lambda_is_told_to_offer_one(of: Any) -> None:
+    dataset = folder(pipeline(of.Lambda(lambda image: Unknown()(image)), of=of))
+    with pytest.warns(SlowPathWarning, match="Put a function f in its place .*f.__fastdata__"):
+        DataLoader(dataset, 4)
+
+
+def test_an_unknown_step_that_an_object_offers_is_named() -> None:
+    dataset = folder(TwoCrops(pipeline(Blur(), Unknown())))
+    with pytest.warns(SlowPathWarning, match="Add a method __fastdata__ to .*Unknown"):
+        loader = DataLoader(dataset, 4)
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4))
+
+
+def test_a_pass_has_the_draws_of_the_transforms_that_are_offered() -> None:
+    class Crop:
+        def __init__(self) -> None:
+            self.crop = v1.RandomResizedCrop(24)
+
+        def __call__(self, image: Any) -> Any:
+            return self.crop(image)
+
+        def __fastdata__(self) -> Any:
+            return own.RandomResizedCrop(24)
+
+    def batch(transform: Any) -> Any:
+        dataset = images(v1.Compose([transform, v1.RandomHorizontalFlip(), v1.ToTensor()]))
+        return [list(DataLoader(dataset, 9, seed=3, require_native=True)) for _ in range(2)]
+
+    first, again = batch(Crop())
+    for wanted in (again, batch(v1.RandomResizedCrop(24))[0]):
+        assert all(
+            torch.equal(one, other) for (one, _), (other, _) in zip(first, wanted, strict=True)
+        )
+
+
+def test_what_is_offered_is_read_when_an_epoch_begins() -> None:
+    class Stops:
+        steps = own.Compose([own.Resize(SIZE), own.RandomHorizontalFlip(1.0)])
+
+        def __call__(self, image: Any) -> Any:
+            return self.steps(image)
+
+        def __fastdata__(self) -> Any:
+            return own.Compose(list(self.steps.transforms))
+
+    dataset = images(Stops())
+    loader = DataLoader(dataset, 4, require_native=True)
+    for steps in (Stops.steps, own.Compose([own.Resize(SIZE)])):
+        Stops.steps = steps
+        assert_same(loader, torch.utils.data.DataLoader(images(steps), 4), batches=1)
+
+
+# --- targets -----------------------------------------------------------------------------------
+
+
+class Joint:
+    """Preset of torchvision's references, in kind."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.transforms = v2.Compose([*steps, v2.ToImage(), v2.ToPureTensor()])
+
+    def __call__(self, image: Any, target: Any) -> Any:
+        return self.transforms(image, target)
+
+    def __fastdata__(self) -> Any:
+        return own.Compose([self.transforms])
+
+
+class Mirror(v2.Transform):  # type: ignore[misc, name-defined]
+    """Joint transform of a script."""
+
+    def forward(self, *inputs: Any) -> Any:
+        return v2.RandomHorizontalFlip(1.0)(*inputs)
+
+    def __fastdata__(self) -> Any:
+        return own.RandomHorizontalFlip(1.0)
+
+
+def as_lists(samples: list[Any]) -> Any:
+    return tuple(zip(*samples, strict=True))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Joint(Mirror()), lambda: v2.Compose([Mirror(), v2.ToImage()])]
+)
+def test_boxes_follow(make: Any, tmp_path: Path) -> None:
+    root = make_coco(tmp_path / "coco")
+    dataset = torchvision.datasets.CocoDetection(
+        str(root / "images"), str(root / "instances.json"), transforms=make()
+    )
+    wrapped = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
+    assert_native(wrapped, collate_fn=as_lists)
+
+
+class UnknownJoint:
+    def __call__(self, image: Any, target: Any) -> Any:
+        assert isinstance(image, Image.Image)
+        return v2.RandomHorizontalFlip(1.0)(image, target)
+
+
+@pytest.mark.parametrize("steps", [[Mirror(), UnknownJoint()], [UnknownJoint(), Mirror()]])
+def test_beside_an_unknown_step_joint_ones_get_pil_images(steps: Any, tmp_path: Path) -> None:
+    root = make_coco(tmp_path / "coco")
+    dataset = torchvision.datasets.CocoDetection(
+        str(root / "images"),
+        str(root / "instances.json"),
+        transforms=v2.Compose([*steps, v2.ToImage()]),
+    )
+    dataset = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
+    with pytest.warns(SlowPathWarning, match="UnknownJoint"):
+        loader = DataLoader(dataset, 4, collate_fn=as_lists)
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4, collate_fn=as_lists))
+
+
+def test_masks_follow(tmp_path: Path) -> None:
+    dataset = torchvision.datasets.OxfordIIITPet(
+        str(make_pets(tmp_path)),
+        target_types="segmentation",
+        transforms=Joint(v2.Resize(SIZE, v2.InterpolationMode.NEAREST), Mirror()),
+    )
+    wrapped = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
+    assert_native(wrapped)
+
+
+# --- Hugging Face ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(hugging_face: Any) -> Any:
+    pixels = [np.full((40, 40, 3), shade * 9, np.uint8) for shade in range(9)]
+    image, number = hugging_face.Image(), hugging_face.Value("int64")
+    features = {"image": image, "second": image, "label": number}
+    columns = {"image": list(map(Image.fromarray, pixels)), "label": list(range(9))}
+    columns["second"] = columns["image"][::-1]
+    return hugging_face.Dataset.from_dict(columns, hugging_face.Features(features))
+
+
+def test_functions_of_a_hugging_face_datasets_rows(rows: Any) -> None:
+    augment = pipeline(Blur())
+    rows = rows.remove_columns("second")
+
+    def transform(batch: Any) -> Any:
+        return {"image": [augment(image) for image in batch["image"]], "label": batch["label"]}
+
+    with pytest.warns(SlowPathWarning):
+        DataLoader(rows.with_transform(transform), 4)
+    transform.__fastdata__ = lambda: own.Compose([augment])  # type: ignore[attr-defined]
+    assert_native(rows.with_transform(transform))
+    assert_native(ImageDataset(rows, augment))
+    transform.__fastdata__ = lambda: augment  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="transform"):
+        DataLoader(rows.with_transform(transform), 4)
+
+
+def test_further_fields(rows: Any) -> None:
+    transform = {"image": pipeline(Blur()), "second": pipeline(mirrored)}
+    assert_native(ImageDataset(rows, transform, fields=("image", "second", "label")))
+
+
+# --- mistakes ----------------------------------------------------------------------------------
+
+
+def offering(what: Any) -> Any:
+    """Return an object of a class named Mistaken whose ``__fastdata__`` is given."""
+    return type("Mistaken", (Blur,), {"__fastdata__": what})()
+
+
+MISTAKES: dict[str, Any] = {
+    "None": lambda self: None,
+    "a string": lambda self: "RandomHorizontalFlip",
+    "torchvision's": lambda self: v1.RandomHorizontalFlip(1.0),
+    "a function": lambda self: mirrored,
+    "a list": lambda self: [own.RandomHorizontalFlip()],
+    "a class": lambda self: own.RandomHorizontalFlip,
+    "itself": lambda self: self,
+    "around itself": lambda self: own.Compose([own.Resize(SIZE), self]),
+    "deep in itself": lambda self: own.Compose([v1.RandomApply([v1.RandomChoice([self])])]),
+    "no function": own.RandomHorizontalFlip(),
+    "a property": property(lambda self: own.RandomHorizontalFlip()),
+    "a number": 5,
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    "around",
+    [lambda one: one, lambda one: pipeline(v1.RandomApply([one]))],
+)
+def test_mistakes_are_errors_that_name_the_class(name: str, around: Any) -> None:
+    with pytest.raises(UsageError, match="Mistaken"):
+        DataLoader(folder(around(offering(MISTAKES[name]))), 4)
+
+
+def test_a_class_that_derives_from_fastdatas_does_not_call_what_it_offers() -> None:
+    class Calls(Own):
+        def __call__(self, image: Any, *targets: Any) -> Any:
+            return own.CenterCrop.__call__(self, image)
+
+    with pytest.raises(UsageError, match="Calls"):
+        Calls(24)(Image.new("RGB", (40, 40)))
+
+
+def test_a_warning_names_classes_in_what_a_class_offers() -> None:
+    outer = offering(lambda self: own.Compose([Blur()]))
+    words = "its __fastdata__ returned Blur: its __fastdata__ returned PillowBlur: "
+    with pytest.warns(SlowPathWarning, match=words):
+        DataLoader(folder(v1.Compose([v1.Resize(SIZE), v1.ToTensor(), outer])), 4)
+
+
+def test_torchvisions_compose_is_named_with_its_module() -> None:
+    """A script may have imported it under the name of fastdata's."""
+    words = r"returned a torchvision\..*\.Compose\n.*fastdata\.transforms\.Compose\("
+    with pytest.raises(UsageError, match=words):
+        DataLoader(folder(offering(lambda self: v1.Compose([v1.CenterCrop(8)]))), 4)
+
+
+def test_a_class_in_the_place_of_an_object_is_named() -> None:
+    with pytest.raises(UsageError, match="Blur"):
+        DataLoader(folder(pipeline(Blur)), 4)
+
+
+def test_errors_of_the_method_are_its_own() -> None:
+    def fails(self: Any) -> Any:
+        raise AttributeError("sigma")
+
+    with pytest.raises(AttributeError, match="sigma"):
+        DataLoader(folder(pipeline(offering(fails))), 4)
+
+
+def test_the_method_of_another_object_is_not_taken() -> None:
+    class Delegates:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(Blur(), name)
+
+        def __call__(self, image: Any) -> Any:
+            return image
+
+    @functools.wraps(mirrored)
+    def twice(image: Any) -> Any:
+        return mirrored(mirrored(image))
+
+    class Raises:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __call__(self, image: Any) -> Any:
+            return image
+
+    class Called(Blur):
+        __call__ = functools.partial(mirrored)  # type: ignore[assignment]
+
+    for step in (Delegates(), Raises(), twice, Without(), Stronger(), Called()):
+        dataset = folder(pipeline(step))
+        with pytest.warns(SlowPathWarning):
+            loader = DataLoader(dataset, 4)
+        assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
+
+
+def test_modules_that_were_overridden_do_not_do_what_they_offer() -> None:
+    def hook(module: Any, given: Any, image: Any) -> Any:
+        return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+    hooked, replaced = Module(), Module()
+    hooked.register_forward_hook(hook)
+    replaced.forward = Unknown().__call__  # type: ignore[method-assign]
+    for step, reason in [(hooked, "it has forward_hooks"), (replaced, "its forward was replaced")]:
+        dataset = folder(pipeline(step))
+        with pytest.warns(SlowPathWarning, match=f"{reason}.*\nUndo that"):
+            loader = DataLoader(dataset, 4)
+        assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
+
+
+# --- small functions ---------------------------------------------------------------------------
+
+
+def _convert_image_to_rgb(image):  # type: ignore[no-untyped-def]
+    return image.convert("RGB")
+
+
+def if_needed(img):  # type: ignore[no-untyped-def]
+    if img.mode != "RGB":
+        img = img.convert("RGB")
+    return img
+
+
+def identity(x):  # type: ignore[no-untyped-def]
+    return x
+
+
+OF_IMAGES = {
+    "open_clip": _convert_image_to_rgb,
+    "if needed": if_needed,
+    "identity": identity,
+    "lambda": lambda im: im.convert("RGB"),
+    "lambda, if needed": lambda x: x.convert("RGB") if x.mode != "RGB" else x,
+    "lambda, identity": lambda x: x,
+}
+OF_VIEWS: dict[str, Any] = {
+    "stack": ([v1.PILToTensor()], lambda crops: torch.stack(crops)),
+    "ToTensor": ([], lambda crops: torch.stack([ToTensor()(crop) for crop in crops])),
+    "transforms": ([], lambda crops: torch.stack([transforms.ToTensor()(c) for c in crops])),
+}
+
+
+@pytest.mark.parametrize("of", [None, v1, v2])
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_functions_that_every_script_has_are_native(name: str, of: Any) -> None:
+    function = OF_IMAGES[name]
+    steps = [function if of is None else of.Lambda(function)]
+    assert_native(folder(pipeline(*steps, of=of or v1)))
+
+
+@pytest.mark.parametrize("of", [lambda one: one, v1.Lambda])
+@pytest.mark.parametrize("name", OF_VIEWS)
+def test_functions_that_stack_crops_are_native(name: str, of: Any) -> None:
+    each, function = OF_VIEWS[name]
+    assert_native(folder(v1.Compose([*each, v1.Resize(SIZE), v1.FiveCrop(24), of(function)])))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["crops", "[ToTensor()(one) for one in crops]", "[transforms.ToTensor()(x) for x in crops]"],
+)
+def test_cells_of_notebooks_have_no_imports(words: str) -> None:
+    """They are compiled otherwise than scripts that import what they use."""
+    bound = {"torch": torch, "transforms": transforms, "ToTensor": ToTensor}
+    function = eval(f"lambda crops: torch.stack({words})", bound)
+    each = [v1.PILToTensor()] if words == "crops" else []
+    steps = [*each, v1.Resize(SIZE), v1.FiveCrop(24)]
+    assert_native(folder(v1.Compose([*steps, function])))
+    other = eval(f"lambda crops: torch.stack({words})", {**bound, "torch": np})
+    with pytest.warns(SlowPathWarning):
+        DataLoader(folder(v1.Compose([*steps, other])), 4)
+
+
+def with_default(image, mode="RGB"):  # type: ignore[no-untyped-def]
+    return image.convert(mode)
+
+
+def closing_over(mode: str) -> Any:
+    return lambda image: image.convert(mode)
+
+
+def decorated() -> Any:
+    @functools.wraps(identity)
+    def function(image: Any) -> Any:
+        return mirrored(image)
+
+    return function
+
+
+def bound_otherwise(function: Any, **names: Any) -> Any:
+    """Return a function with other globals."""
+    return types.FunctionType(function.__code__, {"__builtins__": __builtins__, **names})
+
+
+LOOK_ALIKES: dict[str, Any] = {
+    "another constant": lambda image: image.convert("L").convert("RGB"),
+    "another mode": lambda image: image.convert("RGBA").convert("RGB"),
+    "another method": lambda image: image.copy(),
+    "a default argument": with_default,
+    "a closure": closing_over("RGB"),
+    "decorated": decorated(),
+    "starred": lambda *image: image[0],
+    "a second argument": lambda image, other=None: image,
+    "a constant": lambda image: Image.new("RGB", (32, 32)),
+    "a global": lambda image: identity(image),
+}
+
+
+@pytest.mark.parametrize("of", [None, v1])
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_functions_that_look_alike_are_not_taken(name: str, of: Any) -> None:
+    function = LOOK_ALIKES[name]
+    dataset = folder(pipeline(function if of is None else of.Lambda(function)))
+    with pytest.warns(SlowPathWarning) as warned:
+        loader = DataLoader(dataset, 4)
+    assert len(warned) == 1 and loader.explain().startswith("workers")
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
+
+
+class OtherTorch:
+    @staticmethod
+    def stack(crops: Any) -> Any:
+        return torch.stack(crops).flip(0)
+
+
+def other_tensor() -> Any:
+    return lambda image: v1.functional.to_tensor(image) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("stack", {"torch": OtherTorch}),
+        ("ToTensor", {"torch": torch, "ToTensor": other_tensor}),
+        (
+            "transforms",
+            {"torch": torch, "transforms": types.SimpleNamespace(ToTensor=other_tensor)},
+        ),
+    ],
+)
+def test_functions_that_mean_others_by_their_names_are_not_taken(name: str, bound: Any) -> None:
+    each, function = OF_VIEWS[name]
+    crops = [*each, v1.Resize(SIZE), v1.FiveCrop(24)]
+    dataset = folder(v1.Compose([*crops, v1.Lambda(bound_otherwise(function, **bound))]))
+    with pytest.warns(SlowPathWarning):
+        loader = DataLoader(dataset, 4)
+    assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
+
+
+# --- the page ----------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "own-transforms.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_pages_examples_have_the_pixels_of_their_classes(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
+) -> None:
+    (tmp_path / "imagenet").mkdir()
+    (tmp_path / "imagenet" / "train").symlink_to(tree())
+    write_coco(tmp_path / "coco")
+    monkeypatch.chdir(tmp_path)
+    page: dict[str, Any] = {}
+    exec(BLOCKS[number], page)
+    dataset, options = page["loader"].dataset, {}
+    assert page["loader"].explain().startswith("native")
+    if number == 0:
+        dataset.transform = page["TwoCropsTransform"](pipeline())
+    elif number == 1:
+        dataset.transform = pipeline(v1.RandomApply([page["GaussianBlur"]((1.5, 1.5))], 1.0))
+    elif number == 2:
+        dataset.transforms, options = page["DetectionPresetTrain"](1.0), {"collate_fn": as_lists}
+    else:
+        page["augment"], dataset = pipeline(), page["photos"].with_transform(page["transform"])
+    assert_native(dataset, **options)
