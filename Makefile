@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-main campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check gpu-campaign fuzz site wheel wheels test-wheels clean
+.PHONY: help setup run test test-main campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check gpu-campaign fuzz weight site wheel wheels test-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -181,6 +181,9 @@ gpu-campaign: setup  ## on a machine with a GPU, for hours: steps of networks fe
 	$(BIN)/python -m fastdata.benchmarks.training $(or $(DATASET),$(error give DATASET=folder)) \
 	    --out docs/results/training.json $(ARGS)
 	$(BIN)/python -m fastdata.benchmarks.pages training docs/results > docs/feeding.md
+
+weight: setup  ## count lines of code by wing, and words of docs
+	$(BIN)/python tests/weight.py
 
 fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
