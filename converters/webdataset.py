@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
-from fastdata.converters.sidecars import compare
 from fastdata.converters.trees import (
     SourceFile,
     is_utf8,
@@ -164,7 +163,6 @@ class WebDataset(Sharded):
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self.archives):
             kept: list[tuple[int, _Sample]] = []
-            images: list[Member] = []
             listing = TarListing(file, self._shard_keys, self._labels)
             for sample in listing.samples(None if self._kept else (), arrays=True):
                 if self._kept is not None:
@@ -172,7 +170,6 @@ class WebDataset(Sharded):
                 if len(kept) == _KEPT_AT_ONCE:
                     pickle.dump(kept, self._kept)
                     kept = []
-                images.append(sample.image)
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
@@ -193,8 +190,6 @@ class WebDataset(Sharded):
                     )
             if kept:
                 pickle.dump(kept, self._kept)
-            if not is_url(file.location):
-                compare(Path(file.location), images)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         if any(name is None for name in names.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
@@ -298,76 +297,6 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     index(root, out, force=True)
     with pytest.raises(UsageError, match="storage_options"):
         ImageDataset(out, storage_options={"token": "anon"})
-
-
-def _write_sidecars(root: Path) -> None:
-    """Write the indexes of wds2idx, Energon and wids, as tarfile finds the members."""
-    counts = {}
-    for path in sorted(root.glob("*.tar")):
-        samples: dict[str, list[tarfile.TarInfo]] = {}
-        with tarfile.open(path) as tar:
-            for member in tar:
-                samples.setdefault(member.name.partition(".")[0], []).append(member)
-            starts = [members[0].offset for members in samples.values()]
-            path.with_suffix(".tar.idx").write_bytes(np.array([*starts, tar.offset], "<u8"))
-        lines = [
-            " ".join(
-                f"{one.name.partition('.')[2]} {one.offset_data} {one.size} {one.name}"
-                for one in members
-            )
-            for members in samples.values()
-        ]
-        path.with_suffix(".idx").write_text("\n".join([f"v1.2 {len(samples)}", *lines, ""]))
-        counts[path.name] = len(samples)
-    shards = [{"url": f"https://example.com/a/{n}", "nsamples": c} for n, c in counts.items()]
-    (root / "shards.json").write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
-    (root / ".nv-meta").mkdir(exist_ok=True)
-    (root / ".nv-meta" / ".info.yaml").write_text(
-        "energon_version: 7.4.1\nshard_counts:\n"
-        + "".join(f"  {name}: {count}\n" for name, count in counts.items())
-    )
-
-
-def test_indexes_of_other_tools_are_compared(tars: Any, tmp_path: Path) -> None:
-    root, expected = tars
-    _write_sidecars(root)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        index(root, tmp_path / "out")
-    _assert_all(ImageDataset(tmp_path / "out"), expected)
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    places = np.frombuffer(before[root / "part-1.tar.idx"], "<u8") + 512
-    (root / "part-1.tar.idx").write_bytes(places)
-    with pytest.warns(UserWarning, match=r"part-1\.tar\.idx: contradicts part-1\.tar: its sample"):
-        index(root, tmp_path / "out", force=True)
-    (root / "part-1.tar.idx").write_bytes(before[root / "part-1.tar.idx"])
-    # The last sample goes; then they are in another order.
-    every = {"part-1.idx", "part-1.tar.idx", "shards.json", ".info.yaml"}
-    for first, last, least in ((0, EACH - 1, every), (-1, EACH, {"part-1.idx"})):
-        _write_some(root / "part-1.tar", before[root / "part-1.tar"], first, last)
-        with pytest.warns(UserWarning, match="contradicts") as caught:
-            index(root, tmp_path / "out", force=True)
-        said = [str(one.message) for one in caught if "contradicts part-1.tar" in str(one.message)]
-        named = {name for name in every if any(f"/{name}: " in one for one in said)}
-        assert len(said) == len(named)
-        assert least <= named, said
-    for bad in (b"", b"no index", b"v9 3\n", b"\xff\xfe"):
-        (root / "part-1.idx").write_bytes(bad)
-        (root / "part-1.tar.idx").write_bytes(bad[:7])
-        (root / "shards.json").write_bytes(b'"shardlist"' + bad)
-        with pytest.warns(UserWarning, match=r"part-1\.idx: contradicts.*cannot be read|samples"):
-            index(root, tmp_path / "out", force=True)
-
-
-def _write_some(path: Path, data: bytes, first: int, last: int) -> None:
-    """Write a tar's samples again: from one to another, or from the last one on backwards."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(path, "w") as new:
-        samples: dict[str, list[tarfile.TarInfo]] = {}
-        for member in old:
-            samples.setdefault(member.name.partition(".")[0], []).append(member)
-        chosen = [*samples.values()][first:last] if first >= 0 else [*samples.values()][::-1]
-        for member in (one for sample in chosen for one in sample):
-            new.addfile(member, old.extractfile(member))
 
 
 def _replace_by_others(paths: list[Path], others: list[Path]) -> None:
