@@ -1,0 +1,135 @@
+"""Batches of twelve recipes are those of tests/goldens.json, from every container and rank.
+
+A change that is to leave batches as they are leaves the digests as they are. After one that is not:
+``python tests/test_goldens.py > tests/goldens.json``, and say in the changelog why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import target_data
+import torch
+from loader_data import folder, images, tree
+from torchvision_stub import import_torchvision
+
+from fastdata import DataLoader, ImageDataset
+from fastdata import transforms as ours
+
+tv = import_torchvision().transforms
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CROP = ours.RandomResizedCrop(32)
+GOLDENS = Path(__file__).with_name("goldens.json")
+
+
+def _floats(*steps: Any) -> Any:
+    return tv.Compose([*steps, tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)])
+
+
+def _v2() -> Any:
+    v2 = tv.v2
+    floats = v2.ToDtype(torch.float32, scale=True)
+    crop = v2.RandomResizedCrop(32, antialias=True)
+    return v2.Compose([v2.ToImage(), crop, v2.RandomHorizontalFlip(), floats])
+
+
+#: Recipes of images, by name.
+IMAGES: dict[str, Callable[[], Any]] = {
+    "crops": lambda: ours.Compose([CROP, ours.RandomHorizontalFlip()]),
+    "evaluation": lambda: ours.Compose(
+        [ours.Resize(40), ours.CenterCrop(32), ours.Normalize(MEAN, STD, dtype="float16")]
+    ),
+    "TrivialAugment": lambda: _floats(
+        tv.RandomResizedCrop(32), tv.TrivialAugmentWide(), tv.RandomVerticalFlip()
+    ),
+    "RandAugment, erased": lambda: tv.Compose(
+        [_floats(tv.RandomResizedCrop(32), tv.RandAugment()), tv.RandomErasing(0.5)]
+    ),
+    "AutoAugment": lambda: _floats(tv.RandomResizedCrop(32), tv.AutoAugment()),
+    "AugMix": lambda: _floats(tv.Resize((40, 40)), tv.AugMix(), tv.RandomCrop(32, padding=2)),
+    "colours": lambda: ours.Compose(
+        [CROP, ours.ColorJitter(0.4, 0.4, 0.4, 0.1), ours.RandomGrayscale(0.2), ours.PillowBlur()]
+    ),
+    "warps": lambda: ours.Compose(
+        [CROP, ours.RandomRotation(20), ours.RandomPerspective(), ours.RandomAffine(5)]
+    ),
+    "tensors": _v2,
+    "views": lambda: ours.Views(CROP, ours.Compose([CROP, ours.RandomSolarize(128)]), (CROP, 2)),
+}
+RECIPES = (*IMAGES, "targets", "targets, one by one")
+
+
+@cache
+def _tar() -> Path:
+    """A tar of the images, in the order of their packed rows."""
+    path = folder() / "photos.tar"
+    with tarfile.open(path, "w") as tar:
+        for number, file in enumerate(sorted(tree().glob("*/*"))):
+            members = {file.suffix: file.read_bytes(), ".cls": file.parent.name[-1].encode()}
+            for suffix, data in members.items():
+                member = tarfile.TarInfo(f"{number:03}{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def _dataset(recipe: str, container: str) -> ImageDataset:
+    if recipe in IMAGES:
+        transform = IMAGES[recipe]()
+        return (
+            ImageDataset(_tar(), transform) if container == "tar" else images(transform, container)
+        )
+    return target_data.images(target_data.training(tv.v2), container)
+
+
+def batches(recipe: str, container: str, rank: int, stop: int) -> Iterator[Any]:
+    """Yield the batches of two epochs of a rank, resumed by another loader after ``stop``."""
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "shard": (rank, 2), "num_workers": 2}
+    if recipe in IMAGES:
+        options["fields"] = ("image", "label", "index")
+    elif recipe != "targets":
+        options["collate_fn"] = list
+
+    def opened() -> Any:
+        return DataLoader(_dataset(recipe, container), 5, require_native=True, **options)
+
+    loader = opened()
+    yield from itertools.islice(loader, stop)
+    again = opened()
+    again.load_state_dict(loader.state_dict())
+    for _ in range(2):
+        yield from again
+
+
+def digest(recipe: str, container: str = "lmdb", stop: int = 1) -> str:
+    """Return the digest of a recipe's batches on both ranks."""
+    found = hashlib.sha256()
+    for rank in range(2):
+        for batch in batches(recipe, container, rank, stop):
+            found.update(repr(target_data.plain(batch)).encode())
+    return found.hexdigest()
+
+
+@pytest.mark.filterwarnings("ignore:.* is indexed now:UserWarning")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_batches_are_those_of_before(recipe: str) -> None:
+    golden = json.loads(GOLDENS.read_text())[recipe]
+    containers = ["lmdb", "parquet", "shards", *(["tar"] if recipe in IMAGES else [])]
+    found = {
+        container: digest(recipe, container, 1 + place % 2)
+        for place, container in enumerate(containers)
+    }
+    assert found == dict.fromkeys(containers, golden)
+
+
+if __name__ == "__main__":
+    print(json.dumps({recipe: digest(recipe) for recipe in RECIPES}, indent=1))
