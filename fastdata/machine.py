@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from fastdata.errors import DataError, UsageError
 
@@ -28,91 +27,6 @@ def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     quota = cgroup_cpus(proc, cgroups)
     # Round up: four threads use a quota of 3.5 CPUs fully, three do not.
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
-
-
-class CpuTime(NamedTuple):
-    """CPU time of threads, in seconds; zeros if the kernel does not report it.
-
-    Attributes:
-        ran: Time on a CPU.
-        waited: Time runnable but waiting for a CPU.
-    """
-
-    ran: float
-    waited: float
-
-    def __sub__(self, before: CpuTime) -> CpuTime:
-        """Return the time since ``before``."""
-        return CpuTime(self.ran - before.ran, self.waited - before.waited)
-
-    def lost(self, threads: int) -> float:
-        """Return the share, 0 to 1, of the CPU time wanted that other processes took.
-
-        Args:
-            threads: Number of threads that wanted to run; beyond the CPUs, they wait for each
-                other.
-        """
-        if self.ran <= 0:
-            return 0.0
-        wanted = min(1.0, usable_cpus() / threads)
-        return 1 - min(1.0, self.ran / (self.ran + self.waited) / wanted)
-
-
-def thread_times(proc: Path = _PROC) -> CpuTime:
-    """Return the CPU time of this thread.
-
-    Args:
-        proc: Where procfs is mounted.
-    """
-    return _cpu_time([proc / "thread-self/schedstat"])
-
-
-def process_times(proc: Path = _PROC) -> CpuTime:
-    """Return the CPU time of all threads that this process has now.
-
-    Args:
-        proc: Where procfs is mounted.
-    """
-    return _cpu_time(proc.glob("self/task/*/schedstat"))
-
-
-def _cpu_time(files: Iterable[Path]) -> CpuTime:
-    total = [0, 0]
-    for file in files:
-        try:
-            ran, waited = file.read_text("ascii").split()[:2]
-        except (OSError, ValueError):  # not Linux, no CONFIG_SCHED_INFO, or the thread has ended
-            continue
-        total[0] += int(ran)
-        total[1] += int(waited)
-    return CpuTime(total[0] / 1e9, total[1] / 1e9)
-
-
-def stolen_share(proc: Path = _PROC) -> Callable[[], float]:
-    """Begin to measure the share of CPU time that the hypervisor gives to other machines.
-
-    Args:
-        proc: Where procfs is mounted.
-
-    Returns:
-        Function that returns the share since now, 0 to 1; 0 if the kernel does not report it.
-    """
-    before = _cpu_ticks(proc)
-
-    def since() -> float:
-        ticks = [now - then for now, then in zip(_cpu_ticks(proc), before, strict=True)]
-        return ticks[7] / sum(ticks) if len(ticks) > 7 and sum(ticks) > 0 else 0.0
-
-    return since
-
-
-def _cpu_ticks(proc: Path) -> list[int]:
-    """Return the CPUs' time by kind: user, nice, system, idle, iowait, irq, softirq, steal."""
-    try:
-        line = (proc / "stat").read_text("ascii").partition("\n")[0]
-    except OSError:  # not Linux
-        return []
-    return [int(value) for value in line.split()[1:9]]
 
 
 def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

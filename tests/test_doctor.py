@@ -1,4 +1,4 @@
-"""fastdata doctor on real datasets, some of them made slow; and its recordings of real loaders."""
+"""fastdata doctor on real datasets, some of them made slow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset, stage
 from fastdata.cli import cli
-from fastdata.doctor import Alternatives, Findings, diagnose, judge, page_cache, report
+from fastdata.doctor import diagnose, page_cache, report
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, UsageError
-from fastdata.machine import usable_cpus
 from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Views
 
@@ -104,43 +102,20 @@ def test_slow_reads_limit_until_the_dataset_is_staged(
     assert after["images_per_second"] > before["images_per_second"] * 2
 
 
-def limited_by_decoding(found: Findings) -> Findings:
-    """Return findings with rates that do not depend on other work of this machine.
-
-    Whatever would make decoding faster, as far as it was measured, makes it twice as fast.
-    """
-    slow = dict.fromkeys(("decode", "decode_core", "decode_all"), 100.0)
-    rates = replace(found.rates, storage_cold=1e4, storage_warm=1e4, loader=None, **slow)
-    measured = {name: rate and 200.0 for name, rate in asdict(found.alternatives).items()}
-    return replace(found, rates=rates, alternatives=Alternatives(**measured))
-
-
 def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(sample, path)
-    before = diagnose(path, seconds=0.5, num_workers=1).found
-    assert before.data.seekable_share < 0.1
-    assert before.alternatives.decode_seekable
-    verdict = judge(limited_by_decoding(before))
-    assert verdict.limit == "decode"
-    advice = next(one for one in verdict.advice if one.code == "seek_points")
-    assert (advice.basis, advice.command) == ("measured", f"fastdata seek-points {path}")
-    assert advice.images_per_second == 200
+    # On one thread from memory, decoding limits.
+    before = diagnose(path, seconds=0.5, num_workers=1)
+    assert before.found.data.seekable_share < 0.1
+    assert before.verdict.limit == "decode"
+    advice = next(one for one in before.verdict.advice if one.code == "seek_points")
+    assert advice.command == f"fastdata seek-points {path}"
 
     add_seek_points(path, workers=1)
-    after = diagnose(path, seconds=0.5, num_workers=1).found
-    assert after.data.seekable_share == 1
-    assert after.alternatives.decode_seekable is None
-    assert "seek_points" not in [one.code for one in judge(limited_by_decoding(after)).advice]
-
-
-def test_images_that_are_decoded_smaller_already_are_not_to_be(sample: Path) -> None:
-    tiny = Compose((RandomResizedCrop(16),))
-    whole = diagnose(ImageDataset(sample, tiny), seconds=0.2).found
-    assert whole.alternatives.decode_scaled
-    assert "scaling" in [one.code for one in judge(limited_by_decoding(whole)).advice]
-    scaled = diagnose(ImageDataset(sample, tiny, dct_scaling=True), seconds=0.2).found
-    assert scaled.alternatives.decode_scaled is None
+    after = diagnose(path, seconds=0.5, num_workers=1)
+    assert after.found.data.seekable_share == 1
+    assert "seek_points" not in codes(after)
 
 
 def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
@@ -180,17 +155,6 @@ def test_a_fast_consumer_needs_more_cores() -> None:
     assert verdict.cores_per_gpu >= 1e9 / verdict.core_images_per_second
 
 
-@pytest.mark.gpu
-def test_copies_to_the_gpu_are_measured() -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    diagnosis = diagnose(dataset(), seconds=0.5)
-    assert diagnosis.found.rates.host_to_device is not None
-    assert diagnosis.found.rates.host_to_device > 0
-    assert diagnosis.found.notes["host to device"] == torch.cuda.get_device_name()
-
-
 # Every kind of dataset.
 
 
@@ -200,21 +164,19 @@ def test_every_container(container: str) -> None:
     found, rates = diagnosis.found, diagnosis.found.rates
     assert found.data.container == container
     assert found.data.samples == 53
-    assert 16 <= found.data.sampled <= 53  # all, if the machine is not too slow
+    assert 1 <= found.data.sampled <= 53  # all, if the machine is not too slow
     assert found.data.damaged == 0
     assert (found.data.root is None) == (container != "folder")
-    for rate in (rates.storage_warm, rates.decode, rates.decode_core, rates.loader):
-        assert rate is not None and rate > 0
-    assert "native" in found.notes["loader"]
+    assert rates.storage_warm > 0 and rates.decode > 0
     # Cold and slower than warm; or why it could not be had.
-    assert (rates.storage_cold is None) == bool(found.notes["storage, cold"])
+    assert (rates.storage_cold is None) == bool(found.cold_note)
     json.dumps(report.as_json(diagnosis))
 
 
 def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
     opened = images(container="shards", kind="raw")
     diagnosis = diagnose(opened, seconds=0.4)
-    assert "24 x 24" in diagnosis.found.transform
+    assert "24" in diagnosis.found.transform
     assert diagnosis.found.data.pillow_share == 0
     assert diagnosis.found.data.seekable_share == 1
     assert "seek_points" not in codes(diagnosis)
@@ -223,33 +185,25 @@ def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
 def test_several_views() -> None:
     views = Views(CROPS, Compose((RandomResizedCrop(16), Normalize((0.5,) * 3, (0.5,) * 3))))
     diagnosis = diagnose(dataset(), transform=views, seconds=0.4)
-    one = diagnose(dataset(), transform=CROPS, seconds=0.4)
-    assert "2 views" in diagnosis.found.transform
-    # The second has 16 x 16 pixels of three float32.
-    assert diagnosis.found.batch_bytes == one.found.batch_bytes + 16 * 16 * 3 * 4
-    assert "native" in diagnosis.found.notes["loader"]
+    assert "Views" in diagnosis.found.transform
+    assert diagnosis.found.rates.decode > 0
 
 
 def test_a_tree_that_was_never_converted() -> None:
-    import_torchvision()
+    torchvision = import_torchvision()
     diagnosis = diagnose(tree(), transform=CROPS, seconds=0.6)
-    data, rates = diagnosis.found.data, diagnosis.found.rates
-    assert (data.container, data.samples, data.estimated) == ("files", 53, False)
+    data = diagnosis.found.data
+    assert (data.container, data.samples, data.seekable_share) == ("files", 53, 1)
     assert data.bytes == sum(path.stat().st_size for path in tree().rglob("*.*"))
-    assert data.learnt_share == 1
-    assert rates.loader is not None and rates.loader > 0
-    assert "stage" not in codes(diagnosis)
-    folder = ImageDataset(import_torchvision().datasets.ImageFolder(str(tree())), CROPS)
-    listed = diagnose(folder, seconds=0.4).found
-    # A busy machine reads fewer of the samples in the time that each diagnosis has, and what the
-    # first dropped from the page cache may not have been read again.
-    shares = ("seekable_share", "pillow_share", "pillow_kinds", "rewritable_share")
-    left = {name: getattr(data, name) for name in (*shares, "sampled", "cached_share")}
-    assert replace(listed.data, **left) == data
-    assert listed.transform == diagnosis.found.transform
+    assert diagnosis.found.rates.decode > 0
+    assert not {"stage", "seek_points"} & set(codes(diagnosis))
+    folder = ImageDataset(torchvision.datasets.ImageFolder(str(tree())), CROPS)
+    listed = diagnose(folder, seconds=0.4).found.data
+    assert (listed.container, listed.bytes, listed.convert) == ("files", data.bytes, data.convert)
 
 
 def test_a_tree_of_splits_is_to_be_converted_split_by_split(tmp_path: Path) -> None:
+    import_torchvision()
     for split in ("val", "train"):
         (tmp_path / split).symlink_to(tree())
     assert diagnose(tmp_path, transform=CROPS, seconds=0.2).found.data.convert == (
@@ -261,11 +215,10 @@ def test_one_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = folder_of(
         tmp_path / "tree\nerror: all is lost", [("one.png", as_file(picture(9, 7), "PNG"))]
     )
-    (root / "notes.txt").touch()
+    import_torchvision()
     diagnosis = diagnose(root, seconds=0.2)
     assert diagnosis.found.data.sampled == 1
-    assert "files, 1 image, " in (told := dict(report.fact_lines(diagnosis))["dataset"])
-    assert told.endswith(" (.txt 1 left out)")
+    assert "files, 1 image, " in dict(report.fact_lines(diagnosis))["dataset"]
     report.show(diagnosis)
     shown = capsys.readouterr().out
     assert "/tree\\x0aerror: all is lost" in shown and "\nerror: " not in shown
@@ -273,33 +226,29 @@ def test_one_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diagnose(tmp_path / "data", seconds=0.2).found.data.pillow_kinds == ("png",)
 
 
-def test_a_dataset_whose_files_are_gone_is_told_before_anything_is_measured(
-    tmp_path: Path,
-) -> None:
+def test_a_dataset_whose_files_are_gone(tmp_path: Path) -> None:
     pack_tree(
         folder_of(tmp_path / "in", [("1.jpg", encode(picture(8, 8)))]), tmp_path / "out", "lmdb"
     )
     (tmp_path / "out" / "data.mdb").unlink()
-    begun: list[str] = []
     with pytest.raises(DatasetError, match=r"data\.mdb: no such file, though the dataset has it"):
-        diagnose(tmp_path / "out", progress=begun.append)
-    assert begun == ["opening"]
+        diagnose(tmp_path / "out")
 
 
-def test_without_torch(tmp_path: Path) -> None:
+def test_without_torch() -> None:
     script = """
         import sys
         sys.modules["torch"] = None
         from fastdata.doctor import diagnose
-        found = diagnose(sys.argv[1], seconds=0.3).found
-        print(found.rates.decode > 0, found.rates.loader, found.notes["loader"])
+        from fastdata.errors import UsageError
+        try:
+            diagnose(sys.argv[1], seconds=0.3)
+        except UsageError as error:
+            print("torch" in str(error))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(dataset())],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "True None torch is not installed\n", done.stderr
+    command = [sys.executable, "-c", textwrap.dedent(script), str(dataset())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_tasks_of_srun_that_are_bound_have_their_cpus_for_themselves() -> None:
@@ -307,7 +256,6 @@ def test_tasks_of_srun_that_are_bound_have_their_cpus_for_themselves() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     script = """
         import sys
-        sys.modules["torch"] = None
         from fastdata.doctor import diagnose, report
         found = diagnose(sys.argv[1], seconds=0.1)
         print(found.found.machine.ranks, found.found.machine.threads, found.verdict.num_workers)
@@ -340,13 +288,14 @@ def test_tasks_of_srun_that_are_bound_have_their_cpus_for_themselves() -> None:
 
 
 def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
+    import_torchvision()
     root = folder_of(tmp_path / "tree", [("good.jpg", encode(picture(64, 48)))])
     folder_of(root, [("bad.jpg", b"no image"), ("cut.png", as_file(picture(9, 9), "PNG")[:60])])
     diagnosis = diagnose(root, seconds=0.2)
-    assert (diagnosis.found.data.sampled, diagnosis.found.data.damaged) == (1, 2)
-    assert "sample 0" in diagnosis.found.data.damage
+    assert (diagnosis.found.data.sampled, diagnosis.found.data.damaged) == (3, 2)
+    assert dict(report.fact_lines(diagnosis))["damaged"].startswith("2 images")
     (root / "class" / "good.jpg").unlink()
-    with pytest.raises(DataError, match="none of 2 samples can be decoded"):
+    with pytest.raises(DataError, match="none of 2 samples"):
         diagnose(root, seconds=0.2)
 
 
@@ -354,7 +303,7 @@ def test_bytes_that_have_changed_are_not_measured(tmp_path: Path) -> None:
     shutil.copytree(dataset("lmdb"), tmp_path / "data")
     (file,) = (tmp_path / "data").glob("*.mdb")
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(DataError, match="none of 53 samples can be read"):
+    with pytest.raises(DataError, match="none of 53 samples"):
         diagnose(tmp_path / "data", seconds=10)
 
 
@@ -368,7 +317,7 @@ def disk_file(tmp_path: Path) -> Path:
     path.write_bytes(os.urandom(5 << 20))
     path.read_bytes()
     try:
-        page_cache.cached_bytes(Extent(path, 0, 1))
+        page_cache.resident_share([Extent(path, 0, 1)])
     except OSError as error:
         pytest.skip(f"this system does not tell what is in the page cache: {error}")
     return path
@@ -392,75 +341,20 @@ def test_the_table() -> None:
     options = ["--seconds", "0.4", "--step-ms", "50000", "--batch-size", "4", "--size", "32"]
     done = CliRunner().invoke(cli, ["doctor", str(dataset()), *options])
     assert done.exit_code == 0, done.output
-    for words in (
-        "storage, warm",
-        "decode, one core",
-        "training step",
-        "num_workers",
-        "page cache",
-    ):
+    for words in ("storage, warm", "reading and decoding", "training step", "num_workers"):
         assert words in done.output
     assert "limits" in next(line for line in done.output.splitlines() if "training step" in line)
     assert "gains nothing" in done.output
 
 
-def test_a_loader_slower_than_its_stages_is_named_as_the_limit(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    diagnosis = diagnose(dataset(), transform=CROPS, seconds=0.3)
-    rates = replace(
-        diagnosis.found.rates,
-        storage_cold=26_300.0,
-        storage_warm=30_000.0,
-        decode=40_000.0,
-        host_to_device=None,
-        loader=8_000.0,
-    )
-    found = replace(diagnosis.found, rates=rates)
-    report.show(diagnosis._replace(found=found, verdict=judge(found)))
-    shown = capsys.readouterr().out.splitlines()
-    marked = [line for line in shown if "limits" in line]
-    assert [line.startswith("the loader as a whole") for line in marked] == [True, False]
-    assert "the loader as a whole: 8,000 images/s" in marked[1]
-    assert "the slowest of them is storage" in marked[1]
-
-
-def test_a_machine_that_others_use_is_told_to_be_busy() -> None:
-    hogs = [
-        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-        for _ in range(3 * usable_cpus())
-    ]
-    try:
-        diagnosis = diagnose(dataset(), transform=CROPS, seconds=0.5)
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-    rates, lost = diagnosis.found.rates, diagnosis.found.machine.cpu_lost
-    threads = min(diagnosis.found.machine.threads, usable_cpus())
-    # Rates agree with each other, however crude the correction is.
-    most = 1.001 * (rates.decode_core or 0) * threads
-    assert rates.decode is not None and rates.decode <= most
-    assert rates.loader is not None and rates.loader <= most
-    assert rates.storage_cold is None or rates.storage_cold <= (rates.storage_warm or 0)
-    # With as many as four runnable threads for a CPU, a thread has it a quarter of the time.
-    assert lost > 0.3
-    told = dict(report.fact_lines(diagnosis))["busy"]
-    assert told.startswith(f"others had the CPUs for {lost:.0%} of the time")
-    alone = replace(diagnosis.found, machine=replace(diagnosis.found.machine, cpu_lost=0.0))
-    assert "busy" not in dict(report.fact_lines(diagnosis._replace(found=alone)))
-
-
-def test_a_validation_crop_and_more_workers_than_are_right() -> None:
+def test_a_size_and_more_workers_than_are_right() -> None:
     done = CliRunner().invoke(
-        cli,
-        f"doctor {dataset()} --seconds 0.3 --crop val --size 56 --json --num-workers 3 --ranks 2",
+        cli, f"doctor {dataset()} --seconds 0.3 --size 56 --json --num-workers 3 --ranks 2"
     )
     about = json.loads(done.stdout)
-    assert "shorter side 64" in about["transform"] and "centre crop of 56" in about["transform"]
+    assert "56" in about["transform"]
     assert about["machine"]["threads"] == 3
     assert about["verdict"]["num_workers"] == max(1, about["machine"]["cpus"] // 2)
-    assert any(line["name"] == "decode, 3 threads" for line in about["stages"])
 
 
 @pytest.mark.parametrize(
@@ -469,7 +363,7 @@ def test_a_validation_crop_and_more_workers_than_are_right() -> None:
         ([], 2, ["DATASET"]),
         (["nowhere"], 1, ["nowhere", "no such folder"]),
         (["gs://bucket/data"], 2, ["gs://bucket/data", "behind a URL", "fastdata stage"]),
-        (["DATA", "--step-ms", "5"], 2, ["--step-ms needs --batch-size"]),
+        (["DATA", "--step-ms", "5"], 2, ["step", "batch size"]),
     ],
 )
 def test_errors(arguments: list[str], code: int, says: list[str]) -> None:
@@ -492,7 +386,9 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError):
             diagnose(dataset(), **options)
-    with pytest.raises(UsageError, match="cannot be measured"):
-        diagnose(dataset(), transform=[lambda image: image])
+    with pytest.raises(UsageError):
+        diagnose(images(), transform=CROPS)
+    with pytest.raises(UsageError, match="native path"):
+        diagnose(dataset(), transform=lambda image: image)
     with pytest.raises(DatasetError, match="no dataset here"):
         diagnose(tmp_path)

@@ -28,7 +28,8 @@ from sources import convert, jpeg, make_devkit, make_tree, require_said, tar_byt
 from test_cifar import FOLDERS, Made, python2_pickle, write_archive, write_folder
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.doctor.opening import open_any
+from fastdata.doctor import page_cache
+from fastdata.doctor.opening import extents
 from fastdata.errors import CorruptionError, FastdataError, SourceError
 from fastdata.storage.formats.tars import members
 from fastdata.storage.jsontext import parse_json
@@ -403,9 +404,10 @@ def test_doctor_of_places_that_there_are_not(packed: Path, tmp_path: Path, offse
     for path in (packed / "lmdb").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     edit_index(tmp_path, lambda table: set_column(table, "offset", [offset] * 3))
-    opened = open_any(tmp_path, 0.1)
-    assert opened.data.samples == 3
-    assert 0 <= (opened.data.cached_share or 0) <= 1
+    parts = extents(ImageDataset(tmp_path), np.arange(3))
+    assert len(parts) == 3
+    page_cache.drop(parts)
+    assert 0 <= page_cache.resident_share(parts) <= 1
 
 
 def test_a_file_of_its_own_and_another(packed: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sources import convert, jpeg, require_said
+from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset
 from fastdata.cli import cli
@@ -162,6 +163,7 @@ def test_imagedataset_says_what_lies_there(kind: tuple[Path, str, str]) -> None:
 
 
 def test_doctor_does_not_advise_to_pack_it(kind: tuple[Path, str, str]) -> None:
+    import_torchvision()
     root, _, hint = kind
     result = CliRunner().invoke(cli, ["doctor", str(root), "--seconds", "0.2"])
     assert hint in " ".join(result.stderr.split())

@@ -12,14 +12,10 @@ import pytest
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import (
-    CpuTime,
     available_memory,
     cgroup_cpus,
     cpus_for_this_rank,
-    process_times,
     slurm_variables,
-    stolen_share,
-    thread_times,
     usable_cpus,
 )
 
@@ -382,33 +378,3 @@ def test_memory_of_this_machine(tmp_path: Path) -> None:
     assert available_memory(cgroups=tmp_path) >= available_memory() // 2  # of the machine alone
     with pytest.raises(DataError, match="lacks MemAvailable"):
         available_memory(process(tmp_path, "", meminfo="MemTotal: 99 kB\n"), tmp_path)
-
-
-def test_a_thread_has_run_and_waited(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"thread-self/schedstat": "2500000000 500000000 77\n"})
-    assert thread_times(proc) == (2.5, 0.5)
-    assert thread_times(tmp_path / "none") == (0, 0)
-
-
-def test_time_that_a_process_lost_to_others(tmp_path: Path) -> None:
-    threads = {
-        "self/task/7/schedstat": "2000000000 500000000 77\n",
-        "self/task/8/schedstat": "1000000000 2500000000 3\n",
-        "self/task/9/schedstat": "",
-    }
-    spent = process_times(tree(tmp_path, threads))
-    assert spent == (3.0, 3.0)
-    assert spent - CpuTime(1.0, 2.5) == (2.0, 0.5)
-    assert spent.lost(1) == 0.5
-    # More threads than CPUs wait for each other.
-    assert spent.lost(2 * usable_cpus()) == 0
-    assert CpuTime(0, 0).lost(1) == 0
-
-
-def test_time_that_the_hypervisor_gives_to_others(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"stat": "cpu  10 0 10 10 0 0 0 5 0 0\ncpu0 1 2 3\n"})
-    stolen = stolen_share(proc)
-    assert stolen() == 0
-    (proc / "stat").write_text("cpu  70 0 20 20 0 0 0 25 0 0\n")
-    assert stolen() == 20 / 100
-    assert stolen_share(tmp_path / "none")() == 0

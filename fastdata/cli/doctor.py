@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fastdata.cli.locations import Location, json_option, print_json, say
-from fastdata.errors import UsageError
 from fastdata.storage.look import look
 
 
@@ -36,9 +34,12 @@ from fastdata.storage.look import look
     type=click.IntRange(1, 1024),
     help="Training processes on this machine.  [default: GPUs, or 1]",
 )
-@click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
 @click.option(
-    "--size", type=click.IntRange(1, 65_535), default=224, show_default=True, help="Pixels."
+    "--size",
+    type=click.IntRange(1, 65_535),
+    default=224,
+    show_default=True,
+    help="Pixels of the random crop.",
 )
 @click.option(
     "--seconds",
@@ -52,38 +53,29 @@ def command(
     dataset: Path | str,
     step_ms: float | None,
     batch_size: int | None,
-    crop: str,
     size: int,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Find out what limits loading DATASET, and how to change it.
 
-    Measures each stage on this machine: storage, decoding, copies, the loader as a whole. With
-    --step-ms and --batch-size, also compares with the training step. DATASET may be a folder of
-    images that was never converted.
+    Measures reading and decoding on this machine. With --step-ms and --batch-size, also compares
+    them with the training step. DATASET may be a folder of class folders of images that was never
+    converted, if torchvision is installed.
 
     \b
     Examples:
       $ fastdata doctor imagenet-train-lmdb --seconds 1
       $ fastdata doctor imagenet-train-lmdb --seconds 1 --step-ms 120 --batch-size 256 --json
-      fastdata doctor imagenet/train --crop val
+      fastdata doctor imagenet/train --size 160
     """
-    if step_ms is not None and batch_size is None:
-        raise UsageError("--step-ms needs --batch-size", "Give the images of a step.")
     from fastdata.doctor import diagnose, report, training_transform
-    from fastdata.transforms import CenterCrop, Compose, Resize
 
-    transform = training_transform(size)
-    if crop == "val":
-        # As models are validated at 224: the shorter side 256.
-        transform = Compose((Resize(round(size * 256 / 224)), CenterCrop(size)))
     diagnosis = diagnose(
         dataset,
-        transform=transform,
+        transform=training_transform(size),
         step_ms=step_ms,
         batch_size=batch_size,
-        progress=_progress,
         **options,
     )
     if not diagnosis.found.data.convert:
@@ -93,8 +85,3 @@ def command(
         print_json(report.as_json(diagnosis))
     else:
         report.show(diagnosis)
-
-
-def _progress(stage: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"measuring: {stage} …", err=True)

@@ -1,48 +1,45 @@
-"""`diagnose`: measurement of every stage of loading one dataset on this machine."""
+"""`diagnose`: the loader's rates of reading and decoding one dataset on this machine."""
 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fastdata.dataset import ImageDataset
-from fastdata.doctor import copies, decoding, loading, opening, reading
-from fastdata.doctor.advice import Verdict, judge
-from fastdata.doctor.decoding import Encoded, Variant
-from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
-from fastdata.doctor.opening import Opened
-from fastdata.doctor.reading import Storage
-from fastdata.errors import UsageError
+from fastdata.doctor import page_cache
+from fastdata.doctor.advice import FEW, Verdict, judge
+from fastdata.doctor.findings import Data, Findings, Machine, Rates
+from fastdata.doctor.opening import Opened, extents, open_any
+from fastdata.errors import DataError, UsageError
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
 from fastdata.storage.room import room
-from fastdata.storage.seek_cache import DEFAULT_BYTES
-from fastdata.text import human_share
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.text import human_count
 from fastdata.transforms.containers import Compose
 from fastdata.transforms.crops import RandomHorizontalFlip
-from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.resizes import RandomResizedCrop
+
+if TYPE_CHECKING:
+    from fastdata.batches.stats import Stats
 
 #: Most threads that read at the same time.
 _READERS = 128
-#: Bytes that the loader keeps for an image file beside its seek points.
-_OVERHEAD = 500
+#: Most samples to read: more do not make rates more precise.
+_SAMPLES = 2_048
+#: Largest share of dropped pages that may remain in memory, for a read to count as cold.
+_LEFT = 0.1
 
 
 class Diagnosis(NamedTuple):
-    """Measurements and conclusions.
-
-    Attributes:
-        found: The measurements.
-        verdict: The stage that limits, and advice.
-    """
+    """Measurements, and the conclusions from them."""
 
     found: Findings
     verdict: Verdict
@@ -53,15 +50,6 @@ def training_transform(size: int = 224) -> Compose:
     return Compose((RandomResizedCrop(size), RandomHorizontalFlip()))
 
 
-@contextmanager
-def _without_pillows_warnings() -> Iterator[None]:
-    """Ignore Pillow's warnings of broken EXIF."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="PIL")
-        yield
-
-
-@_without_pillows_warnings()
 def diagnose(
     dataset: str | os.PathLike[str] | ImageDataset,
     *,
@@ -71,182 +59,149 @@ def diagnose(
     num_workers: int | None = None,
     ranks: int | None = None,
     seconds: float = 10.0,
-    progress: Callable[[str], None] = lambda stage: None,
 ) -> Diagnosis:
-    """Measure each stage that images pass on their way to a training step.
+    """Measure reading and decoding with the loader, and compare them with a training step.
 
     Samples are drawn at random, always the same. They alone are dropped from the page cache, to
     be read cold.
 
     Args:
         dataset: An `ImageDataset`, or the folder of a packed dataset or of images.
-        transform: The transform; None for the dataset's own, or `training_transform`.
+        transform: The transform for a folder; None for `training_transform`. An `ImageDataset` has
+            its own.
         step_ms: Milliseconds of a training step on one GPU; None if unknown.
         batch_size: Images in a batch, on one GPU; None for 64.
         num_workers: The script's argument of the loader; None for the recommended number.
         ranks: Training processes on this machine; None for those of torchrun or srun, or the
             number of GPUs, or 1.
-        seconds: About how long to measure, once torch is imported.
-        progress: Called with the name of each stage before it is measured.
+        seconds: About how long to measure.
 
     Raises:
-        UsageError: An argument is out of range, or the transform cannot be measured.
+        UsageError: An argument is out of range, the transform cannot be measured, or torch is not
+            installed.
         DatasetError: There is no dataset, and no image.
         DataError: No sample can be read and decoded.
     """
     _check(step_ms, batch_size, num_workers, ranks, seconds)
-    batch_size = batch_size or 64
-    begun = time.perf_counter()
-    progress("opening")
-    opened = opening.open_any(dataset, seconds * 0.3)
-    if transform is None and isinstance(dataset, ImageDataset):
-        transform = dataset.transform
-    transform = training_transform() if transform is None else transform
-    recipe = _compiled(transform)
-    importing = time.perf_counter()
-    progress("importing torch")
-    copies.import_torch()
-    import_seconds = time.perf_counter() - importing
-    found = _measure(
-        opened, recipe, transform, step_ms, batch_size, num_workers, ranks, seconds, progress
+    try:
+        from fastdata.loading.loader import DataLoader
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        hint = "Install it: pip install 'fastdata-torch[torch]'."
+        raise UsageError("a diagnosis needs torch, as the loader does", hint) from None
+    if isinstance(dataset, ImageDataset) and transform is not None:
+        raise UsageError("a transform beside an ImageDataset, which has its own", "Give one.")
+    opened = open_any(dataset, training_transform() if transform is None else transform)
+    machine, batch_size = _machine(num_workers, ranks), batch_size or 64
+
+    def loader(sampler: Any, threads: int) -> Any:
+        return DataLoader(
+            opened.dataset, batch_size, sampler=sampler, num_workers=threads, on_error="zero"
+        )
+
+    count = len(opened.dataset)
+    samples = np.random.default_rng(0).choice(count, min(count, _SAMPLES), replace=False)
+    note = _try_to_drop(opened, samples)
+    # All ranks read from it at the same time, and each has its part.
+    readers = min(machine.threads * machine.ranks, _READERS)
+    first = _run(loader(samples.tolist(), readers), seconds * 0.4)
+    if first.skipped == first.samples:
+        raise DataError(
+            f"{opened.data.location}: none of {human_count(first.samples, 'sample')} can be read "
+            "and decoded",
+            "See what is damaged with fastdata verify.",
+        )
+    again = loader(_endless(samples[: first.samples]), machine.threads)
+    _run(again, seconds * 0.3, first.samples + batch_size)  # a tree's seek points are learnt
+    warm = _run(again, seconds * 0.3)
+    cold = first.samples / (first.read_share * first.seconds + 1e-6) / machine.ranks
+    found = Findings(
+        data=_described(opened, samples, first),
+        machine=machine,
+        rates=Rates(
+            storage_cold=None if note else cold,
+            storage_warm=warm.samples / (warm.read_share * warm.seconds + 1e-6),
+            decode=warm.samples / (_decode_share(warm) * warm.seconds + 1e-6),
+            step=None if step_ms is None else batch_size / (step_ms / 1000),
+        ),
+        cold_note=note,
+        batch_size=batch_size,
+        transform=repr(opened.dataset.transform),
     )
-    took = time.perf_counter() - begun - import_seconds
-    found = replace(found, seconds=took, import_seconds=import_seconds)
     return Diagnosis(found, judge(found))
 
 
-def _measure(
-    opened: Opened,
-    recipe: Recipe,
-    transform: Any,
-    step_ms: float | None,
-    batch_size: int,
-    num_workers: int | None,
-    ranks: int | None,
-    seconds: float,
-    progress: Callable[[str], None],
-) -> Findings:
-    """Measure all stages; see `diagnose`."""
-    machine = _machine(num_workers, ranks)
-    progress("storage")
-    # All ranks read from it at the same time, and each has its part.
-    readers = min(machine.threads * machine.ranks, _READERS)
-    storage = reading.measure(opened, reading.draw_samples(opened), readers, seconds * 0.35)
-    images, problems = decoding.load(opened, storage.first.blobs, recipe)
-    problems |= storage.first.problems
-
-    progress("decoding")
-    learnt = _learnt(opened, images)
-    decoded = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
-    machine = replace(machine, cpu_lost=decoded.lost)
-
-    progress("copies")
-    image_bytes = sum(
-        program.size[0]
-        * program.size[1]
-        * program.output.channels
-        * decoding.output_dtype(program).itemsize
-        for program in recipe.programs
-    )
-    to_device, device = copies.host_to_device(batch_size * image_bytes, seconds * 0.03)
-
-    progress("the loader")
-    speed, path = loading.rate(
-        opened,
-        [image.number for image in images],
-        transform,
-        batch_size=batch_size,
-        num_workers=machine.rank_cpus if num_workers is None else num_workers,
-        learns=learnt == 1,
-        seconds=seconds * 0.15,
-    )
-    parallel = min(machine.threads, machine.cpus)
-    loader = None if speed is None else speed.undisturbed(decoded.core * parallel)
-    # Decoding is at least as fast as the loader: a lower figure is scatter, or the cost of
-    # measuring from Python.
-    slack = 1.0 if loader is None else max(1.0, loader / decoded.threads)
-    rates, in_order = _storage_rates(storage, readers, machine)
-    return Findings(
-        data=_described(opened, images, problems, learnt),
-        machine=machine,
-        rates=replace(
-            rates,
-            decode_core=max(decoded.core, decoded.threads * slack / parallel),
-            decode=decoded.threads * slack,
-            decode_all=decoded.every * slack,
-            host_to_device=None if to_device is None else to_device * batch_size,
-            step=None if step_ms is None else batch_size / (step_ms / 1000),
-            loader=loader,
-        ),
-        alternatives=Alternatives(
-            storage_in_order=in_order,
-            **{f"decode_{name}": rate * slack for name, rate in decoded.others.items()},
-        ),
-        notes={
-            "storage, cold": storage.note,
-            "decode": _decoding_note(learnt, images, bool(recipe.unknown)),
-            "host to device": device,
-            "step": "not given: --step-ms, --batch-size" if step_ms is None else "as given",
-            "loader": path,
-        },
-        image_bytes=storage.first.size / storage.first.images,
-        batch_bytes=image_bytes,
-        batch_size=batch_size,
-        transform=recipe.describe(),
-    )
+def _run(loader: Any, seconds: float, samples: float = np.inf) -> Stats:
+    """Iterate a loader until the time is over, or so many samples came; return its statistics."""
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report counts what is damaged
+        for _ in loader:
+            stats: Stats = loader.stats()  # later it would count what was prefetched
+            if stats.samples >= samples or time.perf_counter() - begun > seconds:
+                break
+    return stats
 
 
-def _compiled(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    if isinstance(recipe, Refusal):
-        raise UsageError(
-            f"this transform cannot be measured: {recipe.reason}",
-            "Leave it out to measure a random crop of 224 pixels and a flip.",
+def _decode_share(stats: Stats) -> float:
+    """Return the share of the threads' time for decoding, which the core alone counts."""
+    native = sum(decoders.get("native", 0) for decoders in stats.kinds.values())
+    few = native + stats.skipped >= (1 - FEW) * stats.samples
+    return stats.decode_share if few else 1 - stats.read_share
+
+
+def _endless(samples: npt.NDArray[np.int64]) -> Iterator[int]:
+    """Yield samples in random order, endlessly."""
+    generator = np.random.default_rng(0)
+    while True:
+        yield from generator.permutation(samples).tolist()
+
+
+def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
+    """Drop samples from the page cache; return the reason if that fails, else ""."""
+    if opened.data.in_memory:
+        return "in memory already"
+    try:
+        parts = extents(opened.dataset, samples)
+        page_cache.drop(parts)
+        left = page_cache.resident_share(parts[:256])
+    except OSError as error:
+        return f"the page cache could not be dropped: {error.strerror or error}"
+    if left > _LEFT:
+        return (
+            f"the kernel kept {left:.0%} in its page cache: another process may have the "
+            "files mapped, or they are not yet on the disk"
         )
-    return recipe
+    return ""
 
 
-def _storage_rates(storage: Storage, readers: int, machine: Machine) -> tuple[Rates, float | None]:
-    """Return the rates of reading for one rank; and that of neighbours, cold."""
-    read_cpu_s = storage.warm.cpu_seconds / max(storage.warm.images, 1)
-
-    def reads(rate: float | None) -> float | None:
-        alone = _alone(rate, readers, read_cpu_s, machine.cpu_lost)
-        return None if alone is None else alone / machine.ranks
-
-    cold = None if storage.note else reads(storage.first.rate)
-    # Memory is no slower than the disk: a lower figure is scatter.
-    warm = max(filter(None, (cold, reads(storage.warm.rate))), default=None)
-    rates = Rates(storage_cold=cold, storage_warm=warm, read_cpu_s=read_cpu_s)
-    return rates, reads(storage.in_order)
-
-
-def _described(
-    opened: Opened, images: Sequence[Encoded], problems: dict[int, str], learnt: float
-) -> Data:
-    """Return the facts about a dataset, with those of the sampled images."""
+def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> Data:
+    """Return the facts about a dataset, with those that the loader's statistics show."""
+    counts = {kind: sum(decoders.values()) for kind, decoders in stats.kinds.items()}
+    jpegs = {
+        kind: decoders.get("native", 0)
+        for kind, decoders in stats.kinds.items()
+        if kind == "raw" or kind.startswith("jpeg")
+    }
+    others = Counter(counts)
+    others.subtract(jpegs)
+    decoded = max(sum(counts.values()), 1)
+    seekable = 1.0
+    if opened.dataset.folder is None:
+        images = opened.dataset.source.gather(samples).blobs["image"].extents
+        lacking = jpegs.get("jpeg", 0) / decoded - images.count_seekable() / len(samples)
+        seekable -= max(lacking, 0.0)
+    rewritable = sum(jpegs.get(kind, 0) for kind in ("jpeg-progressive", "jpeg-arithmetic"))
     return replace(
         opened.data,
-        seekable_share=decoding.seekable_share(images),
-        pillow_share=decoding.pillow_share(images),
-        pillow_kinds=decoding.pillow_kinds(images),
-        rewritable_share=decoding.rewritable_share(images),
-        learnt_share=learnt,
-        sampled=len(images),
-        damaged=len(problems),
-        damage="; ".join(f"sample {n}: {problems[n]}" for n in sorted(problems)[:1]),
+        seekable_share=seekable,
+        pillow_share=sum(others.values()) / decoded,
+        pillow_kinds=tuple(kind for kind, count in others.most_common() if count),
+        rewritable_share=rewritable / decoded,
+        sampled=stats.samples,
+        damaged=stats.skipped,
     )
-
-
-def _alone(rate: float | None, readers: int, cpu_s: float, lost: float) -> float | None:
-    """Estimate images/s of reading without other processes on the CPUs.
-
-    ``cpu_s`` are an image's CPU seconds; the rest is waiting for the disk. Other processes have a
-    thread's CPU for the share ``lost`` of its time.
-    """
-    if rate is None:
-        return None
-    return readers / max(cpu_s, readers / rate - cpu_s * lost / (1 - lost), 1e-9)
 
 
 def _check(
@@ -272,8 +227,10 @@ def _check(
 
 
 def _machine(num_workers: int | None, ranks: int | None) -> Machine:
+    import torch
+
     cpus, started = usable_cpus(), local_ranks()
-    ranks = ranks or started or copies.gpus() or 1
+    ranks = ranks or started or torch.accelerator.device_count() or 1
     share = cpus_for_this_rank() if ranks == started else max(1, cpus // ranks)
     place = default_place()
     return Machine(
@@ -285,78 +242,3 @@ def _machine(num_workers: int | None, ranks: int | None) -> Machine:
         stage_place=str(place),
         stage_room=room(place)[0],
     )
-
-
-def _learnt(opened: Opened, images: Sequence[Encoded]) -> float:
-    """Return the share of a tree's images whose seek points the loader has after an epoch."""
-    if opened.dataset is not None:
-        return 0.0
-    tables = [len(image.learnable) for image in images if image.learnable is not None]
-    mean = sum(tables) / max(len(tables), 1) + _OVERHEAD
-    return min(1.0, DEFAULT_BYTES / (opened.data.samples * mean))
-
-
-class _Decoded(NamedTuple):
-    """Images/s of decoding.
-
-    Attributes:
-        core: Of one core.
-        threads: Of the loader's threads.
-        every: Of all CPUs.
-        lost: Share of the threads' time that other processes took, 0 to 1.
-        others: Of faster ways to decode, on the loader's threads.
-    """
-
-    core: float
-    threads: float
-    every: float
-    lost: float
-    others: dict[str, float]
-
-
-def _measure_decoding(
-    opened: Opened,
-    images: Sequence[Encoded],
-    recipe: Recipe,
-    machine: Machine,
-    seconds: float,
-    *,
-    learns: bool,
-) -> _Decoded:
-    """Measure decoding, and faster ways to decode.
-
-    ``learns``: the loader knows all seek points after an epoch.
-    """
-    scaled = opened.dataset is not None and opened.dataset.dct_scaling
-    seekable = decoding.with_seek_points(images)
-    current = Variant(seekable if learns else images, scaled)
-    variants = {"core": current}
-    if decoding.seekable_share(current.images) < 1:
-        variants["seekable"] = current._replace(images=seekable)
-    side = statistics.median(max(image.width, image.height) for image in images)
-    if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):
-        variants["scaled"] = current._replace(scaled=True)
-    others = decoding.core_rates(variants, recipe, seconds * (0.05 + 0.05 * len(variants)))
-    core = others.pop("core")
-    speed = decoding.rate(current, recipe, machine.threads, seconds * 0.1)
-    threads = every = speed.undisturbed(core * min(machine.threads, machine.cpus))
-    if machine.cpus != machine.threads:
-        whole = decoding.rate(current, recipe, machine.cpus, seconds * 0.06)
-        every = whole.undisturbed(core * machine.cpus)
-    # Assume that all threads gain as much as one core.
-    faster = {name: rate * threads / core for name, rate in others.items()}
-    return _Decoded(core, threads, every, speed.lost, faster)
-
-
-def _decoding_note(learnt: float, images: Sequence[Encoded], tail: bool) -> str:
-    """Return the note on the rates of decoding."""
-    parts = []
-    if learnt == 1:
-        parts.append("from the 2nd epoch, with the seek points that the first builds")
-    elif learnt:
-        parts.append(f"without seek points; the first epoch builds those of {learnt:.0%}")
-    if share := decoding.pillow_share(images):
-        parts.append(f"{human_share(share)} by the codec table or Pillow")
-    if tail:
-        parts.append("the transform's own functions not counted")
-    return "; ".join(parts)
