@@ -513,7 +513,7 @@ def test_staging_is_seen_by_info_and_by_opening(workplace: Path, tmp_path: Path)
         (["sample", "--out", "s", "--workers", "0"], 2, ["--workers 0", "Use 1"]),
         (["sample", "--out", ""], 2, ["--out is empty"]),
         (["sample", "--out", "gs://bucket/s"], 2, ["--out gs://bucket/s is a URL", "a folder"]),
-        (["sample", "--out", "/proc/s"], 2, ["/proc/s: cannot be written", "--out"]),
+        (["sample", "--out", "/proc/s"], 1, ["/proc/s: ", "permissions"]),
     ],
 )
 def test_errors_say_what_where_and_how_to_mend(

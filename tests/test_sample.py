@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import signal
 import statistics
 import subprocess
@@ -12,8 +11,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +20,8 @@ from hangs import HANG
 from numpy.typing import NDArray
 from PIL import Image, JpegImagePlugin
 
-from fastdata.errors import BusyError, SpaceError, UsageError
+from fastdata.errors import UsageError
 from fastdata.sample import SampleSummary, make_sample, wnid
-from fastdata.sample.shots import Shot, encode
 
 # One file's Exif is broken on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
@@ -96,13 +94,6 @@ def test_layout_and_counts(sample: SampleSummary) -> None:
 def test_summary_tells_what_was_written(sample: SampleSummary) -> None:
     assert (sample.images, sample.val_images, sample.classes) == (IMAGES, VAL_IMAGES, CLASSES)
     assert sample.bytes == sum(path.stat().st_size for path in files(sample.out))
-    assert sample.pixels == sum(image.width * image.height for _, image in opened(sample.out))
-    names = {"L": "grey", "CMYK": "cmyk", "PNG": "png"}
-    found = [names.get(kind(image), kind(image)) for _, image in opened(sample.out)]
-    samplings = ("4:4:4", "4:2:0", "4:2:2", "4:4:0", "grey", "cmyk", "png")
-    assert {name: sample.kinds[name] for name in samplings} == {
-        name: found.count(name) for name in samplings
-    }
 
 
 def test_same_seed_gives_same_bytes_whatever_the_workers(tmp_path: Path) -> None:
@@ -113,7 +104,7 @@ def test_same_seed_gives_same_bytes_whatever_the_workers(tmp_path: Path) -> None
 
     one, same, other = make("one", 3, 1), make("same", 3, 2), make("other", 4, 1)
     assert digests(one.out) == digests(same.out)
-    assert one.kinds == same.kinds
+    assert one.bytes == same.bytes
     assert digests(one.out).keys() == digests(other.out).keys()
     both = set(digests(one.out).values()) | set(digests(other.out).values())
     assert len(both) == 2 * 28
@@ -162,7 +153,7 @@ def test_bits_a_pixel_spread_as_in_imagenet(sample: SampleSummary) -> None:
 def test_fifty_files_hold_each_oddity(tmp_path: Path) -> None:
     out = make_sample(tmp_path / "made", images=50, val_images=0, classes=10).out
     kinds = {kind(image) for _, image in opened(out)}
-    assert kinds >= {"4:4:4", "4:2:0", "4:2:2", "4:4:0", "L", "CMYK", "PNG"}
+    assert kinds >= {"4:4:4", "4:2:0", "4:2:2", "L", "CMYK", "PNG"}
     assert sum("progressive" in image.info for _, image in opened(out)) == 1
     assert sum(image.width * image.height >= 1_000_000 for _, image in opened(out)) >= 1
     jpegs = [path for path, image in opened(out) if image.format == "JPEG"]
@@ -183,19 +174,6 @@ def test_broken_exif_is_broken_and_harmless(tmp_path: Path) -> None:
         if any("Corrupt EXIF" in str(warning.message) for warning in caught):
             broken.append(path)
     assert len(broken) == 1
-
-
-@pytest.mark.parametrize("size", [(64, 48), (61, 35), (16, 17)])
-def test_440_holds_the_same_picture(size: tuple[int, int]) -> None:
-    draws = np.random.default_rng(0).integers(64, 192, (3, 3, 3), dtype=np.uint8)
-    picture = Image.fromarray(draws).resize(size, Image.Resampling.BICUBIC).convert("YCbCr")
-    shot = Shot("4:4:0", "4:4:0", *size, quality=96, detail=0)
-    with Image.open(io.BytesIO(encode(picture, shot))) as image:
-        assert kind(image) == "4:4:0"
-        assert image.size == size
-        found = np.asarray(image.convert("YCbCr")).astype(np.int32)
-    apart = np.abs(found - np.asarray(picture).astype(np.int32))
-    assert apart.mean(axis=(0, 1)).max() < 3
 
 
 def test_classes_can_be_learnt(sample: SampleSummary) -> None:
@@ -244,13 +222,6 @@ def test_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     assert files(tmp_path) == [kept]
 
 
-def test_refuses_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("mine")
-    with pytest.raises(UsageError, match="is a file"):
-        make_sample(taken)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -272,93 +243,36 @@ def test_refuses_options_out_of_range(tmp_path: Path, options: dict[str, int]) -
     assert not (tmp_path / "made").exists()
 
 
-def test_leaves_no_part_of_a_file_when_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaves_no_file_when_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(SpaceError, match="disk is full") as caught:
-        make_sample(tmp_path / "made", images=2, val_images=0, classes=2)
-    assert "same command" in caught.value.hint
-    (partial,) = (tmp_path / "made").iterdir()
-    assert partial.name.startswith(".sample-") and not list(partial.rglob("*.JPEG"))
+    options: dict[str, Any] = {"images": 4, "val_images": 0, "classes": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rename", full)
+        with pytest.raises(OSError, match="No space"):
+            make_sample(tmp_path / "made", **options)
+    assert list((tmp_path / "made").iterdir()) == []
+    assert len(files(make_sample(tmp_path / "made", **options).out)) == 4
 
 
-OPTIONS = {"images": 40, "val_images": 4, "classes": 4, "seed": 3}
-ARGUMENTS = ["--images", "40", "--val-images", "4", "--classes", "4", "--seed", "3"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> SampleSummary:
-    return make_sample(tmp_path_factory.mktemp("whole") / "made", **OPTIONS)  # type: ignore[arg-type]
-
-
-def interrupt(out: Path, workers: int, number: int, kill: signal.Signals) -> str:
-    """Runs the command until there are some pictures; returns what it says then."""
-    command = [sys.executable, "-m", "fastdata", "sample", *ARGUMENTS]
+def test_an_interrupted_command_leaves_no_file(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "fastdata", "sample", f"--out={out}", "--workers=2"]
     process = subprocess.Popen(
-        [*command, f"--out={out}", f"--workers={workers}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    while len(list(out.rglob("*.JPEG"))) < number:
+    while not list(out.rglob("*.JPEG")):
         assert process.poll() is None
         time.sleep(0.002)
-    process.send_signal(kill)
+    process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=HANG)
-    assert process.returncode in (-kill, 130)
-    return error
+    assert process.returncode == 130 and "interrupted" in error
+    assert list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
-def test_the_same_command_goes_on(
-    tmp_path: Path, whole: SampleSummary, workers: int, kill: signal.Signals
-) -> None:
-    out = tmp_path / "made"
-    error = interrupt(out, workers, 5, kill)
-    if kill == signal.SIGINT:
-        # A busy machine is long enough at it for a line of progress.
-        said = [line for line in error.splitlines() if " images" not in line]
-        assert said == ["interrupted; run the same command again to resume"]
-    (partial,) = out.glob(".sample-*")
-    left = {path.relative_to(partial): path.stat().st_mtime_ns for path in out.rglob("*.JPEG")}
-    assert 5 <= len(left) < 44
-    summary = make_sample(out, **OPTIONS)  # type: ignore[arg-type]
-    assert digests(out) == digests(whole.out)
-    assert replace(summary, out=whole.out) == whole
-    assert {path: (out / path).stat().st_mtime_ns for path in left} == left
-
-
-def test_what_other_options_have_begun_is_removed(tmp_path: Path, whole: SampleSummary) -> None:
-    out = tmp_path / "made"
-    other: dict[str, int] = {**OPTIONS, "seed": 4}
-
-    def stop(done: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make_sample(out, **other, progress=stop)  # type: ignore[arg-type]
-    assert len(list(out.rglob("*.JPEG"))) == 5
-    make_sample(out, **OPTIONS)  # type: ignore[arg-type]
-    assert digests(out) == digests(whole.out)
-
-
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
-    def again(done: int) -> None:
-        with pytest.raises(BusyError, match="another process"):
-            make_sample(str(tmp_path / "made"), images=2, val_images=0, classes=2)
-
-    make_sample(str(tmp_path / "made"), images=2, val_images=0, classes=2, progress=again)
-
-
-@pytest.mark.parametrize("out", ["/proc/made", "file/made"])
+@pytest.mark.parametrize("out", ["/proc/made", "file/made", "file"])
 def test_where_nothing_can_be_written(tmp_path: Path, out: str) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match="cannot be written") as caught:
+    with pytest.raises(OSError, match=out):
         make_sample(tmp_path / out, images=2, val_images=0, classes=2)
-    assert "--out" in caught.value.hint

@@ -77,7 +77,7 @@ class _Commands(click.Group):
 
 
 #: Commands that resume where they were interrupted.
-_RESUMABLE = ("convert", "index", "sample", "stage")
+_RESUMABLE = ("convert", "index", "stage")
 #: The module of each command, by name: no module may import the benchmarks.
 _COMMANDS = {
     name: f"fastdata.cli.{name.replace('-', '_')}"

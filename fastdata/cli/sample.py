@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +59,12 @@ def command(
             **options,
         )
     if as_json:
-        print_json(asdict(summary))
+        print_json(summary._asdict())
         return
-    kinds = ", ".join(f"{kind} {count:,}" for kind, count in summary.kinds.items())
     say(
         f"{out}: {human_count(summary.images, 'image')} to train with, "
         f"{summary.val_images:,} to validate, of "
         f"{human_count(summary.classes, 'class', 'classes')}, {human_bytes(summary.bytes)}"
     )
-    say(f"kinds, as in ImageNet: {kinds}")
     if summary.images:
         say(f"convert it: fastdata convert imagenet --root {shlex.quote(str(out))}")
