@@ -115,10 +115,10 @@ def paint(rng: np.random.Generator, width: int, height: int, kind: int, detail: 
     # A smooth picture has few edges; sizes fall off as a power law.
     for number in range(30 * min(detail + 16, 96) // 96):
         radius = max(1, min(width, height) * between(60, 100) // (100 + 35 * number))
-        sides = [radius * between(40, 160) // 100 for _ in range(2)]
+        across, down = (radius * between(40, 160) // 100 for _ in range(2))
         hues = [level + between(-12, 12) for level in colour(tint)]
         levels = [mood + between(-contrast, contrast), *hues]
-        lay(between(0, width), between(0, height), *sides, between(3, 24), levels)
+        lay(between(0, width), between(0, height), across, down, between(3, 24), levels)
     side = min(width, height) * between(32, 50) // 100
     centre = width * between(38, 62) // 100, height * between(38, 62) // 100
     lay(*centre, side, side, 3 + kind % 6, [between(30, 225), *colour(between(22, 48))])
