@@ -189,7 +189,7 @@ fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
 
 site: .venvs/site/.done  ## build the documentation site into build/site
-	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --strict
 
 wheels:  ## build dist/: the source distribution and the wheels for Linux (ARGS="x86_64")
 	PYTHON=$(PYTHON) .github/wheels/build.sh $(ARGS)

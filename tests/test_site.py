@@ -26,7 +26,7 @@ needs_site = pytest.mark.skipif(not (_BIN / "mkdocs").exists(), reason="make sit
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make site` does; a broken link or anchor fails here."""
     folder = tmp_path_factory.mktemp("site")
-    command = [_BIN / "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder]
+    command = [_BIN / "mkdocs", "build", "--strict", "--site-dir", folder]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         command, cwd=_REPOSITORY, env=environment, capture_output=True, text=True, check=False

@@ -3,7 +3,7 @@
 A large file that is written once and flushed gains nothing from the page cache: its pages must
 be found, filled and later written from, and they push out what is being read. Where the file
 system allows it (``O_DIRECT``), blocks go from an aligned buffer to the disk (measured in
-docs/design/0004-packing-speed.md).
+docs/design/0001-containers-and-extents.md).
 """
 
 from __future__ import annotations
