@@ -213,7 +213,7 @@ def make_imagenet(tree: Path) -> Path:
 def read_dataset(case: Path, out: Path) -> None:
     """Read a whole dataset, by its class and by the commands."""
     with suppress(FastdataError):
-        dataset = ImageDataset(case, staged=False)
+        dataset = ImageDataset(case)
         for index in range(min(len(dataset), 10)):
             with suppress(FastdataError):
                 dataset[index]

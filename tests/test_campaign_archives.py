@@ -130,7 +130,7 @@ def read_in_place(case: Path, rng: random.Random) -> None:
 
 def read_all(case: Path) -> None:
     with quietly():
-        dataset = ImageDataset(case, staged=False)
+        dataset = ImageDataset(case)
         for number in range(min(len(dataset), 10)):
             with quietly():
                 dataset[number]

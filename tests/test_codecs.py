@@ -805,7 +805,7 @@ def test_what_is_foretold_of_what_is_not_read_says_so() -> None:
     assert "images: 50% png (native), 25% png (native, by its kind alone)," in told(data)
     assert ", 25% jpeg (Pillow)\n" in told(data)
     assert "images: 100% jpeg (Pillow)\n" in told(Subset(data, [1]))
-    remote = ImageDataset(f"file://{data.path}", data.transform, staged=False)
+    remote = ImageDataset(f"file://{data.path}", data.transform)
     assert "images: 100% jpeg (native, by its kind alone)\n" in told(Subset(remote, [1]))
     many = told(Subset(data, [1] + [2] * 199))
     assert "images: 100% png (native), under 1% jpeg (Pillow)\n" in many

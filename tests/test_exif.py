@@ -336,7 +336,7 @@ def test_parts_of_large_images_are_read(threads: int) -> None:
 @pytest.mark.parametrize("scaled", [False, True])
 def test_parts_of_large_images_are_fetched(scaled: bool) -> None:
     ours, twins = photographs()
-    options = {"exif_transpose": True, "dct_scaling": scaled, "staged": False}
+    options = {"exif_transpose": True, "dct_scaling": scaled}
     transform = RandomResizedCrop(32, scale=(0.02, 0.15)) if scaled else SMALL
     with WebServer(ours) as server:
         of = ImageDataset(server.url, transform, remote=RemoteOptions(progress=False), **options)

@@ -108,7 +108,7 @@ def _folder_of(place: Path, user: int) -> Path:
 
 @contextmanager
 def telling_of_copy(folder: Path) -> Iterator[None]:
-    """Extend errors about a staged copy: name the original, and how to avoid the copy."""
+    """Extend errors about a staged copy: name the original, and how to remove the copy."""
     try:
         yield
     except DatasetError as error:
@@ -118,8 +118,7 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
         raise type(error)(
             error.what,
             f"{error.hint} This is a staged copy of {marker.original}: remove it with fastdata "
-            f"stage {marker.original} --unstage, stage it again, or open the original with "
-            "staged=False.".lstrip(),
+            f"stage {marker.original} --unstage, or stage it again.".lstrip(),
         ) from None
 
 
