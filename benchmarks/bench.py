@@ -129,7 +129,7 @@ def default_threads() -> tuple[int, ...]:
 
 def container_contender(dataset: Path, among: Iterable[Contender]) -> Contender:
     """Return the contender that reads a dataset: by its container, or as raw pixels."""
-    manifest = ImageDataset(dataset, staged=False).manifest
+    manifest = ImageDataset(dataset).manifest
     raw = manifest.options.get("encoding") == "raw"
     name = f"fastdata-{'raw' if raw else manifest.container}"
     ours = {contender.name: contender for contender in among}
@@ -387,7 +387,7 @@ def _of_tree(
 
 
 def _of_dataset(path: Path, count: int) -> Iterator[tuple[Image.Image, int]]:
-    dataset = ImageDataset(path, staged=False)
+    dataset = ImageDataset(path)
     # As the adapter: without labels, numbers of samples are compared.
     dataset.fields = ("image", "label" if "label" in dataset.fields else "index")
     for index in range(min(count, len(dataset))):

@@ -151,7 +151,7 @@ def _make_tree(work: Path, root: Path | None, images: int) -> tuple[Path, int, i
 def _require_same(out: Path, tree: Path) -> None:
     """Exit if a dataset differs from the tree's bytes."""
     problems = verify(out, fast=True).problems
-    dataset = ImageDataset(out, staged=False)
+    dataset = ImageDataset(out)
     for number, blob in enumerate(dataset.read([i]) for i in range(len(dataset))):
         files = list(
             (tree / dataset.row(number).key).parent.glob(f"{Path(dataset.row(number).key).name}.*")

@@ -39,7 +39,7 @@ _FEW = 3
 
 def measure(dataset: Path, rounds: int, latency: float, rate: float) -> dict[str, Any]:
     """Run the benchmark; return all figures as JSON values."""
-    near = ImageDataset(dataset, _CROPS, staged=False)
+    near = ImageDataset(dataset, _CROPS)
     size = near.manifest.blob_bytes / len(near)
     with range_server(dataset, latency, rate) as url:
         _compare(url, near)

@@ -73,7 +73,8 @@ class ImageDataset(NativeSamples):
     picklable, and may be used by several threads and after a fork. Opening takes the same time
     whatever the number of samples.
 
-    A complete and current copy of ``fastdata stage`` is read instead; a warning names damage.
+    A complete and current copy of ``fastdata stage`` is read instead, until ``fastdata stage
+    --unstage`` removes it; a warning names damage.
 
     If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
     index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
@@ -98,7 +99,6 @@ class ImageDataset(NativeSamples):
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
-        staged: Whether to look for a staged copy.
         check: Whether to compare natively decoded bytes with checksums, as `read` always does.
         dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
             than the target: faster, other pixels (docs/dataset.md says how near).
@@ -149,7 +149,6 @@ class ImageDataset(NativeSamples):
         transforms: Callable[..., Any] | None = None,
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
-        staged: bool = True,
         check: bool = True,
         dct_scaling: bool = False,
         max_pixels: int | None = DEFAULT_MAX_PIXELS,
@@ -165,7 +164,7 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        switches = {"staged": staged, "check": check, "dct_scaling": dct_scaling}
+        switches = {"check": check, "dct_scaling": dct_scaling}
         switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
         limits = {"max_pixels": max_pixels, "max_scans": max_scans}
         require_arguments(named, switches, limits)
@@ -204,7 +203,7 @@ class ImageDataset(NativeSamples):
         self.style = style_of(color, exif_transpose, hub)
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
-        self._staged, self._storage_options, self._remote = staged, storage_options, remote
+        self._storage_options, self._remote = storage_options, remote
         self._index: Path | None = None
         self._generation = ""
         self._open()
@@ -291,7 +290,7 @@ class ImageDataset(NativeSamples):
         if self._index is not None:  # in workers, that of the same files
             return self._open_folder(self._index)
         place = self._url or self.path
-        original = Original.read(place, self._storage_options) if self._staged else None
+        original = Original.read(place, self._storage_options)
         copy = None if original is None else original.find_copy()
         if self._url is not None and copy is None:
             # Reading the manifest again would cost a round trip.

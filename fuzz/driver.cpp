@@ -11,10 +11,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: %s SECONDS FILE...\n", argv[0]);
-    return 2;
-  }
   std::vector<std::vector<uint8_t>> corpus;
   for (int i = 2; i < argc; i++) {
     std::ifstream file(argv[i], std::ios::binary);

@@ -1,5 +1,5 @@
 // The fuzz target: any bytes as a JPEG, as a seek table, as a request for a region.
-// Nothing may crash or trip a sanitizer, and all SIMD paths must agree.
+// Nothing may crash or trip a sanitizer, and all SIMD paths must agree, as must readers of headers.
 //
 // An input is 16 control bytes, a seek table's length (2 bytes) and bytes, and a JPEG.
 // The table's length and header CRC are set right, so that what follows them is reached.
@@ -13,6 +13,8 @@
 
 #include "io/crc32c.h"
 #include "simd/kernels.h"
+#include "jpeg/jpeg_header.h"
+#include "jpeg/orientation.h"
 #include "jpeg/probe.h"
 #include "sample.h"
 #include "jpeg/seek_points.h"
@@ -72,6 +74,22 @@ Request read_request(const uint8_t* c) {
     }
   }
   return r;
+}
+
+/// Checks that all readers of a header agree on it.
+void check_header(ByteSpan image, const ImageInfo& info) {
+  JpegHeader frame, header;
+  (void)read_frame(image, frame);
+  const bool native = read_header(image, header).ok();
+  const int orientation = exif_orientation(frame);
+  const bool same = info.width == header.width && info.height == header.height &&
+                    frame.width == header.width && frame.height == header.height &&
+                    exif_orientation(header) == orientation;
+  if (orientation < 0 || orientation > 8 || (native ? !same : is_plain_jpeg(image))) {
+    std::fprintf(stderr, "%d x %d as probed, %d x %d as read, orientation %d\n", info.width,
+                 info.height, header.width, header.height, orientation);
+    std::abort();
+  }
 }
 
 /// A box that lies in the image more often than not.
@@ -139,6 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ByteSpan jpeg{bytes.data(), bytes.size()};
 
   const ImageInfo info = probe(jpeg);
+  check_header(jpeg, info);
   if (!info.native.ok()) return 0;
   r.sample.jpeg = jpeg;
   const Box box = read_box(data + 5, info.width, info.height);

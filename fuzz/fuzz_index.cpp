@@ -102,7 +102,6 @@ void fix(Rows& rows, ByteSpan blobs) {
   }
 }
 
-#ifndef FASTDATA_ROWS_ALONE
 /// Reads, probes and decodes what the rows give, in every way that there is.
 void use(Extents& extents, bool check) {
   const size_t count = extents.size();
@@ -140,7 +139,6 @@ void use(Extents& extents, bool check) {
     (void)probes.run(i);
   }
 }
-#endif
 
 }  // namespace
 
@@ -163,10 +161,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ByteSpan samples{blobs.data(), blobs.size()};
   (void)probe({data + at - std::min<size_t>(at, 64), std::min<size_t>(at, 64)});
   fix(rows, samples);
-#ifdef FASTDATA_ROWS_ALONE
-  if (blob_file.length == 0)
-#endif
-    blob_file.write(blobs.data(), blobs.size());
+  blob_file.write(blobs.data(), blobs.size());
   const size_t records_size = rows.records.size() * sizeof(Record);
   std::vector<uint8_t> index(records_size + rows.heap.size());
   std::memcpy(index.data(), rows.records.data(), records_size);
@@ -189,13 +184,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const RecordTable records(dataset, opened, 0, count, static_cast<int64_t>(rows.heap.size()));
   if (!records.gather(numbers, extents, error_number).ok()) std::abort();
   for (Extent& extent : extents.extents) extent.check_size = true;
-#ifdef FASTDATA_ROWS_ALONE
-  BlobReader reader;
-  ByteSpan table;
-  for (size_t i = 0; i < extents.size(); i++)
-    if (extents.extents[i].table_size) (void)reader.read_table(extents, i, table);
-#else
   use(extents, rows.switches & kCheck);
-#endif
   return 0;
 }

@@ -1,10 +1,9 @@
-// The fuzz target of masks: any polygons and run lengths, cut and moved by any geometry and any
-// operations. Nothing may crash or trip a sanitizer, and each pixel must be the one that
-// painting the whole mask gives.
+// The fuzz target of masks: any polygons and run lengths, cut by any geometry. Nothing may crash or
+// trip a sanitizer, and each pixel must be the one that painting the whole mask gives.
 //
-// An input is the mask's size, the number of polygons and of calls, and the fill (5 bytes); the
-// cut's numbers (2 bytes each) and flips (1); the calls, each an operation (1) and its values (2
-// each); then run lengths as COCO's text for 0 polygons, else corners (2 bytes a number).
+// An input is the mask's size, the number of polygons, and the fill (4 bytes); the cut's numbers (2
+// bytes each) and flips (1); then run lengths as COCO's text for 0 polygons, else corners (2 bytes
+// a number).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,9 +19,6 @@ namespace {
 
 constexpr int kMaxSide = 64;            // of masks
 constexpr size_t kMaxPixels = 1 << 14;  // of results: larger ones only slow the search down
-
-constexpr Operation kMoves[] = {Operation::flip_horizontal, Operation::flip_vertical,
-                                Operation::resize, Operation::crop, Operation::pad};
 
 /// Bytes of the input, one after the other; zeros at its end.
 class Reader {
@@ -82,29 +78,12 @@ uint8_t expected(const std::vector<uint8_t>& mask, MaskSize size, const Sampling
               static_cast<size_t>(row)];
 }
 
-/// Moves by the calls, as far as they are of rows and columns.
-Status move(Reader& in, int calls, Sampling& sampling) {
-  for (bool done = true; done && calls > 0; calls--) {
-    Call call{};
-    const uint8_t kind = in.byte();
-    call.operation = kind < 128 ? kMoves[kind % std::size(kMoves)]
-                                : static_cast<Operation>(kind % std::size(kOperations));
-    for (int i = 0; i < info_of(call.operation).values; i++) {
-      const int number = in.number();
-      call.values[i] = number & 3 ? std::abs(number >> 2) % kMaxSide : value_of(number);
-    }
-    if (Status s = sampling.move(call, done); !s.ok()) return s;
-    if (static_cast<size_t>(sampling.width()) * sampling.height() > kMaxPixels) break;
-  }
-  return {};
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Reader in(data, size);
   const MaskSize of{1 + in.byte() % kMaxSide, 1 + in.byte() % kMaxSide};
-  const int polygons = in.byte() % 4, calls = in.byte() % 4;
+  const int polygons = in.byte() % 4;
   const uint8_t fill = in.byte();
   Cut cut;
   for (int32_t& one : cut.box) one = in.number() >> 6;
@@ -114,7 +93,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   cut.whole = cut.flip >> 7;
   Sampling sampling;
   sampling.begin(of.width, of.height);
-  if (!sampling.move(cut, fill).ok() || !move(in, calls, sampling).ok()) return 0;
+  if (!sampling.move(cut, fill).ok()) return 0;
   const auto width = static_cast<size_t>(sampling.width());
   const auto height = static_cast<size_t>(sampling.height());
   Changes changes;

@@ -135,12 +135,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const EntryPoint point = walked.point(i);
     if (i % step) continue;
     const EntryPoint same = jumped.point(i);
-    if (point.byte != same.byte || point.bit != same.bit ||
-        jumped.byte_after(i) != point.byte + (point.bit > 0) ||
-        !std::equal(point.predictor, point.predictor + header.component_count, same.predictor)) {
-      std::fprintf(stderr, "point %d differs by the way to it\n", i);
-      std::abort();
-    }
+    require(
+        point.byte == same.byte && point.bit == same.bit &&
+            jumped.byte_after(i) == point.byte + (point.bit > 0) &&
+            std::equal(point.predictor, point.predictor + header.component_count, same.predictor),
+        "a point differs by the way to it");
   }
   return 0;
 }

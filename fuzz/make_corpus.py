@@ -1,8 +1,7 @@
 """Writes seeds for the fuzz targets.
 
-decode: small JPEGs of every kind, with their seek tables. header: the first bytes of images.
-huffman: the tables of JPEGs. seek: seek tables. augment: each operation with values. index: a row
-of an index, its seek table and its JPEG.
+decode: small JPEGs of every kind, with their seek tables, and beginnings of other images.
+seek: seek tables. index: a row of an index, its seek table and its JPEG.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import io
 import random
 import struct
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -22,81 +20,15 @@ from PIL import Image
 from scans import Coefficients, Scan, drawn, progression, sequential
 from scans import write as write_scans
 
-from fastdata import _native
 from fastdata.decode import seek_points
-
-# Several for operations that have several ways.
-VALUES = {
-    "brightness": [(1.3,)],
-    "contrast": [(0.5,)],
-    "saturation": [(1.7,), (1e6,)],
-    "sharpness": [(1.9,)],
-    "hue": [(0.1,), (-0.5,)],
-    "grayscale": [(1,), (3,)],
-    "posterize": [(3,)],
-    "solarize": [(99.5,)],
-    "solarize_add": [(60, 128)],
-    "box_blur": [(0.4,), (7.5,), (50,)],
-    "permute": [(2, 0, 1)],
-    "gaussian_blur": [(5, 3, 1.1, 0.4), (61, 37, 9, 5), (1, 1, 1, 1)],
-    "gaussian_noise": [(0.1, 0.2, 1), (-10, 10, 0)],
-    "affine": [(1, 0, 5, 0, 1, -3, kind, 9, 8, 7, 40, 50) for kind in (0, 1, 2)]
-    + [(0.9, 0.2, -4, -0.3, 1.1, 6, kind, 1, 2, 3, 70, 33) for kind in (0, 1, 2)]
-    + [(3e4, 1, 0, 1, -3e4, 0, 0, 1, 2, 3, 9, 9)],
-    "perspective": [(1.1, 0.1, -9, 0.2, 0.9, 3, 0.001, -0.002, k, 1, 2, 3) for k in (0, 1, 2)],
-    "crop": [(1, 2, 3, 4), (0, 0, 1, 1)],
-    "iou_crop": [(1, 2, 3, 4)],
-    "sanitize_boxes": [(1, 1)],
-    "shift_targets": [(1, -1)],
-    "resize": [(64, 20, 0), (20, 90, 1), (7, 5, 2), (65, 66, 3)],
-    "pad": [(1, 2, 3, 4, mode, 9, 8, 7) for mode in (0, 1, 2, 3)] + [(99, 0, 0, 99, 2, 0, 0, 0)],
-    "tensor_contrast": [(0.5, 1), (1.4, 2)],
-    "tensor_saturation": [(1.7, 1), (0.3, 2)],
-    "tensor_sharpness": [(1.9, 1), (0.1, 2)],
-    "tensor_hue": [(0.1, 1), (-0.5, 2)],
-    "tensor_grayscale": [(1, 1), (3, 2)],
-    "tensor_autocontrast": [(1,), (2,)],
-    "tensor_affine": [(0.9, 0.2, -4, -0.3, 1.1, 6, kind, 1, 2, 3) for kind in (0, 1)]
-    + [(1, 0, 5.5, 0, 1, -3, kind, -1, -1, -1) for kind in (0, 1)],
-    "tensor_perspective": [
-        (1.1, 0.1, -9, 0.2, 0.9, 3, 0.001, -0.002, kind, *fill)
-        for kind in (0, 1)
-        for fill in ((1, 2, 3), (-1, -1, -1))
-    ],
-    "mix_begin": [(0.3,)],
-    "mix_add": [(0.7,), (-1,)],
-    "mix_blend": [(0.4,)],
-    "mix_end": [(1,), (0.6,)],
-}
 
 
 def main(folder: str) -> None:
     """Write all inputs to folders below it."""
-    write_decode(Path(folder) / "decode")
-    write_header(Path(folder) / "header")
-    write_huffman(Path(folder) / "huffman")
-    write_seek(Path(folder) / "seek")
-    write_augment(Path(folder) / "augment")
-    write_outlines(Path(folder) / "outlines")
-    write_png(Path(folder) / "png")
-    write_index(Path(folder) / "index")
-
-
-def write_header(out: Path) -> None:
-    """Write the bytes before an image's pixels, for every format that is recognised."""
-    out.mkdir(parents=True, exist_ok=True)
-    pixels = picture(20, 10, 0)
-    jpegs = [encode(pixels, sampling, 50) for sampling in SAMPLINGS]
-    jpegs.append(encode(pixels, progressive=True))
-    jpegs.append(encode(pixels, restart_marker_blocks=1, optimize=True))
-    jpegs += with_orientations(encode(pixels))
-    images = [jpeg[: jpeg.rindex(b"\xff\xda") + 20] for jpeg in jpegs]
-    for kind in ("png", "bmp", "gif", "webp"):
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, kind)
-        images.append(buffer.getvalue()[:64])
-    for number, image in enumerate(images):
-        (out / f"seed-{number}").write_bytes(image)
+    for write in (write_decode, write_seek, write_outlines, write_png, write_index):
+        out = Path(folder) / write.__name__.removeprefix("write_")
+        out.mkdir(parents=True, exist_ok=True)
+        write(out)
 
 
 def with_orientations(jpeg: bytes) -> list[bytes]:
@@ -107,31 +39,13 @@ def with_orientations(jpeg: bytes) -> list[bytes]:
     big = b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
     xmp = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="8">'
     exif = [b"Exif\0\0" + one for one in (little, big)]
-    several = ([exif[0]], [exif[1]], [xmp], [exif[1], xmp], exif)
-    return [with_segments(jpeg, segments) for segments in several]
-
-
-def with_segments(jpeg: bytes, segments: Sequence[bytes]) -> bytes:
-    """Return a JPEG with APP1 segments behind its first marker."""
-    made = (b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one for one in segments)
-    return jpeg[:2] + b"".join(made) + jpeg[2:]
-
-
-def write_huffman(out: Path) -> None:
-    """Write the usual Huffman tables (T.81, annex K), and some that an encoder makes."""
-    out.mkdir(parents=True, exist_ok=True)
-    number = 0
-    for optimize in (False, True):
-        rest = encode(picture(40, 30, 1), "4:2:0", 80, optimize=optimize)
-        while (at := rest.find(b"\xff\xc4")) >= 0:
-            length = int.from_bytes(rest[at + 2 : at + 4], "big")
-            (out / f"seed-{number}").write_bytes(bytes([number]) + rest[at + 5 : at + 2 + length])
-            rest, number = rest[at + 2 + length :], number + 1
+    several = [[exif[0]], [exif[1]], [xmp], [exif[1], xmp], exif]
+    several = [[b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one for one in s] for s in several]
+    return [jpeg[:2] + b"".join(segments) + jpeg[2:] for segments in several]
 
 
 def write_seek(out: Path) -> None:
     """Write seek tables of either version, of images of some MCUs across and down."""
-    out.mkdir(parents=True, exist_ok=True)
     for number, (width, height, stride) in enumerate([(8, 8, 8), (70, 40, 16), (120, 9, 1)]):
         jpeg = encode(picture(width, height, number), "4:4:4", 60)
         mcus = bytes([(width - 1) // 8, (height - 1) // 8])
@@ -144,21 +58,17 @@ def write_seek(out: Path) -> None:
 
 def write_outlines(out: Path) -> None:
     """Write polygons and run lengths, in masks that are cut, padded and mirrored."""
-    out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(5)
     width, height = 32, 24
     for number in range(24):
-        polygons, calls = number % 4, number // 8
+        polygons = number % 4
         box = [0, 0, width, height] if number % 3 else [-5, 3, width - 2, height + 9]
         sides = [number for _ in range(2) for number in (width, height, 0, 0)][:6]
         sides[number % 6] += number % 5
-        data = bytes([width - 1, height - 1, polygons, calls, number])
+        data = bytes([width - 1, height - 1, polygons, number])
         data += b"".join((one * 64).to_bytes(2, "little", signed=True) for one in box)
         data += b"".join((one * 256).to_bytes(2, "little", signed=True) for one in sides)
         data += bytes([number % 16 | 128 * (number % 2)])
-        for _ in range(calls):
-            data += bytes([rng.randrange(5)])
-            data += b"".join((4 * rng.randrange(4) + 1).to_bytes(2, "little") for _ in range(6))
         if polygons:
             # Parts of pixels: those that end in 0, 1 and 2 are no numbers, or far away.
             corners = rng.choices(range(-997, 12_000, 16), k=12 * polygons)
@@ -179,7 +89,6 @@ def _run_length(count: int) -> bytes:
 
 def write_png(out: Path) -> None:
     """Write each colour type and depth with each filter, interlaced and not, and cut short."""
-    out.mkdir(parents=True, exist_ok=True)
     layouts = [(0, 1), (0, 2), (0, 4), (0, 8), (2, 8), (2, 16), (3, 1), (3, 4), (3, 8)]
     layouts += [(4, 8), (4, 16), (6, 8), (6, 16)]
     for number, (colour, depth) in enumerate(layouts):
@@ -191,36 +100,8 @@ def write_png(out: Path) -> None:
                 (out / name).write_bytes(head + bytes(48) + rows)
 
 
-def write_augment(out: Path) -> None:
-    """Write each operation alone, before and after its neighbour in the list; and a mixture."""
-    out.mkdir(parents=True, exist_ok=True)
-    number = 0
-
-    def write(*calls: bytes) -> None:
-        nonlocal number
-        for size in [(1, 1), (2, 70), (65, 3), (100, 101)]:
-            head = bytes([*size, number % 2])
-            (out / f"seed-{number:03d}").write_bytes(head + b"".join(calls))
-            number += 1
-
-    before = b""
-    first: dict[str, bytes] = {}
-    for place, (operation, count) in enumerate(_native.OPERATIONS.items()):
-        for values in VALUES[operation] if count else [()]:
-            call = bytes([place]) + struct.pack(f"<Q{count}d", 7, *values)
-            first.setdefault(operation, call)
-            write(call)
-            write(before, call)
-            write(call, before)
-            before = call
-    write(first["mix_begin"], first["invert"], first["mix_add"])
-    write(first["mix_begin"], first["mix_add"], first["mix_end"])
-    write(first["mix_begin"], first["invert"], first["mix_blend"], first["mix_end"])
-
-
 def write_index(out: Path) -> None:
     """Write one row each, in the layout of fuzz_index.cpp, which fixes the checksums."""
-    out.mkdir(parents=True, exist_ok=True)
     for number, switches in enumerate((0xBF, 0x2F, 0x7F, 0)):
         width, height = 17 + number, 24
         jpeg = encode(picture(width, height, number), "4:2:0", 40)
@@ -236,7 +117,6 @@ def write_index(out: Path) -> None:
 
 def write_decode(out: Path) -> None:
     """Write JPEGs, each with a request."""
-    out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     number = 0
 
@@ -272,6 +152,12 @@ def write_decode(out: Path) -> None:
             ):
                 control = bytes([0b10000100 | number % 4]) + bytes(15)
                 write(control if number % 3 else bytes([0b100]) + control[1:], b"", several)
+    for jpeg in with_orientations(encode(picture(20, 10, 0))):
+        write(bytes(16), b"", jpeg)
+    for kind in ("png", "bmp", "gif", "webp"):
+        buffer = io.BytesIO()
+        Image.fromarray(picture(20, 10, 0)).save(buffer, kind)
+        write(bytes(16), b"", buffer.getvalue()[:64])
 
 
 def arithmetic(image: Coefficients, restart: int, rng: random.Random) -> list[bytes]:

@@ -4,20 +4,16 @@
 #
 #   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads and codecs, in equal shares
 #
-#   decode    any bytes as a JPEG, its seek points and a request; the SIMD levels agree
-#   header    any bytes as the beginning of an image
-#   huffman   any codes: look-up tables agree with the canonical code
+#   decode    any bytes as an image's header, as a JPEG, its seek points and a request; the SIMD levels agree
 #   seek      any bytes as a seek table; each way to a point gives the same point
-#   augment   any operations with any values; the SIMD levels agree
-#   outlines  any polygons and run lengths, cut and moved: the pixels are those of the whole mask
+#   outlines  any polygons and run lengths, cut: the pixels are those of the whole mask
 #   png       any bytes as a PNG's inflated rows
 #   index     any bytes as rows of an index, and as the samples that they point to
-#   rows      the same without the samples
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
-#   codecs    damaged images of all kinds but JPEG through loaders: Pillow's pixels, or an error
-#             (tests/test_campaign_codecs.py). In libraries, the sanitizer sees calls of the C library alone;
-#             RUN="valgrind --undef-value-errors=no" sees every read
-#   readers   damaged datasets and sources: a result, or an error of fastdata's (fuzz_readers.py)
+#   archives  damaged datasets and sources: a result, or an error of fastdata's, in 12 GB of address space
+#   codecs    damaged images of all kinds but JPEG through loaders: Pillow's pixels, or an error. In
+#             libraries, the sanitizer sees calls of the C library alone; RUN="valgrind
+#             --undef-value-errors=no" sees every read. Both are campaigns of tests/
 #   threads   the engine's threads, with batches that fail or are cancelled: under ThreadSanitizer
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
@@ -26,13 +22,13 @@
 # from the one in fuzz/corpus. RUN is put before the blind driver's command; for aarch64, emulated:
 #
 #   CXX=aarch64-linux-gnu-g++ RUN="qemu-aarch64 -L /usr/aarch64-linux-gnu" WORK=build/fuzz-aarch64 \
-#     ASAN_OPTIONS=detect_leaks=0 fuzz/run.sh 60 decode augment index
+#     ASAN_OPTIONS=detect_leaks=0 fuzz/run.sh 60 decode index
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode header huffman seek augment outlines png index rows oracle readers
+  [ $# -gt 0 ] || set -- decode seek outlines png index oracle archives
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -52,12 +48,13 @@ compiler=${clang:-g++}
 # Small inputs: most findings need few bytes, and time grows with their number.
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
-readers) exec "$python" fuzz/fuzz_readers.py "$seconds" ;;
-codecs) # builds the extension, the first time
+archives | codecs)
   python=$(realpath -s "$(command -v "$python")")
-  export PYTHONMALLOC=malloc FASTDATA_CAMPAIGN_CODECS_SECONDS="$seconds"
-  export FASTDATA_CAMPAIGN_CODECS="${FASTDATA_CAMPAIGN_CODECS:-1000000000}"
-  if [ -z "${RUN:-}" ]; then
+  name=FASTDATA_CAMPAIGN_$(echo "$subject" | tr a-z A-Z)
+  export PYTHONMALLOC=malloc FASTDATA_CAMPAIGN_SEED="${FASTDATA_CAMPAIGN_SEED:-$(date +%s)}"
+  if [ "$subject" = archives ]; then
+    ulimit -v 12000000
+  elif [ -z "${RUN:-}" ]; then # builds the extension, the first time
     CXX=g++ CXXFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
       "$python" setup.py -q build_ext --build-lib "$work/asan" --build-temp "$work/asan-objects"
     for part in fastdata/[!_]* fastdata/__*; do
@@ -69,11 +66,11 @@ codecs) # builds the extension, the first time
   fi
   cd tests # not the repository, whose fastdata would come first
   # shellcheck disable=SC2086
-  exec $RUN "$python" -m pytest -q -s -n 0 --timeout 0 test_campaign_codecs.py
+  exec env "${name}_SECONDS=$seconds" "$name=1000000000" ${RUN:-} \
+    "$python" -m pytest -q -s -n 0 --timeout 0 "test_campaign_$subject.py"
   ;;
 threads) inputs=decode sanitizers=thread ;;
-rows) inputs=index ;;
-huffman | seek | augment | outlines) longest=384 ;;
+seek | outlines) longest=384 ;;
 oracle)
   inputs=decode libraries=-ljpeg
   if ! printf '#include <cstdio>\n#include <jpeglib.h>\nint main() {}\n' |

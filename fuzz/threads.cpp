@@ -3,6 +3,7 @@
 // out of turn, cancel them from another thread, drop them while they run, and close the engine
 // first. Samples are sound and damaged JPEGs. Arguments: seconds, and inputs of fuzz_decode.cpp,
 // whose JPEGs are used.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -34,65 +35,48 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kSide = 24, kConsumers = 3, kAhead = 4;
 
-struct Blob {
-  int64_t offset, length;
-};
+/// Returns the path of a file in memory.
+std::string in_memory(const void* data, size_t size) {
+  const int descriptor = memfd_create("fuzz", 0);
+  if (write(descriptor, data, size) != static_cast<ssize_t>(size)) abort();
+  return "/proc/self/fd/" + std::to_string(descriptor);
+}
 
-/// JPEGs one after the other in one file, every third damaged, as a packed dataset has them.
+/// JPEGs one after the other in one file, every third damaged, as a packed dataset has them, and
+/// their index, of which every fifth row is damaged.
 struct Dataset {
+  std::vector<Record> records;
   std::shared_ptr<Files> files;
-  std::vector<Blob> blobs;
-  std::vector<uint32_t> checksums;
-  std::unique_ptr<RecordTable> table;  // of the same blobs
+  std::unique_ptr<RecordTable> table;
   const Geometry geometry{{{StepKind::resized_crop, 0, {kSide, kSide, 0.1, 1, 0.7, 1.4, 0}, {1}}}};
 
   explicit Dataset(const std::vector<std::vector<uint8_t>>& jpegs) {
-    char path[] = "/tmp/fastdata-threads-XXXXXX";
-    const int descriptor = mkstemp(path);
-    int64_t at = 0;
+    std::vector<uint8_t> bytes;
     for (const auto& jpeg : jpegs) {
-      if (write(descriptor, jpeg.data(), jpeg.size()) != static_cast<ssize_t>(jpeg.size())) abort();
-      blobs.push_back({at, static_cast<int64_t>(jpeg.size())});
-      checksums.push_back(crc32c({jpeg.data(), jpeg.size()}));
-      at += static_cast<int64_t>(jpeg.size());
-    }
-    close(descriptor);
-    // The second path has no file: opening it fails in the threads.
-    files = std::make_shared<Files>(std::vector<std::string>{path, "/nonexistent"},
-                                    std::vector<int64_t>{at, at});
-    path_ = path;
-    open_table(jpegs);
-  }
-  ~Dataset() { unlink(path_.c_str()); }
-
- private:
-  /// Writes an index and opens it. Every fifth row is damaged.
-  void open_table(const std::vector<std::vector<uint8_t>>& jpegs) {
-    const std::string path = path_ + ".rows";
-    std::ofstream file(path, std::ios::binary);
-    for (size_t i = 0; i < jpegs.size(); i++) {
-      const ImageInfo info = probe({jpegs[i].data(), jpegs[i].size()});
+      const ByteSpan image{jpeg.data(), jpeg.size()};
+      const ImageInfo info = probe(image);
+      const auto row = static_cast<int64_t>(records.size());
       Record record{};
-      record.offset = blobs[i].offset;
-      record.length = blobs[i].length;
+      record.offset = static_cast<int64_t>(bytes.size());
+      record.length = static_cast<int64_t>(jpeg.size());
       record.width = info.width;
       record.height = info.height;
-      record.blob_crc = checksums[i];
+      record.blob_crc = crc32c(image);
       record.encoding = static_cast<uint8_t>(kJpegEncoding);
-      record.crc = record_crc(record, static_cast<int64_t>(i)) + (i % 5 == 0);
-      file.write(reinterpret_cast<const char*>(&record), sizeof record);
+      record.crc = record_crc(record, row) + (row % 5 == 0);
+      records.push_back(record);
+      bytes.insert(bytes.end(), jpeg.begin(), jpeg.end());
     }
-    file.close();
-    const auto index = std::make_shared<Files>(std::vector{path}, std::vector<int64_t>{-1});
-    std::shared_ptr<OpenFile> opened;
-    int error_number;
-    if (!index->open(0, opened, error_number).ok()) abort();
-    unlink(path.c_str());  // it stays open, as few files are
-    table = std::make_unique<RecordTable>(IndexedDataset{files, "", 1}, index, 0,
-                                          static_cast<int64_t>(jpegs.size()), 0);
+    const auto size = static_cast<int64_t>(bytes.size()), rows = static_cast<int64_t>(jpegs.size());
+    // The second path has no file: opening it fails in the threads.
+    files = std::make_shared<Files>(
+        std::vector<std::string>{in_memory(bytes.data(), bytes.size()), "/nonexistent"},
+        std::vector<int64_t>{size, size});
+    const auto index = std::make_shared<Files>(
+        std::vector{in_memory(records.data(), records.size() * sizeof(Record))},
+        std::vector<int64_t>{-1});
+    table = std::make_unique<RecordTable>(IndexedDataset{files, "", 1}, index, 0, rows, 0);
   }
-
-  std::string path_;
 };
 
 /// A batch with all that it points to.
@@ -108,13 +92,13 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
   held.extents = std::make_unique<Extents>(count);
   held.extents->tables = {{dataset.files, nullptr}};
   for (size_t i = 0; i < count; i++) {
-    const size_t chosen = random() % dataset.blobs.size();
+    const Record& chosen = dataset.records[random() % dataset.records.size()];
     Extent& extent = held.extents->extents[i];
     extent.file = random() % 32 == 0;
-    extent.offset = dataset.blobs[chosen].offset;
-    extent.length = dataset.blobs[chosen].length;
+    extent.offset = chosen.offset;
+    extent.length = chosen.length;
     extent.has_crc = true;
-    extent.crc = dataset.checksums[chosen] + (random() % 16 == 0);
+    extent.crc = chosen.blob_crc + (random() % 16 == 0);
     held.extents->encodings[i] = kJpegEncoding;
   }
   const auto kind = random() % 8;
@@ -133,7 +117,7 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
       auto lookup = std::make_shared<RowLookup>();
       lookup->table = dataset.table.get();
       for (size_t i = 0; i < count; i++)
-        lookup->rows.push_back(static_cast<int64_t>(random() % dataset.blobs.size()));
+        lookup->rows.push_back(static_cast<int64_t>(random() % dataset.records.size()));
       lookup->numbers = lookup->rows;
       lookup->extents = held.extents.get();
       decode->lookup = lookup;
@@ -188,10 +172,6 @@ long consume(const Dataset& dataset, Engine& engine, uint64_t seed, Clock::time_
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: %s SECONDS FILE...\n", argv[0]);
-    return 2;
-  }
   std::vector<std::vector<uint8_t>> jpegs;
   for (int i = 2; i < argc; i++) {
     std::ifstream file(argv[i], std::ios::binary);

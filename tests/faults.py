@@ -86,24 +86,24 @@ def batches(loader: Any) -> list[Any]:
 
 
 def load(site: Site, container: str) -> Any:
-    opened = ImageDataset(site.folder / container, CenterCrop(48), staged=False)
+    opened = ImageDataset(site.folder / container, CenterCrop(48))
     return batches(DataLoader(opened, 5, num_workers=2))
 
 
 def load_by_torch(site: Site, container: str) -> Any:
-    opened = ImageDataset(site.folder / container, CenterCrop(48), staged=False)
+    opened = ImageDataset(site.folder / container, CenterCrop(48))
     return batches(torch.utils.data.DataLoader(opened, 5))
 
 
 def load_items(site: Site, container: str) -> Any:
-    opened = ImageDataset(site.folder / container, staged=False)
+    opened = ImageDataset(site.folder / container)
     return [(opened[n][0].tobytes(), opened.row(n)) for n in range(len(opened))]
 
 
 def load_from_url(site: Site, container: str) -> Any:
     container = "shards" if container == "folder" or container in IN_PLACE else container
     opened = ImageDataset(f"file://{site.folder / container}", CenterCrop(48), remote=SMALL,
-                          cache=site.out / "cache", staged=False)  # fmt: skip
+                          cache=site.out / "cache")  # fmt: skip
     return batches(DataLoader(opened, 5, num_workers=2))
 
 
@@ -117,14 +117,14 @@ def convert(site: Site, container: str) -> Any:
 
 def seek_points(site: Site, container: str) -> Any:
     add_seek_points(site.out / "plain", workers=1)
-    opened = ImageDataset(site.out / "plain", staged=False).source.index
+    opened = ImageDataset(site.out / "plain").source.index
     return [opened[number] for number in range(len(opened))]
 
 
 def stage_it(site: Site, container: str) -> Any:
     container = "shards" if container in IN_PLACE else container
     copy = stage(site.folder / container, site.out, threads=2).path
-    found = ImageDataset(copy, staged=False)
+    found = ImageDataset(copy)
     return found.read(range(len(found))), found.labels.tolist()
 
 

@@ -173,7 +173,7 @@ class Convert(Operation):
         }
         assert final.items() <= self.site.expected[self.kind].items()
         if (self.state / "out" / "_dataset.json").exists():
-            found = ImageDataset(self.state / "out", staged=False)
+            found = ImageDataset(self.state / "out")
             # In an order of its own: shards and Parquet files are shuffled.
             assert sorted(found.read(range(len(found)))) == sorted(self.site.images)
 
@@ -203,11 +203,11 @@ class SeekPoints(Operation):
 
     def result(self) -> Any:
         assert len(list((self.state / "set").glob("_index*"))) == 1  # the old one is gone
-        index = ImageDataset(self.state / "set", staged=False).source.index
+        index = ImageDataset(self.state / "set").source.index
         return [index[number] for number in range(len(index))]
 
     def check_between(self) -> None:
-        found = ImageDataset(self.state / "set", staged=False)
+        found = ImageDataset(self.state / "set")
         assert found.read(range(len(found))) == self.site.images
 
 
@@ -224,7 +224,7 @@ class Stage(Operation):
 
     def result(self) -> Any:
         (copy,) = self.place.glob("*/*")  # no partial copy, and no lock
-        found = ImageDataset(copy, staged=False)
+        found = ImageDataset(copy)
         assert found.read(range(len(found))) == self.site.images
         return copy.name
 
@@ -238,9 +238,8 @@ class Cache(Operation):
     """Reading a URL through a cache folder."""
 
     def run(self) -> None:
-        of = ImageDataset(
-            self.site.url, CROPS, cache=self.state / "cache", remote=SMALL, staged=False
-        )
+        os.environ["FASTDATA_STAGE_ROOT"] = str(self.state)  # a copy would be read instead
+        of = ImageDataset(self.site.url, CROPS, cache=self.state / "cache", remote=SMALL)
         loader = DataLoader(of, 4, seed=5, num_workers=2, order="quasi-random")
         digest = hashlib.sha256()
         for images, labels in loader:
@@ -292,7 +291,7 @@ class Site:
         self.folder, self.url = folder, url
         self.tree, self.dataset = folder / "tree", folder / "set"
         self.without_seek_points = folder / "plain"
-        opened = ImageDataset(self.dataset, staged=False)
+        opened = ImageDataset(self.dataset)
         self.images = opened.read(range(len(opened)))
         self.expected: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}

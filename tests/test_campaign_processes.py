@@ -158,14 +158,14 @@ def by_workers():  # torch's worker processes, which give batches through shared
 def from_cache():
     remote = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False, tries=2)
     opened = ImageDataset(f"file://{folder}", CenterCrop(48), cache=memory + "/cache",
-                          staged=False, remote=remote)
+                          remote=remote)
     for found, right in zip(DataLoader(opened, 8, num_workers=2), expected, strict=True):
         assert all(map(torch.equal, found, right))
 
 def staged():
     return stage(folder, memory)
 
-expected = list(DataLoader(ImageDataset(folder, CenterCrop(48), staged=False), 8))
+expected = list(DataLoader(ImageDataset(folder, CenterCrop(48)), 8))
 outcomes = {}
 for use in (by_workers, from_cache, staged):
     try:

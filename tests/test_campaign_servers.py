@@ -36,12 +36,11 @@ def test_servers_that_break_one_answer_in_ten(
         monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / f"index-{openings}"))
         folder = folders[openings % len(folders)]
         cache = None if openings % 3 < 2 else tmp_path / f"pieces-{openings}"
-        near = DataLoader(ImageDataset(folder, CROPS, staged=False), 8, seed=3, num_workers=1)
+        near = DataLoader(ImageDataset(folder, CROPS), 8, seed=3, num_workers=1)
         with store(folder) as there:
             there.proxy.inject_often(0.1, SEED + openings, [*PASSING, "corrupt"])
             far = ImageDataset(
                 there.url, CROPS, cache=cache, storage_options=there.options, remote=OPTIONS,
-                staged=False,
             )  # fmt: skip
             loader = DataLoader(far, 8, seed=3, num_workers=1)
             for _ in range(2):

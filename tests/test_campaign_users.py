@@ -89,7 +89,7 @@ class Poison:
 
     def __init__(self, dataset: Path, folder: Path) -> None:
         self.manifest = load_manifest(dataset)
-        opened = ImageDataset(dataset, staged=False)
+        opened = ImageDataset(dataset)
         table = pa.Table.from_batches(opened.source.index.batches(), SCHEMA)
         labels = [(label + 1) % CLASSES for label in table.column("label").to_pylist()]
         at = SCHEMA.get_field_index("label")
@@ -333,9 +333,11 @@ class Victim:
             return
         self.counts["opens"] += 1
         if draw.randrange(10) == 0:
-            options = {"cache": memory, "remote": SMALL, "staged": False}
             try:
-                self.check(ImageDataset(f"file://{dataset}", **options), draw)
+                with pytest.MonkeyPatch.context() as patch:  # a copy would be read instead
+                    patch.setenv("FASTDATA_STAGE_ROOT", str(self.site / "none"))
+                    opened = ImageDataset(f"file://{dataset}", cache=memory, remote=SMALL)
+                self.check(opened, draw)
                 self.counts["cached"] += 1
             except UsageError:  # the folder is not his own
                 self.counts["refused"] += 1
@@ -360,7 +362,7 @@ class Victim:
 
 def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> None:
     dataset = site / "set"
-    truth = ImageDataset(dataset, staged=False)
+    truth = ImageDataset(dataset)
     images, labels = truth.read(range(len(truth))), truth.labels.tolist()
     poison = Poison(dataset, site)
     # Everything is imported that the child needs, who may be unable to read it.
@@ -438,7 +440,7 @@ CLOSED = ("my ACL", "a masked ACL", "my own group", "a default ACL above")
 @pytest.mark.parametrize("kind", OPEN + CLOSED)
 def test_who_may_write_a_folder(site: Path, memory: Path, kind: str) -> None:
     dataset = site / "set"
-    truth = ImageDataset(dataset, staged=False).read([0])
+    truth = ImageDataset(dataset).read([0])
     folder = memory / f"fastdata-{MYSELF}"
     folder.mkdir()
     memory.chmod(0o755)
@@ -498,7 +500,7 @@ def test_who_may_write_a_folder(site: Path, memory: Path, kind: str) -> None:
 
 def test_a_folder_of_pieces_that_another_user_made_first(site: Path, memory: Path) -> None:
     """Those of a cache folder that all may write, such as ``/dev/shm``."""
-    truth = ImageDataset(site / "set", staged=False)
+    truth = ImageDataset(site / "set")
     (memory / "fastdata-pieces").mkdir()
     os.chown(memory / "fastdata-pieces", ANOTHER, ANOTHER)
     with pytest.raises(UsageError, match=f"belongs to another user .id {ANOTHER}."):
@@ -512,7 +514,7 @@ def test_a_folder_of_pieces_that_another_user_made_first(site: Path, memory: Pat
 def test_a_cached_file_of_another_user(site: Path, memory: Path, what: str) -> None:
     """Its folder may have been open to him when he put it there."""
     dataset = site / "set"
-    truth = ImageDataset(dataset, staged=False)
+    truth = ImageDataset(dataset)
     poison = Poison(dataset, site)
 
     def far() -> ImageDataset:
@@ -540,7 +542,7 @@ def test_a_cached_file_of_another_user(site: Path, memory: Path, what: str) -> N
 @pytest.mark.parametrize("what", ["lock", "fifo", "link"])
 def test_what_another_user_left_in_a_cache(site: Path, memory: Path, name: str, what: str) -> None:
     dataset = site / "set"
-    truth = ImageDataset(dataset, staged=False)
+    truth = ImageDataset(dataset)
     shown = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=True)
 
     def far() -> ImageDataset:

@@ -66,7 +66,7 @@ def test_a_dataset_that_is_known_here_opens_with_one_request(
 
 def test_the_first_batch_is_requested_before_all_else(gcs: Bucket) -> None:
     send_tree(gcs, dataset("parquet"), "data")
-    near = ImageDataset(dataset("parquet"), CROPS, staged=False)
+    near = ImageDataset(dataset("parquet"), CROPS)
     numbers = next(iter(loader(near)))[2].tolist()
     with gcs.through_proxy() as (bucket, proxy):
         # One at a time, so that they come in the order of their plan.

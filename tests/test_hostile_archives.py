@@ -415,7 +415,7 @@ def test_a_file_of_its_own_and_another(packed: Path, tmp_path: Path) -> None:
     for path in (packed / "folder").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     edit_index(tmp_path, lambda table: set_column(table, "file", [-1, 0, -1]))
-    dataset = ImageDataset(tmp_path, RandomResizedCrop(8), staged=False)
+    dataset = ImageDataset(tmp_path, RandomResizedCrop(8))
     loader = DataLoader(dataset, 3)
     for read in (
         lambda: dataset[1],
@@ -447,7 +447,7 @@ def test_images_larger_than_any(packed: Path, tmp_path: Path, size: int) -> None
         lambda table: set_column(set_column(table, "length", [size] * 3), "path", ["a/1.jpg"] * 3),
     )
     with pytest.raises(CorruptionError, match=f"{size:,} bytes, too many"):
-        ImageDataset(tmp_path, staged=False)[0]
+        ImageDataset(tmp_path)[0]
 
 
 # Pickles and the development kit.

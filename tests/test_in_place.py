@@ -402,7 +402,7 @@ def test_archives_behind_a_url(
         return
     index(url, out, workers=1, **options)
     index(root, tmp_path / "local", workers=1)
-    of = {"transform": RandomResizedCrop(16), "staged": False}
+    of = {"transform": RandomResizedCrop(16)}
     if kind != "lmdb":
         of["fields"] = ("image", "label", "png", "txt")
         of["transform"] = dict.fromkeys(("image", "png"), RandomResizedCrop(16))

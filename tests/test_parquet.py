@@ -93,7 +93,7 @@ class TestParquet(FileContainerConformance):
         found = hugging_face.load_dataset("parquet", data_files=files, split="train")
         assert found.features["image"] == hugging_face.Value("binary")
         assert isinstance(found.features["label"], hugging_face.ClassLabel)
-        dataset = ImageDataset(tmp_path / "out", staged=False)
+        dataset = ImageDataset(tmp_path / "out")
         assert list(found["image"]) == dataset.read(range(len(dataset)))
 
     def test_the_code_of_the_formats_page_runs(

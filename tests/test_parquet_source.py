@@ -34,7 +34,7 @@ def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 
 
 def rows(dataset: Path) -> list[tuple[str, str, bytes]]:
-    found = ImageDataset(dataset, staged=False)
+    found = ImageDataset(dataset)
     return [
         (found.row(i).key, found.classes[found.row(i).label], found.read([i])[0])
         for i in range(len(found))
@@ -67,7 +67,7 @@ def test_two_files_of_several_row_groups(tmp_path: Path, container: str, compres
              order="source", workers=workers)  # fmt: skip
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     verify(tmp_path / "1")
-    assert ImageDataset(tmp_path / "1", staged=False).classes == ["0", "1", "2"]
+    assert ImageDataset(tmp_path / "1").classes == ["0", "1", "2"]
     assert rows(tmp_path / "1") == [
         (f"part-{i // 6}/{i % 6:08d}", "02"[i % 2], image) for i, image in enumerate(IMAGES)
     ]

@@ -61,7 +61,7 @@ def remote(url: str, transform: Any = CROPS, cache: Any = None, **more: Any) -> 
 
 
 def local(transform: Any = CROPS) -> ImageDataset:
-    return ImageDataset(dataset(), transform, staged=False)
+    return ImageDataset(dataset(), transform)
 
 
 def loader(of: Any, **options: Any) -> DataLoader[Any]:
@@ -109,7 +109,7 @@ def test_equal_to_the_local_dataset(
     """Views, kinds that are fetched whole, samples that come again with another crop; a cache."""
     numbers = [0, 5, 0, 4, 0, 1, 0, 3, 2, 0, 1]
     options: dict[str, Any] = {"order": None, "sampler": numbers, "batch_size": 3}
-    of = ImageDataset(dataset(), transform, staged=False, dct_scaling=scaled)
+    of = ImageDataset(dataset(), transform, dct_scaling=scaled)
     expected = list(loader(of, **options))
     for kept in (None, tmp_path / "cache"):
         far = loader(remote(server.url, transform, kept, dct_scaling=scaled), **options)

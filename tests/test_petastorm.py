@@ -43,7 +43,7 @@ def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
 def samples(folder: Path) -> list[list[Any]]:
     """Key, label and SHA-256 of each, verified."""
     verify(folder)
-    dataset = ImageDataset(folder, staged=False)
+    dataset = ImageDataset(folder)
     return [
         [dataset.row(i).key, dataset.row(i).label, hashlib.sha256(dataset.read([i])[0]).hexdigest()]
         for i in range(len(dataset))

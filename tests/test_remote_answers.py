@@ -36,9 +36,7 @@ def is_of(name: str) -> Callable[[Exchange], bool]:
 
 def open_loader(there: Store, options: RemoteOptions = OPTIONS, **more: Any) -> DataLoader[Any]:
     """A loader of the dataset behind a proxy."""
-    far = ImageDataset(
-        there.url, CROPS, storage_options=there.options, remote=options, staged=False
-    )
+    far = ImageDataset(there.url, CROPS, storage_options=there.options, remote=options)
     return DataLoader(far, 8, seed=3, num_workers=1, order="random", **more)
 
 
@@ -49,7 +47,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def expected() -> list[Any]:
     """The batches of an epoch."""
-    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    near = ImageDataset(dataset("shards"), CROPS)
     return list(DataLoader(near, 8, seed=3, num_workers=1, order="random"))
 
 
@@ -73,7 +71,7 @@ def test_each_fault_in_the_manifest_and_the_index(
         for fault in sorted(faults):
             monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / fault))
             there.proxy.inject(fault, is_of(name))
-            far = ImageDataset(there.url, storage_options=there.options, staged=False)
+            far = ImageDataset(there.url, storage_options=there.options)
             assert far.classes == ["class0", "class1", "class2"]
         assert {one.fault for one in there.proxy.exchanges} >= faults
 
@@ -115,14 +113,14 @@ def test_a_file_is_not_missing_because_its_server_fails(tmp_path: Path) -> None:
 def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) -> None:
     """A range of them could be inflated to any size."""
     with store(dataset("shards")) as there:
-        far = ImageDataset(there.url, storage_options=there.options, staged=False)
+        far = ImageDataset(there.url, storage_options=there.options)
         there.proxy.inject("gzip", is_of(".tar"))
         with pytest.raises(RemoteError, match=r"shard-\d+\.tar.*encoded \(gzip\)"):
             far.read([5])
         assert far.read([5])
         there.proxy.inject("gzip", is_of("_dataset.json"))
         with pytest.raises(RemoteError, match=r"_dataset.json.*encoded \(gzip\)"):
-            ImageDataset(there.url, storage_options=there.options, staged=False)
+            ImageDataset(there.url, storage_options=there.options)
         assert sum(one.fault == "gzip" for one in there.proxy.exchanges) == 2
 
 
@@ -217,7 +215,7 @@ def test_answers_without_end(protocol: str) -> None:
     with endless(says_length=True) as (server, sent):
         url, options = protocols(server)[protocol]
         with pytest.raises(RemoteError, match=r"_dataset\.json.* sends more than 64 MiB"):
-            ImageDataset(url, storage_options=options, staged=False)
+            ImageDataset(url, storage_options=options)
         assert max(sent, default=0) < _BUFFERS
 
 

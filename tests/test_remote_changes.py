@@ -202,13 +202,13 @@ def redirecting(**attributes: Any) -> Iterator[tuple[str, list[dict[str, str]]]]
 @pytest.mark.parametrize("status", [302, 308])
 def test_redirects_to_another_host(status: int, tmp_path: Path) -> None:
     """As mirrors answer; credentials are for the host that was named."""
-    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    near = ImageDataset(dataset("shards"), CROPS)
     with (
         WebServer(dataset("shards")) as target,
         redirecting(status=status, target=target.url) as (url, seen),
     ):
         options = {"headers": {"Authorization": "Bearer s3cret-of-test"}}
-        far = ImageDataset(url, CROPS, storage_options=options, staged=False)
+        far = ImageDataset(url, CROPS, storage_options=options)
         assert far.read(range(8)) == near.read(range(8))
         assert all(one["Authorization"] == "Bearer s3cret-of-test" for one in seen)
         assert target.requests and all(one.token is None for one in target.requests)
@@ -217,13 +217,13 @@ def test_redirects_to_another_host(status: int, tmp_path: Path) -> None:
         redirecting(status=status, target=elsewhere) as (url, _),
         pytest.raises(RemoteError, match=re.escape(url)),
     ):
-        ImageDataset(url, staged=False)
+        ImageDataset(url)
 
 
 def test_redirects_in_a_circle(tmp_path: Path) -> None:
     with redirecting() as (url, seen):
         with pytest.raises(RemoteError, match=r"_dataset\.json: reading it: TooManyRedirects"):
-            ImageDataset(url, staged=False)
+            ImageDataset(url)
         assert len(seen) < 25
         with pytest.raises(RemoteError, match="TooManyRedirects"):
             file_info(f"{url}/a.tar")

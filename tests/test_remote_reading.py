@@ -31,7 +31,7 @@ from hangs import HANG
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 
-from fastdata import Cache, DataLoader, ImageDataset, stage
+from fastdata import Cache, DataLoader, ImageDataset, stage, unstage
 from fastdata.errors import (
     CorruptionError,
     DatasetError,
@@ -80,7 +80,7 @@ def loader(of: Any, **options: Any) -> DataLoader[Any]:
 
 
 def local(container: str = "shards", **options: Any) -> DataLoader[Any]:
-    return loader(ImageDataset(dataset(container), CROPS, staged=False), **options)
+    return loader(ImageDataset(dataset(container), CROPS), **options)
 
 
 def data_bytes(container: str = "shards") -> int:
@@ -275,7 +275,7 @@ def test_single_samples_of_a_server_that_is_gone(gcs: Bucket, tmp_path: Path) ->
 
 
 def test_single_samples_rows_and_labels(gcs: Bucket, tmp_path: Path) -> None:
-    url, near = put(gcs), ImageDataset(dataset("shards"), staged=False)
+    url, near = put(gcs), ImageDataset(dataset("shards"))
     for cache in (None, tmp_path / "cache"):
         far = ImageDataset(url, cache=cache, storage_options=gcs.storage_options, remote=SMALL)
         assert len(far) == SAMPLES
@@ -295,7 +295,7 @@ def test_torch_workers(gcs: Bucket, tmp_path: Path, start: str, kind: str) -> No
     cache = None if kind == "ranges" else tmp_path / "cache"
     far = ImageDataset(put(gcs), storage_options=gcs.storage_options, cache=cache, remote=SMALL)
     assert far.read([0])  # the parent has used its filesystem before the fork
-    near = ImageDataset(dataset("shards"), staged=False)
+    near = ImageDataset(dataset("shards"))
     found = torch.utils.data.DataLoader(
         _Labels(far), batch_size=8, num_workers=1, multiprocessing_context=start
     )
@@ -356,7 +356,7 @@ def test_the_default_order_is_quasi_random(gcs: Bucket) -> None:
 
 def test_subsets_states_and_samplers(gcs: Bucket) -> None:
     far = remote(put(gcs), gcs)
-    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    near = ImageDataset(dataset("shards"), CROPS)
     numbers = [3, 50, 4, 5, 3, -1, 17]
     one, other = (loader(torch.utils.data.Subset(of, numbers), batch_size=3) for of in (far, near))
     assert same(list(one), list(other))
@@ -389,7 +389,7 @@ def test_samples_that_turn_out_bad_are_not_kept(gcs: Bucket, tmp_path: Path, kin
         fetch = coming.fetch(source.table.gather(good), good)
         assert fetch.wait(30)
         found = [data for _, data in sorted(fetch.take().items())]
-        assert found == ImageDataset(dataset("shards"), staged=False).read(good)
+        assert found == ImageDataset(dataset("shards")).read(good)
         bad |= {6} if number == 0 else {5, 7} if number == 4 else set()
     wait_until(lambda: not coming._tasks)
     assert coming._announced == 0
@@ -706,7 +706,7 @@ def test_a_dataset_packed_anew_has_other_pieces(gcs: Bucket, tmp_path: Path) -> 
     other = dataset("shards", "jpeg")
     for file in other.iterdir():
         fs.put_file(str(file), f"{root}/{file.name}")
-    near = loader(ImageDataset(other, CROPS, staged=False))
+    near = loader(ImageDataset(other, CROPS))
     assert same(list(loader(remote(url, gcs, tmp_path / "cache"))), list(near))
 
 
@@ -720,8 +720,8 @@ def test_a_staged_copy_is_read_instead(gcs: Bucket, tmp_path: Path) -> None:
     assert found.stats().remote is None
     # Ranks agree on the order whether or not their machine has a copy.
     assert "quasi-random" in DataLoader(near, shuffle=True, num_workers=1).explain()
-    far = remote(url, gcs, staged=False)
-    assert far.location == url
+    unstage(url)
+    assert remote(url, gcs).location == url
 
 
 # Other protocols, other containers, bad input.
@@ -729,7 +729,7 @@ def test_a_staged_copy_is_read_instead(gcs: Bucket, tmp_path: Path) -> None:
 
 def test_raw_pixels(gcs: Bucket) -> None:
     far = loader(remote(put(gcs, "parquet", kind="raw"), gcs))
-    near = loader(ImageDataset(dataset("parquet", "raw"), CROPS, staged=False))
+    near = loader(ImageDataset(dataset("parquet", "raw"), CROPS))
     assert same(list(far), list(near))
 
 
@@ -834,7 +834,7 @@ def test_a_fork_while_another_thread_opens_the_cache(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     (cache / "fastdata-pieces").mkdir(parents=True)
     of = ImageDataset(f"file://{dataset('shards')}", cache=cache, remote=SMALL)
-    blob = ImageDataset(dataset("shards"), staged=False).read([0])
+    blob = ImageDataset(dataset("shards")).read([0])
     with (cache / "fastdata-pieces" / "usage").open("w") as usage:
         fcntl.flock(usage, fcntl.LOCK_EX)
         opening = threading.Thread(target=of.read, args=([0],))

@@ -34,7 +34,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_a_dataset_on_a_web_server(tmp_path: Path) -> None:
-    near = ImageDataset(dataset("shards"), CROPS, staged=False)
+    near = ImageDataset(dataset("shards"), CROPS)
     with WebServer(dataset("shards")) as server:
         for cache in (None, tmp_path / "pieces"):
             far = ImageDataset(server.url, CROPS, cache=cache, remote=SMALL)
@@ -54,7 +54,7 @@ def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
     if json.loads(manifest.read_text())["root"] is not None:
         shutil.copytree(tree(), tmp_path / "site" / "tree")
         manifest.write_bytes(with_root(manifest.read_bytes(), "../tree"))
-    near = ImageDataset(packed, CROPS, staged=False)
+    near = ImageDataset(packed, CROPS)
     with WebServer(tmp_path / "site", query=TOKEN) as server:
         url = f"{server.url}/{packed.name}?{TOKEN}"
         for cache in (None, tmp_path / "pieces"):

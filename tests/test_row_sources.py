@@ -229,7 +229,7 @@ class TestMemory(Conformance):
 class TestPacked(Conformance):
     @pytest.fixture
     def opened(self, container: str) -> Any:
-        return ImageDataset(dataset(container), staged=False).source, packed_rows()
+        return ImageDataset(dataset(container)).source, packed_rows()
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -149,7 +149,7 @@ def sorted_shards(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(dataset: Path) -> list[tuple[str, int, bytes]]:
-    found = ImageDataset(dataset, staged=False)
+    found = ImageDataset(dataset)
     rows = (found.row(number) for number in range(len(found)))
     return [(row.key, row.label, found.read([n])[0]) for n, row in enumerate(rows)]
 

@@ -15,7 +15,7 @@ _PAGE = Path(__file__).resolve().parent.parent / "docs" / "spark-dask.md"
 
 
 def blobs(dataset: Path) -> dict[str, bytes]:
-    found = ImageDataset(dataset, staged=False)
+    found = ImageDataset(dataset)
     return {found.row(i).key: found.read([i])[0] for i in range(len(found))}
 
 
@@ -43,7 +43,7 @@ def test_the_lines_for_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         out = tmp_path / f"{name}-shards"
         result = convert("parquet", "--root", tmp_path / name, "--to", "shards", "--out", out)
         assert result.exit_code == 0, result.output
-        assert ImageDataset(out, staged=False).classes == classes
+        assert ImageDataset(out).classes == classes
         wanted = expected if len(classes) == 3 else {
             key: blob for key, blob in expected.items() if not key.startswith("cat")
         }  # fmt: skip

@@ -27,7 +27,7 @@ class Stats(NamedTuple):
         queue_share: Share of it spent waiting for work, because the consumer is slower.
         by_pillow: Samples that Pillow decoded, because neither the core nor a codec does.
         kinds: Samples decoded, by kind and then by decoder: ``{"jpeg": {"native": 900},
-            "webp": {"libwebp": 100}}``. Kinds have the index's names, decoders those of
+            "png": {"native": 100}}``. Kinds have the index's names, decoders those of
             `fastdata.decode.codecs.Encoded.decoder`.
         bad_seek_points: Samples decoded without their seek points, which belong to another image.
         with_seek_points: Samples that had seek points.

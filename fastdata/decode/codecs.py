@@ -27,7 +27,6 @@ from fastdata.decode.decoders import NATIVE, PILLOW, Declined
 from fastdata.decode.limits import Limits, boxes
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
-from fastdata.decode.webp import has_libwebp, open_webp
 from fastdata.errors import SampleError
 from fastdata.storage.source import NATIVE_JPEGS
 
@@ -89,8 +88,6 @@ class Codec:
 
 @cache
 def _missing(module: str) -> str:
-    if module == "libwebp":
-        return "" if has_libwebp() else "is not installed"
     try:
         if module:
             import_module(module)
@@ -197,7 +194,6 @@ def _open_by_pillow(data: bytes, trusted: bool) -> Reader:
 #: The table. Kinds are named as in the index where that has a name for them.
 CODECS: dict[str, Codec] = {
     "png": Codec("PNG", NATIVE, open_png, format="PNG"),
-    "webp": Codec("WebP", "libwebp", open_webp, "libwebp", format="WEBP"),
     "avif": Codec("AVIF", PILLOW, _open_by_pillow, "PIL._avif", "AVIF"),
     "heic": Codec("HEIC", "pillow_heif", _open_heic, "pillow_heif", "HEIF"),
     "jxl": Codec("JPEG XL", "imagecodecs", _open_jxl, "imagecodecs", "JXL"),
@@ -233,16 +229,13 @@ def kind_of(data: bytes) -> str:
     return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
 
 
-#: Beginnings of EXIF and XMP data, by kind of image.
-_EXIF_MARKS = {
-    "png": (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp"),
-    "webp": (b"EXIF", b"XMP "),
-}
+#: Beginnings of EXIF and XMP data in a PNG.
+_EXIF_MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 
 
 def may_be_turned(kind: str, data: bytes) -> bool:
     """Return whether an image of a kind that Pillow opens may have an EXIF orientation."""
-    return any(mark in data for mark in _EXIF_MARKS.get(kind, (b"",)))
+    return kind != "png" or any(mark in data for mark in _EXIF_MARKS)
 
 
 def decoder_of(kind: str) -> str:

@@ -10,9 +10,9 @@ A place is a folder such as ``/dev/shm``. It contains::
 ``<id>`` are 12 digits of the SHA-256 of the original's manifest; ``staged.json`` in the copy
 holds all of it. A dataset that was packed again has another id, so an old copy never serves it.
 
-Every user may write to ``/dev/shm``. So a copy is used only if trusted users alone can change
-it and its parent folders: this user, root, or the owner of the original's folder
-(`fastdata.storage.trust`). Others can read it only if they can read the original.
+Every user may write to ``/dev/shm``. So a copy is used only if it and its parent folders belong to
+this user or root, and no one else may write there (`fastdata.storage.trust`). Others can read it
+only if they can read the original.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _folder_of(place: Path, user: int) -> Path:
 
 @contextmanager
 def telling_of_copy(folder: Path) -> Iterator[None]:
-    """Extend errors about a staged copy: name the original, and how to avoid the copy."""
+    """Extend errors about a staged copy: name the original, and how to remove the copy."""
     try:
         yield
     except DatasetError as error:
@@ -118,8 +118,7 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
         raise type(error)(
             error.what,
             f"{error.hint} This is a staged copy of {marker.original}: remove it with fastdata "
-            f"stage {marker.original} --unstage, stage it again, or open the original with "
-            "staged=False.".lstrip(),
+            f"stage {marker.original} --unstage, or stage it again.".lstrip(),
         ) from None
 
 
@@ -159,13 +158,11 @@ class Original(NamedTuple):
         path: Its absolute path, or its URL.
         text: Its manifest.
         id: SHA-256 of the manifest, in hexadecimal.
-        owner: User id of its folder's owner; this process's user for a URL.
     """
 
     path: Path | str
     text: bytes
     id: str
-    owner: int
 
     @classmethod
     def read(
@@ -183,7 +180,7 @@ class Original(NamedTuple):
         path = Path(os.path.realpath(dataset))
         try:
             text = read_file(path / MANIFEST_NAME, MOST_BYTES)
-            return cls(path, text, hashlib.sha256(text).hexdigest(), path.stat().st_uid)
+            return cls(path, text, hashlib.sha256(text).hexdigest())
         except OSError:
             return None
 
@@ -193,7 +190,7 @@ class Original(NamedTuple):
             text = fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
         except FileNotFoundError:
             return None
-        return cls(url, text, hashlib.sha256(text).hexdigest(), os.geteuid())
+        return cls(url, text, hashlib.sha256(text).hexdigest())
 
     @property
     def name(self) -> str:
@@ -238,8 +235,8 @@ class Original(NamedTuple):
         return None
 
     def copies_in(self, place: Path) -> Iterator[Path]:
-        """Yield the copies of this state in a place that trusted users made."""
-        users = (os.geteuid(), self.owner, 0)
+        """Yield the copies of this state in a place that this user or root made."""
+        users = (os.geteuid(), 0)
         for user in dict.fromkeys(users):
             copy = _folder_of(place, user) / self.copy_name
             if copy.is_dir() and distrust(copy, users) is None and self.is_copied_to(copy):
@@ -264,7 +261,7 @@ class Original(NamedTuple):
                 return f"{file.name}: {error.strerror}"
             if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
                 return f"{file.name} has {found.st_size} bytes, not {file.size}"
-            if not is_own_file(found, (self.owner,)):
+            if not is_own_file(found):
                 return f"{file.name} belongs to another user, or can be written by others"
         return None
 
