@@ -322,10 +322,6 @@ def test_skip_resumes() -> None:
             lambda: DALILoader(ImageDataset(dataset(), CROPS, exif_transpose=True)),
             "exif_transpose=True",
         ),
-        (
-            lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
-            "dct_scaling=True",
-        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(make: Callable[[], Any], words: str) -> None:

@@ -134,15 +134,6 @@ def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Pa
     assert "seek_points" not in [one.code for one in judge(limited_by_decoding(after)).advice]
 
 
-def test_images_that_are_decoded_smaller_already_are_not_to_be(sample: Path) -> None:
-    tiny = Compose((RandomResizedCrop(16),))
-    whole = diagnose(ImageDataset(sample, tiny), seconds=0.2).found
-    assert whole.alternatives.decode_scaled
-    assert "scaling" in [one.code for one in judge(limited_by_decoding(whole)).advice]
-    scaled = diagnose(ImageDataset(sample, tiny, dct_scaling=True), seconds=0.2).found
-    assert scaled.alternatives.decode_scaled is None
-
-
 def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
     pixels = picture(500, 400, 2, 20)
     files = [(f"{n}.jpg", as_file(pixels, "JPEG", "CMYK", progressive=True)) for n in range(6)]

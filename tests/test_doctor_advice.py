@@ -107,7 +107,7 @@ def findings(draw: st.DrawFn) -> Findings:
         step=draw(MAYBE),
         loader=draw(MAYBE),
     )
-    other = Alternatives(*(draw(MAYBE) for _ in range(3)))
+    other = Alternatives(*(draw(MAYBE) for _ in range(2)))
     return Findings(data=data, machine=machine, rates=rates, alternatives=other)
 
 
@@ -182,7 +182,7 @@ def test_advice_is_worth_taking_and_never_what_is_so_already(measured: Findings)
     if verdict.limit != "storage":
         assert not reading & set(codes)
     if verdict.limit != "decode":
-        assert not (decoding | {"scaling", "cores"}) & set(codes)
+        assert not (decoding | {"cores"}) & set(codes)
 
 
 @given(slow=st.floats(1, 500), better=SPEEDS, step=MAYBE, loader=MAYBE)

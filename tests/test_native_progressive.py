@@ -130,17 +130,6 @@ def test_real_photographs(simd):
         assert_exact(out.getvalue(), rng, 2)
 
 
-@pytest.mark.parametrize("size", [(60, 50), (30, 20), (9, 9)])
-def test_scaled(simd, size):
-    """The same as of a baseline JPEG of the same coefficients."""
-    pixels = picture(240, 200, 1)
-    for sampling in ("4:2:0", "4:4:4", "grey"):
-        several, one = (encode(pixels, sampling, 85, progressive=p) for p in (True, False))
-        for region in (None, (17, 30, 200, 190)):
-            decoded = [decode_jpeg(d, region, size, dct_scaling=True) for d in (several, one)]
-            assert np.array_equal(*decoded)
-
-
 SCRIPT = [Scan((0, 1, 2), 0, 0), *(Scan((c,), 1, 63, 0, 1) for c in range(3))]
 SCRIPT += [Scan((c,), 1, 63, 1, 0) for c in range(3)]
 SCRIPT_OF_ONE = [Scan((0,), 0, 0, 0, 1), Scan((0,), 1, 20, 0, 2), Scan((0,), 21, 63)]

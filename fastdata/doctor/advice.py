@@ -291,13 +291,6 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
             f"The loader decodes on {machine.threads} of the {most} CPUs that it may use.",
             f"DataLoader(num_workers={most})",
         )
-    advice.add(
-        "scaling",
-        other.decode_scaled,
-        "measured",
-        "The images are much larger than the crops: decode at 1/2 to 1/8 (other pixels).",
-        "ImageDataset(dct_scaling=True)",
-    )
     core, needed = _core(rates), _cores(rates)
     if core is not None and needed is not None and needed > most:
         text = f"One GPU at this step needs {needed} cores; here it has {most}."

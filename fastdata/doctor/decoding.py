@@ -132,14 +132,9 @@ def load(
     return images, problems
 
 
-class Variant(NamedTuple):
-    """Images; ``scaled``: the core may decode them at 1/2, 1/4 or 1/8."""
-
-    images: Sequence[Encoded]
-    scaled: bool = False
-
-
-def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> dict[str, float]:
+def core_rates(
+    variants: dict[str, Sequence[Encoded]], recipe: Recipe, seconds: float
+) -> dict[str, float]:
     """Measure images/s of one thread by its CPU time, for several variants of the same images.
 
     They take turns, a few images each, with the same crops: what else the machine does slows all of
@@ -149,16 +144,16 @@ def core_rates(variants: dict[str, Variant], recipe: Recipe, seconds: float) -> 
     begun = time.perf_counter()
     done = 0
     while not done or time.perf_counter() - begun < seconds:
-        for name, variant in variants.items():
-            some = _some(variant.images, 0, done)
+        for name, images in variants.items():
+            some = _some(images, 0, done)
             before = time.thread_time()
-            _decode(some, recipe, done, scaled=variant.scaled)
+            _decode(some, recipe, done)
             spent[name] += time.thread_time() - before
         done += _BATCH
     return {name: done / seconds for name, seconds in spent.items()}
 
 
-def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Speed:
+def rate(images: Sequence[Encoded], recipe: Recipe, threads: int, seconds: float) -> Speed:
     """Measure how fast images are decoded."""
     begun = time.perf_counter()
     stolen = machine.stolen_share()
@@ -167,8 +162,7 @@ def rate(variant: Variant, recipe: Recipe, threads: int, seconds: float) -> Spee
         done = 0
         before = machine.thread_times()
         while not done or time.perf_counter() - begun < seconds:
-            some = _some(variant.images, thread, done)
-            _decode(some, recipe, done + thread, scaled=variant.scaled)
+            _decode(_some(images, thread, done), recipe, done + thread)
             done += _BATCH
         return done, machine.thread_times() - before
 
@@ -185,9 +179,7 @@ def _some(images: Sequence[Encoded], seed: int, start: int) -> list[Encoded]:
     return [images[at] for at in np.take(order, np.arange(start, start + _BATCH), mode="wrap")]
 
 
-def _decode(
-    images: Sequence[Encoded], recipe: Recipe, key: int, *, scaled: bool = False
-) -> list[DecodeError]:
+def _decode(images: Sequence[Encoded], recipe: Recipe, key: int) -> list[DecodeError]:
     """Decode random crops as the loader does, with the core or else Pillow; return the errors."""
     widths = np.array([image.width for image in images])
     heights = np.array([image.height for image in images])
@@ -206,7 +198,6 @@ def _decode(
             seek_points=tables,
             orientations=np.array([image.orientation for image in images], np.int8),
             skip=skip,
-            dct_scaling=scaled,
             views=() if number else views,
             **program.batch_options(cuts),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from fastdata.dataset import ImageDataset
 from fastdata.doctor import copies, decoding, loading, opening, reading
 from fastdata.doctor.advice import Verdict, judge
-from fastdata.doctor.decoding import Encoded, Variant
+from fastdata.doctor.decoding import Encoded
 from fastdata.doctor.findings import Alternatives, Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened
 from fastdata.doctor.reading import Storage
@@ -137,7 +136,7 @@ def _measure(
 
     progress("decoding")
     learnt = _learnt(opened, images)
-    decoded = _measure_decoding(opened, images, recipe, machine, seconds, learns=learnt == 1)
+    decoded = _measure_decoding(images, recipe, machine, seconds, learns=learnt == 1)
     machine = replace(machine, cpu_lost=decoded.lost)
 
     progress("copies")
@@ -315,7 +314,6 @@ class _Decoded(NamedTuple):
 
 
 def _measure_decoding(
-    opened: Opened,
     images: Sequence[Encoded],
     recipe: Recipe,
     machine: Machine,
@@ -327,15 +325,11 @@ def _measure_decoding(
 
     ``learns``: the loader knows all seek points after an epoch.
     """
-    scaled = opened.dataset is not None and opened.dataset.dct_scaling
     seekable = decoding.with_seek_points(images)
-    current = Variant(seekable if learns else images, scaled)
+    current = seekable if learns else images
     variants = {"core": current}
-    if decoding.seekable_share(current.images) < 1:
-        variants["seekable"] = current._replace(images=seekable)
-    side = statistics.median(max(image.width, image.height) for image in images)
-    if not scaled and side > 4 * min(max(program.size) for program in recipe.programs):
-        variants["scaled"] = current._replace(scaled=True)
+    if decoding.seekable_share(current) < 1:
+        variants["seekable"] = seekable
     others = decoding.core_rates(variants, recipe, seconds * (0.05 + 0.05 * len(variants)))
     core = others.pop("core")
     speed = decoding.rate(current, recipe, machine.threads, seconds * 0.1)

@@ -118,12 +118,10 @@ class Alternatives:
     Attributes:
         storage_in_order: Cold reads of neighbours: ``order="quasi-random"``.
         decode_seekable: `Rates.decode`, had all JPEGs seek points.
-        decode_scaled: `Rates.decode` with ``ImageDataset(dct_scaling=True)``.
     """
 
     storage_in_order: float | None = None
     decode_seekable: float | None = None
-    decode_scaled: float | None = None
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,6 @@ def _dataset(opened: Opened, transform: Any, learns: bool) -> Any:
             transform,
             staged=False,
             check=opened.dataset.check,
-            dct_scaling=opened.dataset.dct_scaling,
             cache=Cache(bytes=0),  # a diagnosis writes nothing into the dataset
         )
     try:
