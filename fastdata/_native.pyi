@@ -69,9 +69,9 @@ def png_pixels(
     the bytes of each pixel's numbers, the lower one first. Returns (code, detail).
     """
 
-def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, int, Code, str, int]:
-    """Return (encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
-    offset). The encoding is one of ENCODINGS, or "unknown"."""
+def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, int, Code, str, int]:
+    """Return (encoding, width, height, components, sampling, progressive, orientation, code,
+    detail, offset). The encoding is one of ENCODINGS, or "unknown"."""
 
 def is_plain_jpeg(data: Buffer) -> bool:
     """Return whether Pillow, too, decodes a JPEG with this header, and an end marker follows.

@@ -286,7 +286,7 @@ def test_slow_decoding() -> None:
     rewritable = {"data": {"rewritable_share": 0.5}}
     (advice,) = judge(found(slow, **rewritable)).advice
     assert advice.code == "rewrite" and advice.command.endswith("--encoding baseline")
-    assert "50% of the images are progressive or arithmetic-coded JPEGs" in advice.text
+    assert "50% of the images are progressive JPEGs" in advice.text
     for share in ("pillow_share", "rewritable_share"):
         assert codes_of(found(slow, data={share: 0.02})) == ["nothing"]
     few = {**slow, "decode": 50.0}

@@ -270,8 +270,8 @@ def _for_decode(found: Findings, stages: dict[str, float]) -> list[Advice]:
         advice.append(Advice("reencode", text, f"{data.convert} --encoding jpeg"))
     if data.rewritable_share > _FEW:
         text = (
-            f"{human_share(data.rewritable_share)} of the images are progressive or "
-            "arithmetic-coded JPEGs, which have no seek points. "
+            f"{human_share(data.rewritable_share)} of the images are progressive JPEGs, "
+            "which have no seek points. "
             "Rewrite them as baseline ones, of the same pixels."
         )
         advice.append(Advice("rewrite", text, f"{data.convert} --encoding baseline"))

@@ -71,8 +71,8 @@ def pillow_kinds(images: Sequence[Encoded]) -> tuple[str, ...]:
 
 def rewritable_share(images: Sequence[Encoded]) -> float:
     """Return the share of natively decoded JPEGs that are not baseline, 0 to 1."""
-    kinds = ("jpeg-progressive", "jpeg-arithmetic")
-    return sum(image.kind in kinds and not image.pillow for image in images) / len(images)
+    rewritable = (image.kind == "jpeg-progressive" and not image.pillow for image in images)
+    return sum(rewritable) / len(images)
 
 
 def seekable_share(images: Sequence[Encoded]) -> float:

@@ -28,7 +28,7 @@ class Data:
         seekable_share: Share of the sampled images that have seek points, or can have none, 0 to 1.
         pillow_share: Share that the codec table or Pillow decodes, not the core's JPEG decoder.
         pillow_kinds: Kinds of these images: ``png``, ``webp``, …, the most frequent first.
-        rewritable_share: Share of progressive or arithmetic-coded JPEGs, which have no seek points.
+        rewritable_share: Share of progressive JPEGs, which have no seek points.
         learnt_share: Share of a tree whose seek points the loader learns in its first epoch.
         sampled: Number of images that were measured.
         damaged: Number of further images that cannot be read or decoded.
