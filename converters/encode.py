@@ -23,12 +23,12 @@ class Encoding:
     """Encoding of stored images.
 
     Attributes:
-        kind: ``original`` keeps every byte. ``baseline`` rewrites JPEGs that are progressive,
-            arithmetic-coded, in several scans or have restart markers as baseline JPEGs of the
-            same pixels (`fastdata.decode.rewrite_baseline`); it keeps the bytes of all other
-            images, and of JPEGs with a missing or damaged scan. ``jpeg`` re-encodes as baseline.
-            ``raw`` stores pixels, uint8, height x width x 3, RGB. Neither turns pixels: the EXIF
-            orientation, and no other EXIF data, is kept in the JPEG and in the index.
+        kind: ``original`` keeps every byte. ``baseline`` rewrites JPEGs that are progressive, in
+            several scans or have restart markers as baseline JPEGs of the same pixels
+            (`fastdata.decode.rewrite_baseline`); it keeps the bytes of all other images, and of
+            JPEGs with a missing or damaged scan. ``jpeg`` re-encodes as baseline. ``raw`` stores
+            pixels, uint8, height x width x 3, RGB. Neither turns pixels: the EXIF orientation, and
+            no other EXIF data, is kept in the JPEG and in the index.
         max_side: Most pixels of the longer side; larger images are reduced (as with FFCV's
             ``max_resolution``), smaller ones never enlarged. None keeps the size.
         quality: libjpeg's quality, 1 to 100, for ``jpeg``; None for 90.

@@ -69,9 +69,9 @@ def png_pixels(
     the bytes of each pixel's numbers, the lower one first. Returns (code, detail).
     """
 
-def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, bool, int, Code, str, int]:
-    """Return (encoding, width, height, components, sampling, progressive, arithmetic, code, detail,
-    offset). The encoding is one of ENCODINGS, or "unknown"."""
+def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, int, Code, str, int]:
+    """Return (encoding, width, height, components, sampling, progressive, orientation, code,
+    detail, offset). The encoding is one of ENCODINGS, or "unknown"."""
 
 def is_plain_jpeg(data: Buffer) -> bool:
     """Return whether Pillow, too, decodes a JPEG with this header, and an end marker follows.
@@ -214,14 +214,13 @@ class Extents:
         """Return whether only some of a sample's bytes were attached."""
 
     def plan_fetches(
-        self, rows: Sequence[int], boxes: list[npt.NDArray[np.int32]], scaled: bool
+        self, rows: Sequence[int], boxes: list[npt.NDArray[np.int32]]
     ) -> npt.NDArray[np.int64]:
         """Return the ranges to fetch for boxes of some samples, for `attach_rows`.
 
-        ``rows``: N of these samples. ``boxes``: (N, 4) for each view. ``scaled``: whether views may
-        be decoded at a smaller scale. Returns (N, 6): size of the header, its CRC-32C, first byte
-        of the rows of MCUs and one past their last, first segment and one past the last
-        (docs/formats/seek-points.md). Zeros: fetch the whole sample.
+        ``rows``: N of these samples. ``boxes``: (N, 4) for each view. Returns (N, 6): size of the
+        header, its CRC-32C, first byte of the rows of MCUs and one past their last, first segment
+        and one past the last (docs/formats/seek-points.md). Zeros: fetch the whole sample.
         """
 
     def are_rows_sound(self, index: int, at: int, first: int, end: int, data: Buffer) -> bool:
@@ -526,7 +525,6 @@ class Job(Work):
         dtype: str,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        dct_scaling: bool = False,
         skip: Buffer | None = None,
         stride: int = 0,
         check: bool = True,

@@ -100,8 +100,6 @@ class ImageDataset(NativeSamples):
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
         check: Whether to compare natively decoded bytes with checksums, as `read` always does.
-        dct_scaling: Whether the core decodes at 1/2, 1/4 or 1/8 where the crop is so much larger
-            than the target: faster, other pixels (docs/dataset.md says how near).
         max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
             an error of its sample, as a damaged one is. By default Pillow's limit, from which it
             warns of decompression bombs. None for no limit of fastdata's; Pillow still refuses
@@ -150,7 +148,6 @@ class ImageDataset(NativeSamples):
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         check: bool = True,
-        dct_scaling: bool = False,
         max_pixels: int | None = DEFAULT_MAX_PIXELS,
         max_scans: int | None = DEFAULT_MAX_SCANS,
         color: str | None = None,
@@ -164,7 +161,7 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        switches = {"check": check, "dct_scaling": dct_scaling}
+        switches = {"check": check}
         switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
         limits = {"max_pixels": max_pixels, "max_scans": max_scans}
         require_arguments(named, switches, limits)
@@ -197,7 +194,7 @@ class ImageDataset(NativeSamples):
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
         self._given_fields, self._formats = fields, formats
-        self.check, self.dct_scaling = check, dct_scaling
+        self.check = check
         self.limits = Limits(max_pixels, max_scans)
         hub = self.opened_hub if self.hub is not None else None
         self.style = style_of(color, exif_transpose, hub)

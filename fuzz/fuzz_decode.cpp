@@ -44,7 +44,6 @@ Request read_request(const uint8_t* c) {
   r.compare = c[0] & 4;
   r.use_built = c[0] & 8;
   r.use_given = c[0] & 16;
-  r.options.dct_scaling = c[0] & 64;
   r.stride = 1 + c[1];
   r.sample.output.width = 1 + (c[3] & 63);
   r.sample.output.height = 1 + (c[4] & 63);

@@ -90,7 +90,7 @@ void use_parts(ByteSpan packed, uint8_t choice) {
   const bool rows = choice & 8;  // whole ones
   const int x = rows ? 0 : choice * 37 % table.width(), y = choice * 11 % table.height();
   const Box box{x, y, rows ? table.width() : x + 1, std::min(y + 1 + choice % 20, table.height())};
-  const McuBox mcus = table.mcus_of(box, choice & 16);
+  const McuBox mcus = table.mcus_of(box);
   // Of exactly its size, for the sanitizer to see reads beyond the end.
   const std::vector<uint8_t> image(kJpeg.begin(), kJpeg.end());
   std::vector<ByteRange> parts;

@@ -14,10 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from arithmetic_coding import OTHER, USUAL
 from jpegs import SAMPLINGS, encode, picture
 from PIL import Image
-from scans import Coefficients, Scan, drawn, progression, sequential
+from scans import drawn, progression, sequential
 from scans import write as write_scans
 
 from fastdata.decode import seek_points
@@ -148,7 +147,6 @@ def write_decode(out: Path) -> None:
                 encode(picture(*size, number), sampling, 75, progressive=sampling != "4:4:0"),
                 write_scans(image, progression(count, rng), restart=restart),
                 write_scans(image, sequential(count, rng), progressive=False, restart=restart),
-                *arithmetic(image, restart, rng),
             ):
                 control = bytes([0b10000100 | number % 4]) + bytes(15)
                 write(control if number % 3 else bytes([0b100]) + control[1:], b"", several)
@@ -158,19 +156,6 @@ def write_decode(out: Path) -> None:
         buffer = io.BytesIO()
         Image.fromarray(picture(20, 10, 0)).save(buffer, kind)
         write(bytes(16), b"", buffer.getvalue()[:64])
-
-
-def arithmetic(image: Coefficients, restart: int, rng: random.Random) -> list[bytes]:
-    """Return the coefficients arithmetic-coded: in several scans, in one, other conditioning."""
-    count = len(image.blocks)
-    one = [Scan(tuple(range(count)))]
-    return [
-        write_scans(image, progression(count, rng), restart=restart, conditioning=USUAL),
-        write_scans(image, one, progressive=False, restart=restart, conditioning=USUAL),
-        write_scans(
-            image, sequential(count, rng), progressive=False, restart=restart, conditioning=OTHER
-        ),
-    ]
 
 
 if __name__ == "__main__":

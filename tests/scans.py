@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from arithmetic_coding import Conditioning, Segment
 
 #: Sampling factors (across, down) of each component.
 SAMPLINGS = {
@@ -118,7 +117,6 @@ def write(
     restart: int = 0,
     step: int = 3,
     between: bytes = b"",
-    conditioning: Sequence[Conditioning] = (),
 ) -> bytes:
     """A JPEG of those coefficients.
 
@@ -129,47 +127,20 @@ def write(
         restart: MCUs between restart markers; 0 for none.
         step: All quantisation steps.
         between: Segments before each scan but the first.
-        conditioning: If any, of the two tables of an arithmetic-coded JPEG.
     """
     out = b"\xff\xd8" + _segment(0xDB, bytes([0, *[step] * 64]))
     frame = bytes([8]) + image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
     factors = SAMPLINGS[image.sampling]
     frame += bytes([len(factors)])
-    frame_marker = 0xC2 if progressive else 0xC0
-    if conditioning:  # SOF10 or SOF9
-        frame_marker = 0xCA if progressive else 0xC9
     for number, (across, down) in enumerate(factors):
         frame += bytes([number + 1, across << 4 | down, 0])
-    out += _segment(frame_marker, frame)
-    if set(conditioning) - {Conditioning()}:
-        payload = b"".join(each.segment(table) for table, each in enumerate(conditioning))
-        out += _segment(0xCC, payload)
+    out += _segment(0xC2 if progressive else 0xC0, frame)
     if restart:
         out += _segment(0xDD, restart.to_bytes(2, "big"))
     for number, scan in enumerate(script):
         out += between if number else b""
-        if conditioning:
-            out += _arithmetic(image, scan, restart, conditioning)
-        else:
-            out += _Writer(image, scan, progressive).encode(restart)
+        out += _Writer(image, scan, progressive).encode(restart)
     return out + b"\xff\xd9"
-
-
-def _arithmetic(
-    image: Coefficients, scan: Scan, restart: int, conditioning: Sequence[Conditioning]
-) -> bytes:
-    mcus = list(_mcus(image, scan))
-    restart = restart or len(mcus)
-    data = b""
-    for number, start in enumerate(range(0, len(mcus), restart)):
-        data += bytes([0xFF, 0xD0 + (number - 1) % 8]) if number else b""
-        blocks = (
-            (component, [int(value) for value in block])
-            for mcu in mcus[start : start + restart]
-            for component, block in mcu
-        )
-        data += Segment(*scan[1:], conditioning).encode(blocks)
-    return _scan_header(scan, [min(c, 1) * 0x11 for c in scan.components]) + data
 
 
 def _scan_header(scan: Scan, tables: Sequence[int]) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import arithmetic_jpegs
 import numpy as np
 import pytest
 from containers import pack_tree
@@ -20,7 +21,6 @@ from hypothesis import strategies as st
 from jpegs import picture
 from loader_data import as_file, folder
 from PIL import Image, ImageOps
-from test_probe import arithmetic, arithmetic_rgb, decodes
 from torch.utils.data import Subset
 from torchvision_stub import import_torchvision
 
@@ -684,6 +684,29 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
         assert np.abs(got.astype(int) - want).max() <= 1
 
 
+@pytest.mark.skipif(
+    not arithmetic_jpegs.decodes(), reason="this libjpeg knows no arithmetic coding"
+)
+@pytest.mark.parametrize("container", ["lmdb", "folder"])
+def test_pillow_decodes_arithmetic_coded_jpegs(container: str) -> None:
+    root, out = folder() / "tree", folder() / container
+    (root / "a").mkdir(parents=True)
+    files = [arithmetic_jpegs.SEQUENTIAL, arithmetic_jpegs.PROGRESSIVE, arithmetic_jpegs.COLOUR]
+    for number, data in enumerate(files):
+        (root / "a" / f"{number}.jpg").write_bytes(data)
+        with pytest.raises(DecodeError, match="unsupported"):
+            decode_jpeg(data, fallback="never")
+    pack_tree(root, out, container)
+    loader = DataLoader(ImageDataset(out, t.CenterCrop((24, 20))), batch_size=3, num_workers=1)
+    with pytest.warns(FallbackWarning, match="arithmetic-coded JPEG"):
+        ((images, _),) = list(loader)
+    assert loader.stats().kinds == {"jpeg-arithmetic": {"Pillow": 3}}
+    for data, got in zip(files, images.permute(0, 2, 3, 1).numpy(), strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        top, left = (pixels.shape[0] - 24) // 2, (pixels.shape[1] - 20) // 2
+        assert np.array_equal(got, pixels[top : top + 24, left : left + 20])
+
+
 def animated(kind: str) -> bytes:
     frames = [Image.fromarray(picture(40, 30, seed)) for seed in range(3)]
     file = io.BytesIO()
@@ -697,6 +720,7 @@ def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
     cmyk = as_file(PIXELS, "JPEG", "CMYK")
     adobe = cmyk.index(b"Adobe") + 11  # its colour transform: none; 2 says YCCK
     frame = plain.index(b"\xff\xc0")
+    arithmetic = "Pillow" if arithmetic_jpegs.decodes() else ""
     return {
         "baseline": (plain, "native"),
         "progressive": (as_file(PIXELS, "JPEG", progressive=True), "native"),
@@ -709,9 +733,10 @@ def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
         ),
         "YCCK": (cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :], "Pillow"),
         "progressive CMYK": (as_file(PIXELS, "JPEG", "CMYK", progressive=True), "Pillow"),
-        "arithmetic": (arithmetic(0xC9), "native"),
-        "arithmetic, progressive": (arithmetic(0xCA), "native"),
-        "arithmetic RGB": (arithmetic_rgb(), "Pillow" if decodes(arithmetic_rgb()) else ""),
+        "arithmetic": (arithmetic_jpegs.SEQUENTIAL, arithmetic),
+        "arithmetic, progressive": (arithmetic_jpegs.PROGRESSIVE, arithmetic),
+        "arithmetic, colour": (arithmetic_jpegs.COLOUR, arithmetic),
+        "arithmetic RGB": (arithmetic_jpegs.RGB, arithmetic),
         "12 bits": (plain[:frame] + b"\xff\xc1\0\x11\x0c" + plain[frame + 5 :], ""),
         "lossless": (plain.replace(b"\xff\xc0", b"\xff\xc3"), ""),
         "cut off": (plain[:-400], ""),

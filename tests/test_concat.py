@@ -223,8 +223,8 @@ OTHERS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Give all parts the same",
     ),
     "options": (
-        lambda: ConcatDataset([images(SMALL), ImageDataset(dataset(), SMALL, dct_scaling=True)]),
-        "parts 0 and 1 of the ConcatDataset have different dct_scaling",
+        lambda: ConcatDataset([images(SMALL), ImageDataset(dataset(), SMALL, check=False)]),
+        "parts 0 and 1 of the ConcatDataset have different check",
         "Give all parts the same",
     ),
     "a part that is not known": (

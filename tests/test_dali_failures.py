@@ -19,7 +19,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from arithmetic_coding import USUAL
+from arithmetic_jpegs import SEQUENTIAL
 from containers import edit_index, index_rows, pack_tree, set_column
 from hangs import HANG
 from jpegs import encode, picture
@@ -35,7 +35,6 @@ from loader_data import (
     images,
     same,
 )
-from scans import Scan, drawn, write
 from test_loader_errors import BAD, damaged, packed_images, scan_damaged, until_the_end
 from torchvision_stub import import_torchvision
 
@@ -189,9 +188,6 @@ def test_files_replaced_since_they_were_indexed_cost_dali_no_batch() -> None:
     root = photographs(pngs={0, 1, 2, 3})
     pack_tree(root, root.parent / "out", "folder", seek_points=False)
     flat = {width: np.full((50, width, 3), 90, np.uint8) for width in (60, 70, 72, 73, 75)}
-    coded = write(
-        drawn(76, 50, "grey", Random(1)), [Scan((0,))], progressive=False, conditioning=USUAL
-    )
     cut = (root / "class" / "07.jpg").read_bytes()
     replaced = {
         "00.png": b"no" + as_file(flat[70], "PNG")[2:],
@@ -200,7 +196,7 @@ def test_files_replaced_since_they_were_indexed_cost_dali_no_batch() -> None:
         "03.png": as_file(flat[73], "PNG", "LA"),
         "04.jpg": encode(flat[60]),
         "05.jpg": as_file(flat[75], "JPEG", "CMYK"),
-        "06.jpg": coded,
+        "06.jpg": SEQUENTIAL,
         "07.jpg": cut[: len(cut) // 2],
     }
     for name, data in replaced.items():
@@ -321,10 +317,6 @@ def test_skip_resumes() -> None:
         (
             lambda: DALILoader(ImageDataset(dataset(), CROPS, exif_transpose=True)),
             "exif_transpose=True",
-        ),
-        (
-            lambda: DALILoader(ImageDataset(dataset(), CROPS, dct_scaling=True)),
-            "dct_scaling=True",
         ),
     ],
 )

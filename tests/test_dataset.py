@@ -104,7 +104,7 @@ def test_what_is_no_sample_number(path: Path) -> None:
         plain.read(0)
 
 
-@pytest.mark.parametrize("name", ["check", "dct_scaling"])
+@pytest.mark.parametrize("name", ["check", "exif_transpose"])
 def test_options_are_true_or_false(path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name}='no'\nGive True or False"):
         ImageDataset(path, **{name: "no"})

@@ -33,9 +33,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.decode import seek_points
 from fastdata.decode.codecs import probe
-from fastdata.decode.engine import PendingBatch
 from fastdata.errors import UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.transforms import (
@@ -333,66 +331,19 @@ def test_parts_of_large_images_are_read(threads: int) -> None:
     assert mine.stats().bytes_read < 0.6 * blobs
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_parts_of_large_images_are_fetched(scaled: bool) -> None:
+def test_parts_of_large_images_are_fetched() -> None:
     ours, twins = photographs()
-    options = {"exif_transpose": True, "dct_scaling": scaled}
-    transform = RandomResizedCrop(32, scale=(0.02, 0.15)) if scaled else SMALL
+    remote = RemoteOptions(progress=False)
     with WebServer(ours) as server:
-        of = ImageDataset(server.url, transform, remote=RemoteOptions(progress=False), **options)
+        of = ImageDataset(server.url, SMALL, exif_transpose=True, remote=remote)
         mine = loader(of, num_workers=1, order="random")
-        local = ImageDataset(ours, transform, **options) if scaled else ImageDataset(twins, SMALL)
-        other = loader(local, num_workers=1, order="random")
+        other = loader(ImageDataset(twins, SMALL), num_workers=1, order="random")
         for _ in range(2):
             assert same(list(mine), list(other))
         stats = mine.stats()
         assert stats.remote is not None
         assert stats.kinds == {"jpeg": {"native": len(ORIENTATIONS)}}
         assert stats.remote.bytes_needed < 0.8 * sum(row["length"] for row in index_rows(ours))
-
-
-@pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("progressive", [False, True])
-def test_dct_scaling_equals_pillows_draft(scale: int, progressive: bool) -> None:
-    """Sides that the scale does not divide: what rounding adds to them comes first if mirrored."""
-    draw = random.Random(scale)
-    for width, height in [(160, 120), (333, 257), (331, 259), (329, 262)]:
-        jpeg = encode(picture(width, height, scale, 40), progressive=progressive)
-        for o in ORIENTATIONS:
-            data = turned(jpeg, o)
-            with Image.open(io.BytesIO(data)) as image:
-                image.draft("RGB", (image.width // scale, image.height // scale))
-                draft = ImageOps.exif_transpose(image)
-            full = (height, width) if o > 4 else (width, height)
-            # Pixels that rounding adds lie at the ends of stored rows and columns.
-            added = [draft.width * scale - full[0], draft.height * scale - full[1]]
-            added[0] *= o in (2, 3, 6, 7)
-            added[1] *= o in (3, 4, 7, 8)
-            sides = [draw.randint(side // 2, side) for side in full]
-            left, upper = (draw.randint(0, a - b) for a, b in zip(full, sides, strict=True))
-            box = (left, upper, left + sides[0], upper + sides[1])
-            size = (sides[0] // scale, sides[1] // scale)
-            if any(side // (2 * scale) >= to for side, to in zip(sides, size, strict=True)):
-                continue
-            out = np.empty((1, size[1], size[0], 3), np.uint8)
-            for table in (None, [seek_points(data, 32)] if not progressive else None):
-                job = PendingBatch(
-                    [data], out, regions=[box], dct_scaling=True, fallback="never",
-                    filter="bicubic", seek_points=table, orientations=np.array([o], np.int8),
-                )  # fmt: skip
-                job.run()
-                place = [(side + added[at % 2]) / scale for at, side in enumerate(box)]
-                want = _resized(draft, place, size)
-                assert np.abs(job.result()[0].astype(int) - want).max() <= 1, (o, width, box)
-
-
-def _resized(image: Image.Image, box: list[float], size: tuple[int, int]) -> np.ndarray:
-    """Pillow's resize of a box between pixels; it sees no more of the image than the box's."""
-    left, upper = int(box[0]), int(box[1])
-    right, lower = (int(np.ceil(side)) for side in box[2:])
-    part = image.crop((left, upper, right, lower))
-    inner = (box[0] - left, box[1] - upper, box[2] - left, box[3] - upper)
-    return np.asarray(part.resize(size, Image.Resampling.BICUBIC, box=inner)).astype(int)
 
 
 # --- headers ----------------------------------------------------------------------------------

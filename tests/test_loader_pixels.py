@@ -12,7 +12,7 @@ from containers import pack_tree
 from fastdata.converters.packing import pack
 from fastdata.converters.table import TableImages
 from jpegs import picture
-from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, dataset, images, same
+from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, images, same
 from PIL import Image
 from torchvision_calls import apply
 
@@ -256,19 +256,6 @@ def test_flips_are_exact() -> None:
     flipped = all_of(images(Compose([RandomResizedCrop(24), RandomHorizontalFlip(1.0)])))
     for (one, _), (other, _) in zip(plain, flipped, strict=True):
         assert torch.equal(one.flip(3), other)
-
-
-def test_dct_scaling_is_near_and_is_not_the_default() -> None:
-    transform = RandomResizedCrop(12, scale=(0.6, 1.0))
-    scaled = ImageDataset(dataset(), transform, dct_scaling=True)
-    exact, coarse = all_of(images(transform)), all_of(scaled)
-    assert not same(exact, coarse)
-    assert same(coarse, all_of(scaled, num_workers=2))
-    theirs = list(torch.utils.data.DataLoader(scaled, 10))
-    assert [batch.shape for batch, _ in theirs] == [batch.shape for batch, _ in coarse]
-    assert torch.equal(theirs[0][1], coarse[0][1])
-    for (one, _), (other, _) in zip(exact, coarse, strict=True):
-        assert (one.int() - other.int()).abs().float().mean() < 20  # others: 60
 
 
 def test_target_transform_batch_transform_and_keys() -> None:

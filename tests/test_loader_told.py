@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import arithmetic_jpegs
 import pytest
 import torch
 from containers import pack_tree
 from jpegs import encode, picture
 from loader_data import as_file, folder
 from PIL import Image
-from test_probe import arithmetic_rgb
 from torch import nn
 from torchvision_stub import import_torchvision
 
@@ -38,7 +38,7 @@ KINDS = {
         "jpg",
         as_file(picture(40, 30), "JPEG", "CMYK", progressive=True),
     ),
-    "arithmetic-coded JPEG of mode RGB": ("jpg", arithmetic_rgb()),
+    "arithmetic-coded JPEG of mode RGB": ("jpg", arithmetic_jpegs.RGB),
     "JPEG of mode CMYK": ("jpg", as_file(picture(40, 30), "JPEG", "CMYK")),
     "JPEG of mode RGB: something other than a marker": (
         "jpg",

@@ -67,7 +67,7 @@ def segment(marker: int, payload: bytes) -> bytes:
         (b"\xff\xc0", 12, b"\x03", "missing_table"),
         (b"\xff\xc0", 1, b"\xc3", "unsupported"),  # lossless
         (b"\xff\xc0", 1, b"\xcb", "unsupported"),  # lossless, arithmetic
-        (b"\xff\xc4", 1, b"\xcc", "bad_marker"),  # a DAC segment of other things
+        (b"\xff\xc4", 1, b"\xcc", "unsupported"),  # a DAC segment, of arithmetic coding
         (b"\xff\xc4", 5, b"\x03\0\x03", "bad_huffman_table"),  # three codes of one bit
         (b"\xff\xc4", 4, b"\x47", "bad_huffman_table"),  # class 4
         (b"\xff\xda", 6, b"\x77", "bad_marker"),  # table 7

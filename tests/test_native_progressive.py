@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pytest
-from arithmetic_coding import OTHER, USUAL, Conditioning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture, pillow, regions, sample_files
@@ -56,22 +54,14 @@ def test_libjpegs_own_script(simd, sampling, quality):
     sampling=st.sampled_from(list(SAMPLINGS)),
     progressive=st.booleans(),
     restart=st.sampled_from([0, 0, 1, 3, 50]),
-    conditioning=st.sampled_from([(), USUAL, OTHER]),
     seed=st.integers(0, 10**6),
 )
-def test_any_script(width, height, sampling, progressive, restart, conditioning, seed):
+def test_any_script(width, height, sampling, progressive, restart, seed):
     rng = random.Random(seed)
     image = drawn(width, height, sampling, rng)
     script = (progression if progressive else sequential)(len(image.blocks), rng)
     comment = b"\xff\xfe\0\x06\xff\xda\xff\xd9"
-    data = write(
-        image,
-        script,
-        progressive=progressive,
-        restart=restart,
-        between=comment,
-        conditioning=conditioning,
-    )
+    data = write(image, script, progressive=progressive, restart=restart, between=comment)
     assert_exact(data, rng)
 
 
@@ -80,14 +70,9 @@ def scripts() -> list[bytes]:
     rng, found = random.Random(8), []
     for sampling in SAMPLINGS:
         image = drawn(97, 75, sampling, rng)
-        whole = [Scan(tuple(range(len(image.blocks))))]
         for restart in (0, 5):
             script = progression(len(image.blocks), rng)
             found.append(write(image, script, restart=restart))
-            found.append(write(image, script, restart=restart, conditioning=OTHER))
-            found.append(
-                write(image, whole, progressive=False, restart=restart, conditioning=USUAL)
-            )
     return found
 
 
@@ -130,24 +115,10 @@ def test_real_photographs(simd):
         assert_exact(out.getvalue(), rng, 2)
 
 
-@pytest.mark.parametrize("size", [(60, 50), (30, 20), (9, 9)])
-def test_scaled(simd, size):
-    """The same as of a baseline JPEG of the same coefficients."""
-    pixels = picture(240, 200, 1)
-    for sampling in ("4:2:0", "4:4:4", "grey"):
-        several, one = (encode(pixels, sampling, 85, progressive=p) for p in (True, False))
-        for region in (None, (17, 30, 200, 190)):
-            decoded = [decode_jpeg(d, region, size, dct_scaling=True) for d in (several, one)]
-            assert np.array_equal(*decoded)
-
-
 SCRIPT = [Scan((0, 1, 2), 0, 0), *(Scan((c,), 1, 63, 0, 1) for c in range(3))]
 SCRIPT += [Scan((c,), 1, 63, 1, 0) for c in range(3)]
-SCRIPT_OF_ONE = [Scan((0,), 0, 0, 0, 1), Scan((0,), 1, 20, 0, 2), Scan((0,), 21, 63)]
-SCRIPT_OF_ONE += [Scan((0,), 1, 20, 2, 1), Scan((0,), 0, 0, 1, 0), Scan((0,), 1, 20, 1, 0)]
 
 
-@pytest.mark.parametrize("conditioning", [(), USUAL])
 @pytest.mark.parametrize(
     "change",
     [
@@ -159,9 +130,9 @@ SCRIPT_OF_ONE += [Scan((0,), 1, 20, 2, 1), Scan((0,), 0, 0, 1, 0), Scan((0,), 1,
         lambda script: [script[0]._replace(low=1), *script[1:]],
     ],
 )
-def test_unusual_scripts_are_pillows(simd, change, conditioning):
+def test_unusual_scripts_are_pillows(simd, change):
     image = drawn(60, 50, "4:2:0", random.Random(1))
-    data = write(image, change(SCRIPT), conditioning=conditioning)
+    data = write(image, change(SCRIPT))
     assert code_of(data) == "unsupported"
     assert np.array_equal(decode_jpeg(data), pillow(data))
     # What failed leaves nothing behind.
@@ -194,94 +165,26 @@ def test_truncated_everywhere(simd):
 
 
 @cache
-def to_damage(seed: int, conditioning: Sequence[Conditioning]) -> bytes:
+def to_damage(seed: int) -> bytes:
     rng = random.Random(seed)
     image = drawn(50, 40, "4:2:0", rng)
-    return write(image, progression(3, rng), conditioning=conditioning)
+    return write(image, progression(3, rng))
 
 
 @settings(max_examples=150)
 @given(
     seed=st.integers(0, 3),
-    conditioning=st.sampled_from([(), USUAL]),
     changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6),
 )
-def test_damaged(seed, conditioning, changes):
+def test_damaged(seed, changes):
     """Another image, or an error that says where."""
-    data = bytearray(to_damage(seed, conditioning))
+    data = bytearray(to_damage(seed))
     for at, value in changes:
         data[at % len(data)] = value
     try:
         decode_jpeg(bytes(data), (3, 4, 30, 31), fallback="never")
     except DecodeError as error:
         assert error.detail
-
-
-@pytest.mark.parametrize("script", [[Scan((0,))], SCRIPT_OF_ONE])
-@pytest.mark.parametrize("conditioning", [USUAL, OTHER, (Conditioning(14, 15, 63),) * 2])
-def test_large_coefficients_arithmetic_coded(script, conditioning):
-    """Up to 15 bits, which baseline JPEGs have no codes for; differences beyond the largest."""
-    rng = random.Random(6)
-    image = drawn(40, 24, "grey", rng)
-    numbers = np.random.default_rng(0)
-    blocks = image.blocks[0]
-    sizes = 1 << numbers.integers(0, 16, blocks.shape)
-    blocks[...] = numbers.integers(-sizes + 1, sizes)
-    blocks[..., 0] = numbers.integers(-(1 << 14), 1 << 14, blocks.shape[:2])
-    progressive = len(script) > 1
-    data = write(image, script, progressive=progressive, step=1, conditioning=conditioning)
-    assert_exact(data, rng)
-
-
-def test_zeros_follow_where_arithmetic_coding_is_cut_off(simd):
-    """No warning of libjpeg's: encoders leave out zeros. What follows is no code at last."""
-    image = drawn(40, 30, "4:2:0", random.Random(1))
-    codes = set()
-    for script in ([Scan((0, 1, 2))], SCRIPT):
-        data = write(image, script, progressive=len(script) > 1, conditioning=USUAL)
-        first = data.index(b"\xff\xda")
-        assert code_of(data[:-2]) == "truncated"
-        for length in range(first + 14, len(data) - 2, 7):
-            for cut in (data[:length] + b"\xff\xd9", data[:length] + data[length + 2 :]):
-                codes.add(code := code_of(cut))
-                if code == "ok":
-                    assert np.array_equal(decode_jpeg(cut, fallback="never"), pillow(cut))
-    assert {"ok", "bad_scan_data"} <= codes
-
-
-def test_fill_bytes_in_arithmetic_coded_data(simd):
-    """Passed before a stuffed zero and before markers, as libjpeg does."""
-    image = drawn(64, 48, "4:4:4", random.Random(1))
-    data = write(image, [Scan((0, 1, 2))], progressive=False, restart=5, conditioning=USUAL)
-    first = data.index(b"\xff\xda") + 14
-    filled = data[:first] + data[first:].replace(b"\xff", b"\xff\xff\xff")
-    assert filled.count(b"\xff\xff\xff\0") > 3
-    assert np.array_equal(decode_jpeg(filled, fallback="never"), pillow(data))
-    assert np.array_equal(pillow(filled), pillow(data))
-
-
-def test_restart_markers_of_arithmetic_coding_come_in_order():
-    image = drawn(40, 40, "4:4:4", random.Random(5))
-    data = write(image, [Scan((0, 1, 2))], progressive=False, restart=3, conditioning=USUAL)
-    second = data.index(b"\xff\xd1")
-    assert code_of(data[:second] + b"\xff\xd2" + data[second + 2 :]) == "bad_scan_data"
-    assert code_of(data[:second] + data[second + 2 :]) == "bad_scan_data"
-    assert code_of(data[:second]) == "truncated"
-
-
-@pytest.mark.parametrize(
-    ("segment", "code"),
-    [
-        (b"\0\4\0\x10", "ok"),  # what holds anyhow
-        (b"\0\3\0", "bad_marker"),  # half a table
-        (b"\0\4\0\x01", "bad_marker"),  # the lower bound above the upper
-        (b"\0\4\x20\5", "bad_marker"),  # neither DC nor AC
-    ],
-)
-def test_conditioning_that_cannot_be(segment, code):
-    image = drawn(20, 20, "grey", random.Random(5))
-    data = write(image, [Scan((0,))], progressive=False, conditioning=USUAL)
-    assert code_of(data[:2] + b"\xff\xcc" + segment + data[2:]) == code
 
 
 @pytest.mark.parametrize("progressive", [True, False])

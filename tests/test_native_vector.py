@@ -56,14 +56,6 @@ def test_blocks_whose_last_coefficient_is_not_zero(quality):
     assert np.array_equal(got, pillow(jpeg))
 
 
-def test_used_for_scaled_decoding():
-    jpeg = encode(picture(500, 375, 1), "4:2:0", 90)
-    options = {"size": (125, 93), "dct_scaling": True}
-    assert regions(jpeg, 128, **options) == 1
-    got = decode_jpeg(jpeg, seek_points=seek_points(jpeg, 128), **options)
-    assert np.array_equal(got, decode_jpeg(jpeg, **options))
-
-
 def test_used_where_more_bytes_follow_the_image():
     assert regions(encode(picture(500, 375, 1), "4:4:4", 90) + bytes(20000), 128) == 1
 

@@ -102,17 +102,15 @@ VIEWS = Views(
 )
 
 
-@pytest.mark.parametrize(("transform", "scaled"), [(VIEWS, False), (CROPS, True)])
-def test_equal_to_the_local_dataset(
-    server: WebServer, tmp_path: Path, transform: Any, scaled: bool
-) -> None:
+@pytest.mark.parametrize("transform", [VIEWS, CROPS])
+def test_equal_to_the_local_dataset(server: WebServer, tmp_path: Path, transform: Any) -> None:
     """Views, kinds that are fetched whole, samples that come again with another crop; a cache."""
     numbers = [0, 5, 0, 4, 0, 1, 0, 3, 2, 0, 1]
     options: dict[str, Any] = {"order": None, "sampler": numbers, "batch_size": 3}
-    of = ImageDataset(dataset(), transform, dct_scaling=scaled)
+    of = ImageDataset(dataset(), transform)
     expected = list(loader(of, **options))
     for kept in (None, tmp_path / "cache"):
-        far = loader(remote(server.url, transform, kept, dct_scaling=scaled), **options)
+        far = loader(remote(server.url, transform, kept), **options)
         assert same(list(far), expected)
         stats = far.stats().remote
         assert stats is not None
@@ -176,7 +174,7 @@ def test_parts_that_decoding_needs_more_than() -> None:
     extents = near.source.table.gather(np.array([0]))
     (blob,) = near.read([0])
     small, large = (np.array([[0, 300, 200, lower]], np.int32) for lower in (500, 800))
-    ((size, _, start, stop, first, end),) = extents.plan_fetches([0], [small], False).tolist()
+    ((size, _, start, stop, first, end),) = extents.plan_fetches([0], [small]).tolist()
     assert extents.are_rows_sound(0, start, first, end, blob[start:stop])
     assert not extents.are_rows_sound(0, start, first, end, blob[start : stop - 1])
     assert not extents.are_rows_sound(0, start, first, end, blob[start + 1 : stop + 1])
@@ -198,4 +196,4 @@ def test_parts_that_decoding_needs_more_than() -> None:
         with pytest.raises(ValueError, match="no such rows"):
             extents.attach_rows(0, *wrong)
     with pytest.raises(ValueError, match="boxes must be"):
-        extents.plan_fetches([0], [small[0]], False)
+        extents.plan_fetches([0], [small[0]])

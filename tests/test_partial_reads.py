@@ -109,18 +109,14 @@ def test_table(number):
     assert len(table) < 0.02 * len(blobs()[number])
 
 
-@given(
-    number=st.integers(0, len(SAMPLINGS) - 1),
-    corners=st.tuples(PART, PART, PART, PART),
-    scaled=st.booleans(),
-)
-@example(number=0, corners=(0, 1, 0, 1), scaled=False)
-@example(number=0, corners=(1, 1, 1, 1), scaled=False)
+@given(number=st.integers(0, len(SAMPLINGS) - 1), corners=st.tuples(PART, PART, PART, PART))
+@example(number=0, corners=(0, 1, 0, 1))
+@example(number=0, corners=(1, 1, 1, 1))
 @settings(max_examples=40)
-def test_equal_to_reading_all(number, corners, scaled):
+def test_equal_to_reading_all(number, corners):
     """Rows that were not read hold other images' bytes, so pixels show whether they are used."""
     box = box_of(number, corners)
-    given = {"regions": [box], "dct_scaling": scaled, "fallback": "never"}
+    given = {"regions": [box], "fallback": "never"}
     jpeg = blobs()[number]
     whole = decode_batch([jpeg], SIZE, seek_points=[seek_points(jpeg)], **given)
     out = np.empty_like(whole)
@@ -132,7 +128,7 @@ def test_equal_to_reading_all(number, corners, scaled):
     if read != len(jpeg):
         assert least * 0.9 < read < len(jpeg) * 7 / 8
     else:  # as good as all is needed
-        assert scaled or least > 0.6 * len(jpeg)
+        assert least > 0.6 * len(jpeg)
 
 
 def test_several_views():

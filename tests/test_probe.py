@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 from zlib import compress, crc32
 
+import arithmetic_jpegs
 import pytest
-from arithmetic_coding import OTHER
-from arithmetic_coding import USUAL as USUAL_CONDITIONING
 from containers import jpeg, originals
 from PIL import Image, ImageOps
-from scans import Scan, drawn, write
 
 from fastdata.decode import DecodeError, decode_jpeg, jpeg_info
 from fastdata.decode import pillow as module
@@ -234,38 +232,20 @@ def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
     assert min(passed, refused) > 500
 
 
-def arithmetic(marker: int) -> bytes:
-    """An image whose frame is SOF9 or SOF10."""
-    image = drawn(40, 30, "grey", random.Random(1))
-    if marker == 0xC9:
-        return write(image, [Scan((0,))], progressive=False, conditioning=USUAL_CONDITIONING)
-    return write(image, [Scan((0,), 0, 0), Scan((0,), 1)], conditioning=OTHER)
-
-
-def arithmetic_rgb() -> bytes:
-    """One whose components are called R, G and B: so they are no YCbCr."""
-    image = drawn(40, 30, "4:4:4", random.Random(1))
-    data = write(image, [Scan((0, 1, 2))], progressive=False, conditioning=USUAL_CONDITIONING)
-    frame, scan = b"\3\1\x11\0\2\x11\0\3\x11\0", b"\3\1\0\2\x11\3\x11\0\x3f\0"
-    assert data.count(frame) == data.count(scan) == 1
-    data = data.replace(frame, b"\3R\x11\0G\x11\0B\x11\0")
-    return data.replace(scan, b"\3R\0G\x11B\x11\0\x3f\0")
-
-
-@pytest.mark.parametrize("marker", [0xC9, 0xCA])
-@pytest.mark.parametrize("before", [0, 65_300])
-def test_arithmetic_coding_is_a_kind_of_its_own(marker: int, before: int) -> None:
+@pytest.mark.skipif(
+    not arithmetic_jpegs.decodes(), reason="Pillow's libjpeg has no arithmetic decoder"
+)
+@pytest.mark.parametrize("data", [arithmetic_jpegs.SEQUENTIAL, arithmetic_jpegs.PROGRESSIVE])
+@pytest.mark.parametrize("before", [0, 65_400])
+def test_arithmetic_coding_is_a_kind_of_its_own(data: bytes, before: int) -> None:
     """Also where the scan goes beyond the bytes that Pillow reads at a time."""
-    data = arithmetic(marker)
-    if not decodes(data):
-        pytest.skip("this Pillow's libjpeg has no arithmetic decoder")
     if before:
         comment = b"\xff\xfe" + before.to_bytes(2, "big") + bytes(before - 2)
         data = data[:2] + comment + data[2:]
         assert data.index(SOS) < 1 << 16 < len(data)
     info = probe(data)
-    assert info == ImageInfo("jpeg-arithmetic", 40, 30, 1)
-    assert open_image(data, info).size == (40, 30)
+    assert info == ImageInfo("jpeg-arithmetic", 76, 50, 1)
+    assert open_image(data, info).size == (76, 50)
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -225,18 +225,14 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"seek_points": False}, {"kind": "raw"}, {"scaled": 1}])
+@pytest.mark.parametrize("options", [{}, {"seek_points": False}, {"kind": "raw"}])
 def test_each_view_is_as_alone(options: dict[str, Any]) -> None:
     """Views that share pixels give the same results whether these are decoded once or twice."""
-    options = dict(options)
-    scaled = bool(options.pop("scaled", False))
     for name, transforms in FIXED.items():
-        if scaled and name == "padded":
-            continue  # Pillow decodes all views of an image that one pads, and knows no scales
 
         def of(transform: Any) -> list[Any]:
             path = images(transform, "shards", **options).path
-            dataset = ImageDataset(path, transform, dct_scaling=scaled)
+            dataset = ImageDataset(path, transform)
             loader = DataLoader(dataset, 10, num_workers=2, require_native=True)
             return [views for views, _ in loader]
 
@@ -271,11 +267,8 @@ def decoded_together(data: bytes, recipe: Recipe, size: tuple[int, int], **optio
 
 
 @pytest.mark.parametrize("seeking", [True, False])
-@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("kind", ["4:2:0", "4:4:4", "grey"])
-def test_many_views_of_a_photograph_decoded_together(
-    kind: str, scaled: bool, seeking: bool
-) -> None:
+def test_many_views_of_a_photograph_decoded_together(kind: str, seeking: bool) -> None:
     recipe = recipe_of(
         Views(
             (RandomResizedCrop(40, (0.3, 1.0)), 2),
@@ -287,8 +280,7 @@ def test_many_views_of_a_photograph_decoded_together(
     for number in range(4):
         data = encode(picture(400, 300, number, 25), kind)
         tables = [seek_points(data)] if seeking else None
-        options = {"seek_points": tables, "dct_scaling": scaled}
-        for together, alone in decoded_together(data, recipe, (400, 300), **options):
+        for together, alone in decoded_together(data, recipe, (400, 300), seek_points=tables):
             assert np.array_equal(together, alone)
 
 

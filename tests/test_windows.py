@@ -11,7 +11,6 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode import DecodeError, decode_batch, decode_jpeg, seek_points
-from fastdata.sample.photograph import paint
 from fastdata.transforms.geometry import render
 
 FILTERS = {
@@ -186,51 +185,6 @@ def test_arguments():
         decode_batch([data], (8, 8), sizes=[(9, 9), (9, 9)])
     with pytest.raises(TypeError, match="window"):
         decode_batch([data], (8, 8), window=[(0, 0)])  # type: ignore[call-arg]
-
-
-def test_dct_scaling_goes_by_the_whole_resize():
-    """A small window of a large resize is not decoded coarsely."""
-    data = encode(picture(256, 256, 3), "4:4:4")
-    full = decode_batch([data], (256, 256), dct_scaling=True)[0]
-    part = decode_batch([data], (32, 32), sizes=[(256, 256)], windows=[(5, 6)], dct_scaling=True)[0]
-    assert np.array_equal(part, full[6:38, 5:37])
-
-
-@pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
-def test_dct_scaling_keeps_the_crops_place(scale, method):
-    """Corners that are no pixels at that scale do not move what is cut out."""
-    y, x = np.mgrid[0:250, 0:320]
-    data = encode(np.stack([x * 0.75, y, 255 - x * 0.75], -1).astype(np.uint8), "4:4:4", 100)
-    for x0 in range(8):
-        box = (x0, x0 + 3, x0 + 210 + x0 % 3, x0 + 193 + x0 % 4)
-        size = ((box[2] - box[0]) // scale, (box[3] - box[1]) // scale - 1)
-        found, full = (
-            decode_jpeg(data, box, size, dct_scaling=scaled, filter=method).astype(int)
-            for scaled in (True, False)
-        )
-        assert np.abs(found - full).max() <= 3
-        assert np.abs(found - full).mean() < 0.6
-
-
-def test_dct_scaling_of_photographs():
-    """The tolerance that docs/dataset.md states."""
-    differences, decibels = [], []
-    for number in range(6):
-        made = paint(np.random.default_rng(number), 500, 375, number, 128)
-        data = encode(np.asarray(made.convert("RGB")), "4:2:0", 90)
-        for left, top, side in [(0, 0, 375), (77, 31, 290), (200, 101, 133)]:
-            box = (left, top, left + side, top + side)
-            found, full = (
-                decode_jpeg(data, box, (64, 64), dct_scaling=scaled).astype(int)
-                for scaled in (True, False)
-            )
-            differences.append(np.abs(found - full))
-            decibels.append(10 * np.log10(255**2 / np.square(found - full).mean()))
-    assert 0.1 < np.mean(differences) < 1.5
-    assert np.percentile(differences, 99) <= 8
-    assert np.mean(decibels) > 42
-    assert min(decibels) > 37
 
 
 def torchs_nearest(pixels, box, full, window, size, flip):

@@ -43,7 +43,6 @@ class Settings:
     Attributes:
         recipe: Crops and output format of each view.
         check: Whether to check checksums.
-        dct_scaling: See `fastdata.decode.decode_jpeg`.
         limits: Limits of an image's cost.
         told_fallback: Set once a sample that Pillow decodes was warned of; others may share it.
         reader: Reader of the targets that follow the image, if a joint transform has any.
@@ -52,7 +51,6 @@ class Settings:
 
     recipe: Recipe
     check: bool
-    dct_scaling: bool
     limits: Limits
     told_fallback: Event = field(default_factory=Event)
     reader: TargetReader | None = None
@@ -197,7 +195,7 @@ class OneOfBatch(Alone):
                 out = view.memory.array[self._one]
                 cut = view.cuts[self._one]
                 turn = self._batch.gathered.extents.orientations[self._one]
-                _decode_one(program, cut, data, out, self._targets(), settings.dct_scaling, turn)
+                _decode_one(program, cut, data, out, self._targets(), turn)
         except DecodeError as error:
             return Verdict(error.code, error.detail, error.offset)
         except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
@@ -328,11 +326,10 @@ def _decode_one(
     sample: Any,
     out: npt.NDArray[Any],
     targets: _native.Targets | None,
-    dct_scaling: bool = False,
     orientations: npt.NDArray[np.int8] | None = None,
 ) -> None:
     """Decode one image, or cut it out of pixels, into its slot of the batch."""
-    options = {**program.batch_options(cut), "targets": targets, "dct_scaling": dct_scaling}
+    options = {**program.batch_options(cut), "targets": targets}
     if orientations is not None:
         options["orientations"] = orientations.copy()
     pending = PendingBatch([sample], out, fallback="never", **options)

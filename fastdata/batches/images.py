@@ -34,7 +34,6 @@ class Options:
     path: Any
     source: Source
     check: bool = True
-    dct_scaling: bool = False
     exif_transpose: bool = False
     limits: Limits = field(default_factory=Limits)
     cache: Cache | None = None

@@ -84,8 +84,12 @@ def plan_fetches(
         # Fetch whole files for images that Pillow decodes or whose crop failed.
         whole = cuts["too_small"] > 0
         boxes.append(np.where(whole[:, None], np.int32(0), cuts["box"]))
-    rows = extents.plan_fetches(slots.tolist(), boxes, settings.dct_scaling).tolist()
+    rows = extents.plan_fetches(slots.tolist(), boxes).tolist()
     return {slot: row for slot, row in zip(slots.tolist(), rows, strict=True) if row[0]}
+
+
+def _options_of(programs: Sequence[Program]) -> list[dict[str, Any]]:
+    return [program.batch_options(_NO_CUTS) for program in programs]
 
 
 @contextmanager
@@ -145,11 +149,7 @@ class Pipeline:
         programs = settings.recipe.programs
         self._table = None if settings.part_of is not None else self._table
         self._geometries = [geometry.compiled(program.steps) for program in programs]
-        self._options = self._options_of(programs)
-
-    def _options_of(self, programs: Sequence[Program]) -> list[dict[str, Any]]:
-        about = {"dct_scaling": self._settings.dct_scaling}
-        return [{**program.batch_options(_NO_CUTS), **about} for program in programs]
+        self._options = _options_of(programs)
 
     def masks(self) -> OutlinePipeline:
         """Return the pipeline of masks that are painted beside these images."""
@@ -458,7 +458,7 @@ class Pipeline:
         for recipe, which in self._settings.by_part(batch.planned):
             options, others = self._options, skip
             if not isinstance(which, slice):
-                options = self._options_of(recipe.programs)
+                options = _options_of(recipe.programs)
                 others = (~which).view(np.uint8) if skip is None else skip | ~which
             given = [
                 {**one, "cuts": view.cuts, "targets": batch.targets}

@@ -257,7 +257,7 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
         recipe = of_any_size(found)
         if isinstance(recipe, Refusal):
             return None
-        about = options.check, options.dct_scaling, options.limits
+        about = options.check, options.limits
         settings[name] = Settings(recipe, *about)
         settings[name].told_fallback.set()
     settings["image"].reader = reader_of(images)

@@ -128,7 +128,7 @@ def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> No
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 
-#: Share of progressive and arithmetic-coded images from which the summary suggests --encoding.
+#: Share of progressive images from which the summary suggests --encoding.
 _SUGGESTED_SHARE = 0.01
 
 
@@ -140,15 +140,8 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
             for name, kind in packed.kinds.items()
         )
         yield f"stored: {', '.join(kinds)}"
-    rewritable = {
-        word: packed.kinds[kind].images
-        for kind, word in (
-            ("jpeg-progressive", "progressive"),
-            ("jpeg-arithmetic", "arithmetic-coded"),
-        )
-        if kind in packed.kinds
-    }
-    count = sum(rewritable.values())
+    progressive = packed.kinds.get("jpeg-progressive")
+    count = progressive.images if progressive else 0
     if encoding.kind == "baseline":
         if packed.kinds:
             stored = sum(kind.size for kind in packed.kinds.values())
@@ -164,8 +157,7 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
             )
         if count:
             yield (
-                f"{count:,} {' and '.join(rewritable)} JPEGs are unchanged: they cannot be "
-                "rewritten without loss"
+                f"{count:,} progressive JPEGs are unchanged: they cannot be rewritten without loss"
             )
     elif (
         count
@@ -174,8 +166,8 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         and packed.manifest.container != "folder"
     ):
         yield (
-            f"{count / packed.manifest.samples:.0%} of the images are {' or '.join(rewritable)} "
-            "JPEGs. --encoding baseline rewrites them without loss: the same pixels, decoded "
+            f"{count / packed.manifest.samples:.0%} of the images are progressive JPEGs. "
+            "--encoding baseline rewrites them without loss: the same pixels, decoded "
             "several times faster, some percent larger"
         )
 

@@ -71,8 +71,8 @@ _CONTENTS = (
         type=click.Choice(ENCODINGS),
         default="original",
         show_default=True,
-        help="original keeps every byte; baseline rewrites progressive and arithmetic-coded JPEGs "
-        "without loss; jpeg re-encodes; raw stores pixels.",
+        help="original keeps every byte; baseline rewrites progressive JPEGs without "
+        "loss; jpeg re-encodes; raw stores pixels.",
     ),
     click.option(
         "--max-side",

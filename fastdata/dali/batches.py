@@ -340,7 +340,7 @@ def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) ->
     """
     found, width, height, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):
-        if (width, height) != size or found == "jpeg-arithmetic" or code != "ok":
+        if (width, height) != size or code != "ok":
             return None
         # A file that was cut decodes in part or not at all, depending on the crop.
         return found if seekable or data[-2:].tobytes() == _EOI else None

@@ -179,10 +179,10 @@ class _DALIPath(NativePath):
     ) -> None:
         dataset = images.options
         cache = dataset.cache if dataset.folder is not None else None  # of seek points
-        if dataset.dct_scaling or (cache is not None and cache != Cache(bytes=0)):
+        if cache is not None and cache != Cache(bytes=0):
             raise UsageError(
-                f"dct_scaling={dataset.dct_scaling}, cache={cache}: DALI can do neither",
-                "Leave them out of the ImageDataset.",
+                f"cache={cache}: DALI has no use for seek points",
+                "Leave it out of the ImageDataset.",
             )
         if dataset.exif_transpose:
             raise UsageError(

@@ -1,8 +1,8 @@
 """Decoding images: JPEG regions from seek points, resampling, normalisation.
 
-Baseline, progressive and arithmetic-coded JPEGs are decoded by the native core, to the same bytes
+Baseline and progressive JPEGs are decoded by the native core, to the same bytes
 as libjpeg-turbo's accurate decoder (and therefore Pillow); of baseline ones only what a region
-needs is touched. All else (PNG, WebP, CMYK, ...) is decoded by the codec table
+needs is touched. All else (PNG, WebP, CMYK, arithmetic coding, ...) is decoded by the codec table
 (`fastdata.decode.codecs`) and then cropped likewise::
 
     pixels = decode_jpeg(data)                                  # (H, W, 3) uint8

@@ -52,7 +52,6 @@ class BatchOptions(TypedDict, total=False):
             whose bits they are: ``torch.from_numpy(a).view(torch.bfloat16)``.
         mean: Three values in units of 0 to 1; default 0.
         std: Three values in units of 0 to 1; default 1.
-        dct_scaling: As for :func:`decode_jpeg`.
         fallback: As for :func:`decode_jpeg`.
         stride: Build seek points, so many pixels apart, for JPEGs that have none;
             :meth:`PendingBatch.collect` returns them. 0, the default: do not.
@@ -78,7 +77,6 @@ class BatchOptions(TypedDict, total=False):
     dtype: str
     mean: Sequence[float] | None
     std: Sequence[float] | None
-    dct_scaling: bool
     fallback: str
     stride: int
     check: bool
@@ -98,7 +96,6 @@ def decode_jpeg(
     seek_points: Any | None = None,
     flip: bool = False,
     filter: str = "bilinear",
-    dct_scaling: bool = False,
     fallback: str = "unsupported",
 ) -> _Array:
     """Decode one image, or a region of it, and resize it.
@@ -112,8 +109,6 @@ def decode_jpeg(
         flip: mirror left to right, after cropping.
         filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``, as Pillow's; all but nearest
             antialias. ``nearest_floor``: as torch's ``interpolate(mode="nearest")``.
-        dct_scaling: decode at 1/2, 1/4 or 1/8 where the region is at least so many times
-            larger than ``size``. Faster, but other pixels than Pillow's.
         fallback: what Pillow decodes: ``unsupported``, images of other kinds; ``always``,
             damaged ones too, as well as it can, which is what loaders do; ``never``.
 
@@ -149,7 +144,6 @@ def decode_jpeg(
         seek_points=None if seek_points is None else [seek_points],
         flips=[flip],
         filter=filter,
-        dct_scaling=dct_scaling,
         fallback=fallback,
         _index=False,
     )
@@ -244,7 +238,6 @@ class PendingBatch:
         dtype: str = "uint8",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        dct_scaling: bool = False,
         fallback: str = "unsupported",
         stride: int = 0,
         check: bool = True,
@@ -278,7 +271,6 @@ class PendingBatch:
             "dtype": dtype,
             "mean": mean,
             "std": std,
-            "dct_scaling": dct_scaling,
             "program": program,
             "fill": fill,
             "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),

@@ -1,6 +1,6 @@
 """The fallback policy: what follows when the native core declines an image.
 
-The core decodes baseline, progressive and arithmetic-coded JPEGs that are whole. For every other
+The core decodes baseline and progressive JPEGs that are whole. For every other
 sample it returns a code (fastdata/native/status.h). `decode_alone` then decodes the sample by
 itself, or says why nothing can: for loaders, DALI and `fastdata.decode` alike.
 """

@@ -46,7 +46,6 @@ class JpegInfo:
     components: int
     sampling: str  # "4:4:4", "4:2:2", "4:2:0", "4:4:0", "grey", "other"; "" if no JPEG
     progressive: bool
-    arithmetic: bool  # whether it is arithmetic-coded
     native: bool  # whether the native core decodes it
     reason: str  # if not, why not
 
@@ -61,8 +60,8 @@ def jpeg_info(data: Any) -> JpegInfo:
     Never raises for what is in ``data``.
     """
     found = _native.probe(data)
-    code, detail = found[8:10]
-    return JpegInfo(found[0].partition("-")[0], *found[1:7], code == "ok", detail)
+    code, detail = found[7:9]
+    return JpegInfo(found[0].partition("-")[0], *found[1:6], code == "ok", detail)
 
 
 def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
@@ -120,7 +119,7 @@ def rewrite_baseline(data: Any) -> bytes:
     segments, and what follows the image's end. Restart markers do not.
 
     Args:
-        data: a JPEG: progressive, arithmetic-coded, of several scans, or with restart markers
+        data: a JPEG: progressive, of several scans, or with restart markers
             (bytes or anything with the buffer protocol).
 
     Returns:

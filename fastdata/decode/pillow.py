@@ -61,8 +61,8 @@ def probe(data: bytes) -> ImageInfo:
 
 def _probe_header(data: bytes) -> ImageInfo | None:
     """Describe a JPEG by its header; return None if Pillow must decide."""
-    encoding, width, height, components, _, _, _, orientation, *_ = _native.probe(data)
-    if encoding not in ("jpeg", "jpeg-progressive"):  # some Pillows decode no arithmetic coding
+    encoding, width, height, components, _, _, orientation, *_ = _native.probe(data)
+    if encoding not in ("jpeg", "jpeg-progressive"):
         return None
     # Where Image.open raises DecompressionBombError; users may change or lift the limit.
     limit = Image.MAX_IMAGE_PIXELS
@@ -305,7 +305,7 @@ def describe_kind(data: bytes) -> str:
     except Exception as error:
         raise SampleError(f"cannot be read: {error or type(error).__name__}") from None
     progressive = "progressive " if image.info.get("progressive") else ""
-    arithmetic = "arithmetic-coded " if _native.probe(data)[6] else ""
+    arithmetic = "arithmetic-coded " if _native.probe(data)[0] == "jpeg-arithmetic" else ""
     return f"{progressive}{arithmetic}{image.format} of mode {image.mode}"
 
 

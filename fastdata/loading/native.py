@@ -61,7 +61,7 @@ class NativePath:
     def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
         options = images.options
-        about = options.check, options.dct_scaling, options.limits
+        about = options.check, options.limits
         part_of = images.part_of if recipe.parts else None
         self._settings = Settings(recipe, *about, reader=reader_of(images), part_of=part_of)
         self._config = config

@@ -196,7 +196,7 @@ bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Part
     const Box stored = stored_box(extents->extents[i], needed, parts.table);
     if (task.samples[i].cut.whole || !stored.inside(parts.table.width(), parts.table.height()))
       return false;
-    parts.mcus = around(parts.mcus, parts.table.mcus_of(stored, task.options.dct_scaling));
+    parts.mcus = around(parts.mcus, parts.table.mcus_of(stored));
     return true;
   };
   bool some = add(box, *this);

@@ -23,7 +23,7 @@ Box stored_box(const Extent& extent, const Box& box, const SeekTable& table) {
   return Turn(extent.orientation).stored(box, table.width(), table.height());
 }
 
-Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes, bool scaled) {
+Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes) {
   ByteSpan seek_points;
   SeekTable table;
   // Whoever decodes the sample will be told what is wrong.
@@ -35,7 +35,7 @@ Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes
   for (const Box& each : boxes) {
     const Box box = stored_box(extents.extents[i], each, table);
     if (!box.inside(table.width(), table.height())) return {};
-    mcus = around(mcus, table.mcus_of(box, scaled));
+    mcus = around(mcus, table.mcus_of(box));
   }
   Fetch fetch{table.header_size(), table.header_crc(), {}};
   if (boxes.empty() || !table.run_of(mcus, fetch.rows) ||

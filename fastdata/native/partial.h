@@ -30,9 +30,8 @@ struct Fetch {
   SegmentRun rows;
 };
 
-/// What decoding these boxes of a sample needs, at any scale up to 1/8 if `scaled`. Throws
-/// std::bad_alloc.
-Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes, bool scaled);
+/// What decoding these boxes of a sample needs. Throws std::bad_alloc.
+Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes);
 
 /// Whether these bytes are the JPEG's that its rows' segments have checksums of.
 bool is_sound(const Extents& extents, size_t i, const SegmentRun& rows, ByteSpan bytes);

@@ -16,14 +16,6 @@ namespace {
 // A thread keeps at most so much of each buffer from one sample to the next.
 constexpr size_t kKeep = size_t{32} << 20;
 
-/// The largest of 8, 4, 2, 1 by which the crop can shrink and still be no smaller than
-/// what it is resized to.
-int dct_scale(const Box& crop, int width, int height) {
-  int scale = 8;
-  while (scale > 1 && (crop.width() / scale < width || crop.height() / scale < height)) scale /= 2;
-  return scale;
-}
-
 /// Cuts off what of a window, at `first`, lies outside the resized image. The window then begins
 /// `skipped` later. False: nothing is left.
 bool cut_window(int& first, int& count, int full, int& skipped) {
@@ -65,10 +57,6 @@ double cost(const Box& box, int width, bool seeking) {
   return 0.7 * width * box.y1 + 0.3 * box.width() * box.height();
 }
 
-Box scaled(const Box& box, int scale) {
-  return {box.x0 / scale, box.y0 / scale, ceil_div(box.x1, scale), ceil_div(box.y1, scale)};
-}
-
 }  // namespace
 
 Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
@@ -104,32 +92,28 @@ Status SampleDecoder::decode(const SampleImage& image, const SampleView* views, 
   if (plans_.size() < count) plans_.resize(count);
   for (size_t i = 0; i < count; i++)
     if (Status s = plan(image, views[i], plans_[i]); !s.ok()) return s;
-  for (int scale = 1; scale <= 8; scale *= 2) {
-    const bool shared = share(image, views[0].options->max_scans, scale, count);
-    for (size_t i = 0; i < count; i++) {
-      const Box &needed = plans_[i].needed, &stored = plans_[i].stored;
-      if (plans_[i].scale != scale) continue;
-      RowSource* source = &region_;
-      if (raw.pixels) {
-        raw_.select(stored);
-        source = &raw_;
-      } else if (shared) {
-        region_.select(stored);
-      } else if (Status s =
-                     region_.begin(stored, image.seek_points, scale, views[i].options->max_scans);
-                 !s.ok()) {
-        return s;
-      }
-      if (turn_.any()) {
-        turned_.open(*source, stored, needed, turn_);
-        source = &turned_;
-      }
-      if (reaches_outside(plans_[i].wanted, needed)) {
-        padded_.open(*source, needed, plans_[i].wanted, views[i].options->fill);
-        source = &padded_;
-      }
-      if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
+  const bool shared = share(image, views[0].options->max_scans, count);
+  for (size_t i = 0; i < count; i++) {
+    const Box &needed = plans_[i].needed, &stored = plans_[i].stored;
+    RowSource* source = &region_;
+    if (raw.pixels) {
+      raw_.select(stored);
+      source = &raw_;
+    } else if (shared) {
+      region_.select(stored);
+    } else if (Status s = region_.begin(stored, image.seek_points, views[i].options->max_scans);
+               !s.ok()) {
+      return s;
     }
+    if (turn_.any()) {
+      turned_.open(*source, stored, needed, turn_);
+      source = &turned_;
+    }
+    if (reaches_outside(plans_[i].wanted, needed)) {
+      padded_.open(*source, needed, plans_[i].wanted, views[i].options->fill);
+      source = &padded_;
+    }
+    if (Status s = render(views[i], plans_[i], *source); !s.ok()) return s;
   }
   return {};
 }
@@ -175,7 +159,6 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
         int64_t{crop.x1} - crop.x0 <= kLongestSide && int64_t{crop.y1} - crop.y0 <= kLongestSide))
     return {Code::bad_region, "a region outside the image"};
 
-  plan.scale = 1;
   plan.full_width = cut.size[0];
   plan.full_height = cut.size[1];
   int left = cut.window[0], top = cut.window[1];
@@ -199,54 +182,37 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
       plan.full_height > std::max(kLongestSide, plan.height))
     return {Code::too_large, "a resized image of more than 2^24 pixels a side"};
 
-  Extension across = all_of(crop.width()), down = all_of(crop.height());
-  if (view.options->dct_scaling && !image.raw.pixels && inner) {
-    plan.scale = dct_scale(crop, plan.full_width, plan.full_height);
-    // The crop's own corners need not be pixels at that scale, nor the image's at the ends of its
-    // stored rows and columns.
-    const bool mirrored_x = turn_.exchanged ? turn_.mirrored_y : turn_.mirrored_x;
-    const bool mirrored_y = turn_.exchanged ? turn_.mirrored_x : turn_.mirrored_y;
-    const int left_out = mirrored_x ? ceil_div(width, plan.scale) * plan.scale - width : 0;
-    const int top_out = mirrored_y ? ceil_div(height, plan.scale) * plan.scale - height : 0;
-    const Box whole = {crop.x0 + left_out, crop.y0 + top_out, crop.x1 + left_out,
-                       crop.y1 + top_out};
-    crop = scaled(whole, plan.scale);
-    const double scale = plan.scale;
-    across = {crop.width(), whole.x0 / scale - crop.x0, whole.width() / scale};
-    down = {crop.height(), whole.y0 / scale - crop.y0, whole.height() / scale};
-  }
   plan.as_is = crop.width() == plan.full_width && crop.height() == plan.full_height &&
                !(cut.flip & (kFlipX | kFlipY));
   if (plan.as_is) {
     plan.wanted = {crop.x0 + left, crop.y0 + top, crop.x0 + left + plan.width,
                    crop.y0 + top + plan.height};
   } else {
-    plan_axes(cut, {across, down}, {left, top}, plan);
+    plan_axes(cut, {left, top}, plan);
   }
   plan.needed = inner ? plan.wanted : inside(plan.wanted, width, height);
-  plan.stored = turn_.stored(plan.needed, ceil_div(stored_width, plan.scale),
-                             ceil_div(stored_height, plan.scale));
+  plan.stored = turn_.stored(plan.needed, stored_width, stored_height);
   return {};
 }
 
 /// Plans the resampling of a plan's window, which begins at `first` of the resized crop.
-void SampleDecoder::plan_axes(const Cut& cut, const Extension (&from)[2], const int (&first)[2],
-                              Plan& plan) {
+void SampleDecoder::plan_axes(const Cut& cut, const int (&first)[2], Plan& plan) {
   profile(Stage::coefficients);
+  const Box& crop = plan.crop;
   const auto filter = static_cast<Filter>(cut.filter);
   const auto is = [&](uint8_t bit) { return (cut.flip & bit) != 0; };
-  build_axis(filter, from[0], plan.full_width, {first[0], plan.width}, {is(kFlipX), is(kFlippedX)},
+  build_axis(filter, crop.width(), plan.full_width, {first[0], plan.width},
+             {is(kFlipX), is(kFlippedX)},
              /*vertical=*/false, plan.x_axis);
-  build_axis(filter, from[1], plan.full_height, {first[1], plan.height},
+  build_axis(filter, crop.height(), plan.full_height, {first[1], plan.height},
              {is(kFlipY), is(kFlippedY)}, /*vertical=*/true, plan.y_axis);
-  const Box& crop = plan.crop;
   plan.wanted = {crop.x0 + plan.x_axis.begin, crop.y0 + plan.y_axis.begin,
                  crop.x0 + plan.x_axis.end, crop.y0 + plan.y_axis.end};
 }
 
-/// Decodes what all views at a scale need, if that costs less than each for itself. False: not
+/// Decodes what all views need, if that costs less than each for itself. False: not
 /// decoded; an image may be damaged where no view needs it.
-bool SampleDecoder::share(const SampleImage& image, int max_scans, int scale, size_t count) {
+bool SampleDecoder::share(const SampleImage& image, int max_scans, size_t count) {
   if (image.raw.pixels || count == 1) return false;
   const bool seeking = image.seek_points.size > 0;
   Box all;
@@ -254,12 +220,11 @@ bool SampleDecoder::share(const SampleImage& image, int max_scans, int scale, si
   double alone = 0;
   for (size_t i = 0; i < count; i++) {
     const Plan& plan = plans_[i];
-    if (plan.scale != scale) continue;
     all = sharing++ ? around(all, plan.stored) : plan.stored;
-    alone += cost(plan.stored, region_.width(scale), seeking);
+    alone += cost(plan.stored, region_.header().width, seeking);
   }
-  return sharing > 1 && cost(all, region_.width(scale), seeking) < alone &&
-         region_.decode(all, image.seek_points, scale, max_scans).ok();
+  return sharing > 1 && cost(all, region_.header().width, seeking) < alone &&
+         region_.decode(all, image.seek_points, max_scans).ok();
 }
 
 /// Writes a view's output; of one with a program by way of the canvas, where that runs.

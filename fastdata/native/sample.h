@@ -46,7 +46,6 @@ struct Sample : SampleImage {
 
 /// The same for all samples of a batch.
 struct SampleOptions {
-  bool dct_scaling = false;
   int max_scans = kUsualMaxScans;         // JPEGs of more are not decoded
   const PixelProgram* program = nullptr;  // of augmentations
   uint8_t fill[3] = {};                   // R, G, B of what cuts have outside the image
@@ -70,8 +69,7 @@ class SampleDecoder {
  private:
   /// What a view needs of the image, and how that is resampled.
   struct Plan {
-    int scale = 1;              // of the decoding: 1/scale
-    Box crop, wanted;           // of the image at that scale; they may reach outside
+    Box crop, wanted;           // of the image; they may reach outside
     Box needed;                 // what is wanted of the image itself
     Box stored;                 // where that is before the image is turned
     bool as_is = false;         // not resampled
@@ -84,9 +82,8 @@ class SampleDecoder {
   Status decode(const SampleImage& image, const SampleView* views, size_t count);
   Status find_turn(const SampleImage& image);
   Status plan(const SampleImage& image, const SampleView& view, Plan& plan);
-  static void plan_axes(const Cut& cut, const Extension (&from)[2], const int (&first)[2],
-                        Plan& plan);
-  bool share(const SampleImage& image, int max_scans, int scale, size_t count);
+  static void plan_axes(const Cut& cut, const int (&first)[2], Plan& plan);
+  bool share(const SampleImage& image, int max_scans, size_t count);
   Status render(const SampleView& view, const Plan& plan, RowSource& source);
   void place(RowSource& source, const Plan& plan, const uint8_t (&fill)[3], const Output& output);
   void resample(RowSource& source, const Plan& plan, const Output& output);

@@ -46,7 +46,7 @@ Encodings: TypeAlias = npt.NDArray[np.int8]
 Orientations: TypeAlias = npt.NDArray[np.int8]
 
 #: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
-NATIVE_JPEGS = ("jpeg", "jpeg-progressive", "jpeg-arithmetic")
+NATIVE_JPEGS = ("jpeg", "jpeg-progressive")
 #: Codes of what the core leaves to other decoders, rather than finds damaged.
 NOT_NATIVE = ("unsupported", "not_jpeg")
 #: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).

@@ -82,8 +82,8 @@ Status resize(const Call& call, Canvas& canvas) {
   Planes next;
   if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
   const auto kind = static_cast<Filter>(filter);
-  build_axis(kind, all_of(image.width), width, {0, width}, {}, /*vertical=*/false, canvas.x_axis);
-  build_axis(kind, all_of(image.height), height, {0, height}, {}, /*vertical=*/true, canvas.y_axis);
+  build_axis(kind, image.width, width, {0, width}, {}, /*vertical=*/false, canvas.x_axis);
+  build_axis(kind, image.height, height, {0, height}, {}, /*vertical=*/true, canvas.y_axis);
   kernels().plan_horizontal(canvas.x_axis, canvas.plan);
   if (vertical_first(image.width, image.height, width, height))
     resize_columns_first(canvas, image, next);

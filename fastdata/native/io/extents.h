@@ -49,13 +49,10 @@ constexpr int8_t kUnknownEncoding = -1;
 constexpr int8_t kRawEncoding = encoding_code("raw");
 constexpr int8_t kJpegEncoding = encoding_code("jpeg");
 constexpr int8_t kProgressiveEncoding = encoding_code("jpeg-progressive");
-constexpr int8_t kArithmeticEncoding = encoding_code("jpeg-arithmetic");
 constexpr int8_t kOtherEncoding = encoding_code("other");
 
 /// Whether the core decodes images of that encoding, or has to look.
-constexpr bool is_native(int8_t encoding) {
-  return encoding <= kProgressiveEncoding || encoding == kArithmeticEncoding;
-}
+constexpr bool is_native(int8_t encoding) { return encoding <= kProgressiveEncoding; }
 
 /// Of a row: what is not known is for a decoder that looks at the bytes.
 constexpr int8_t known_encoding(uint8_t code) {

@@ -71,7 +71,6 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
   EntryPoint start;
   start.byte = h.scan_offset;
   position_.open(stream_, jpeg_, h, start, 0, jpeg_.size);
-  if (h.arithmetic()) arithmetic_.open(jpeg_, h, scan, h.scan_offset);
   band_.stream = &stream_;
   band_.first = scan.first;
   band_.last = scan.last;
@@ -82,7 +81,7 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
   bool ok = true;
   for (int row = 0; ok && row < rows; row++)
     for (int col = 0; ok && col < h.mcus_per_row;) {
-      ok = restart_if_due(scan);
+      ok = position_.restart_if_due(stream_);
       if (!ok) break;
       if (h.restart_interval == 0 ? position_.mcu() == 0
                                   : position_.mcu() % h.restart_interval == 0)
@@ -99,7 +98,6 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
 
 Status CoefficientDecoder::build_tables(const Scan& scan) {
   const JpegHeader& h = reader_.header();
-  if (h.arithmetic()) return {};
   if (!h.progressive()) {
     if (Status s = tables_.build(h); !s.ok()) return s;
     tables_.build_lookups();
@@ -124,18 +122,8 @@ Status CoefficientDecoder::build_tables(const Scan& scan) {
   return {};
 }
 
-bool CoefficientDecoder::restart_if_due(const Scan& scan) {
-  if (!frame_->arithmetic()) return position_.restart_if_due(stream_);
-  if (!position_.restart_due()) return true;
-  size_t behind;
-  if (!position_.pass_restart(stream_, arithmetic_.offset(), behind)) return false;
-  arithmetic_.open(jpeg_, reader_.header(), scan, behind);
-  return true;
-}
-
 /// MCUs side by side in one row of the scan's.
 bool CoefficientDecoder::decode_mcus(const Scan& scan, int row, int col, int count) {
-  if (frame_->arithmetic()) return decode_arithmetic(scan, row, col, count);
   if (!frame_->progressive()) return decode_blocks(scan, row, col, count);
   if (scan.last > 0) return decode_band(scan, row, col, count);
   return scan.high ? refine_dc(scan, row, col, count) : decode_dc(scan, row, col, count);
@@ -152,15 +140,6 @@ FASTDATA_INLINE bool CoefficientDecoder::each_block(int row, int col, int count,
           if (!decode(i, mcu * c.h + x, row * c.v + v)) return false;
     }
   return true;
-}
-
-bool CoefficientDecoder::decode_arithmetic(const Scan& scan, int row, int col, int count) {
-  return each_block(row, col, count, [&](int i, int x, int y) {
-    const Blocks& b = blocks_[scan.component[i]];
-    if (FASTDATA_LIKELY(arithmetic_.decode(i, *b.masks(x, y), b.block(x, y)))) return true;
-    stream_.source = jpeg_.data + arithmetic_.offset();
-    return fail(stream_, arithmetic_.error());
-  });
 }
 
 bool CoefficientDecoder::decode_dc(const Scan& scan, int row, int col, int count) {

@@ -5,7 +5,6 @@
 
 #include "buffer.h"
 #include "common.h"
-#include "jpeg/arithmetic.h"
 #include "jpeg/bands.h"
 #include "jpeg/mcu_box.h"
 #include "jpeg/entropy.h"
@@ -70,12 +69,10 @@ class CoefficientDecoder : private RunSource {
   Status plan(const McuBox& box);
   Status decode_scan(const Scan& scan);
   Status build_tables(const Scan& scan);
-  bool restart_if_due(const Scan& scan);
   bool decode_mcus(const Scan& scan, int row, int col, int count);
   /// Calls decode(i, x, y) for each block of these MCUs: of the scan's component `i`, in the frame.
   template <typename Decode>
   bool each_block(int row, int col, int count, Decode decode);
-  bool decode_arithmetic(const Scan& scan, int row, int col, int count);
   bool decode_dc(const Scan& scan, int row, int col, int count);
   bool refine_dc(const Scan& scan, int row, int col, int count);
   bool decode_band(const Scan& scan, int row, int col, int count);
@@ -91,7 +88,6 @@ class CoefficientDecoder : private RunSource {
   Stream stream_;
   ScanPosition position_;
   BandScan band_;
-  ArithmeticDecoder arithmetic_;
   HuffmanTable table_[kMaxComponents];  // of a DC scan's components, or of the one AC scan's
   alignas(64) uint32_t dc_lookup_[kMaxComponents][1 << kDcLookupBits];
   alignas(64) uint32_t band_lookup_[1 << kAcLookupBits];

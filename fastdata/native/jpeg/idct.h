@@ -64,11 +64,6 @@ void idct_block_scalar(const int16_t* coefficients, const uint16_t quantisation[
 void idct_row_scalar(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out,
                      size_t stride);
 
-/// A row to size x size samples a block, size 4, 2 or 1 (jidctred.c): for scaled
-/// decoding.
-void idct_row_scaled(const BlockRow& row, const uint16_t quantisation[64], int size, uint8_t* out,
-                     size_t stride);
-
 // Note [Overflow]: coefficients that no encoder makes, times quantisation tables that none writes,
 // overflow. What libjpeg-turbo's vector code for x86-64 (jidctint-avx2.asm) then gives is the
 // oracle, on every level. It works on words: products wrap, as do the sums of two inputs that

@@ -111,9 +111,9 @@ void set_geometry(JpegHeader& h) {
 }
 
 Status check_supported(const JpegHeader& h, size_t at) {
-  const uint8_t known[] = {kSof0, kSof1, kSof2, kSof9, kSof10};
+  const uint8_t known[] = {kSof0, kSof1, kSof2};
   if (std::find(std::begin(known), std::end(known), h.frame_marker) == std::end(known))
-    return {Code::unsupported, "neither a baseline nor a progressive JPEG", at};
+    return {Code::unsupported, "neither a baseline nor a progressive JPEG of Huffman codes", at};
   if (h.precision != 8) return {Code::unsupported, "not 8 bits a sample", at};
   if (h.component_count == 2 || h.component_count == 4)
     return {Code::unsupported, "neither grey nor YCbCr", at};
@@ -197,15 +197,15 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       const size_t left = segment.left(), count = left ? *segment.bytes() : 0;
       if (left != 4 + 2 * count)
         return {Code::bad_marker, "a scan header of impossible length", pos};
-      if (h.progressive() || h.arithmetic() || count < static_cast<size_t>(h.component_count)) {
+      if (h.progressive() || count < static_cast<size_t>(h.component_count)) {
         h.several_scans = true;
         return {};
       }
       if (Status s = read_sos(segment, h); !s.ok()) return s;
       return check_tables(h);
-    } else if (marker == kDqt || marker == kDht || marker == kDac || marker == kDri) {
+    } else if (marker == kDqt || marker == kDht || marker == kDri) {
       status = read_tables(marker, segment, h);
-    } else if (marker != kCom) {
+    } else if (marker != kCom && !(marker == kDac && (frame_only || h.arithmetic()))) {
       return {Code::unsupported, "an unusual marker in the header", pos};
     }
     if (!status.ok()) return status;

@@ -12,7 +12,6 @@ namespace fastdata {
 constexpr int kBlockSize = 64;  // coefficients in an 8x8 block
 constexpr int kMaxComponents = 3;
 constexpr int kMaxBlocksPerMcu = 6;
-constexpr int kArithmeticTables = 16;  // that a header can name; T.81 has four
 
 /// zig-zag index -> natural (row-major) index; T.81 figure A.6.
 inline constexpr uint8_t kNaturalOrder[kBlockSize] = {
@@ -28,19 +27,6 @@ struct HuffmanSpec {
   std::array<uint8_t, 256> symbols{};  // in order of increasing code length
 
   bool operator==(const HuffmanSpec&) const = default;
-};
-
-/// What DAC segments say of each table (T.81, B.2.4.3), at first what holds without one.
-struct Conditioning {
-  Conditioning() {
-    for (int i = 0; i < kArithmeticTables; i++) {
-      dc_upper[i] = 1;
-      ac[i] = 5;
-    }
-  }
-
-  uint8_t dc_lower[kArithmeticTables] = {}, dc_upper[kArithmeticTables];  // L and U
-  uint8_t ac[kArithmeticTables];                                          // Kx
 };
 
 struct Component {
@@ -62,11 +48,9 @@ struct JpegHeader {
   uint16_t quantisation[4][kBlockSize] = {};  // natural order
   bool quantisation_present[4] = {};
   HuffmanSpec dc[4], ac[4];
-  Conditioning conditioning;
   int restart_interval = 0;  // MCUs between restart markers, 0: none
   size_t scan_offset = 0;    // first byte of (the first scan's) entropy-coded data
-  // Progressive, arithmetic-coded, or the components come one after another: scans.h reads each
-  // scan's header.
+  // Progressive, or the components come one after another: scans.h reads each scan's header.
   bool several_scans = false;
   size_t first_scan = 0;  // the first one's marker
   bool ycc = true;        // three components are YCbCr, not RGB
@@ -92,7 +76,7 @@ struct JpegHeader {
 Status read_frame(ByteSpan jpeg, JpegHeader& header);
 
 /// Reads all markers up to the first scan, and checks that this core can decode it: a
-/// baseline (or extended, 8-bit) or progressive JPEG, Huffman- or arithmetic-coded, grey or YCbCr.
+/// baseline (or extended, 8-bit) or progressive JPEG, Huffman-coded, grey or YCbCr.
 /// Anything else is `unsupported`; a damaged header says what and where. If it has several scans,
 /// their headers are not read, and Huffman tables may be missing.
 Status read_header(ByteSpan jpeg, JpegHeader& header);

@@ -105,7 +105,6 @@ void probe_jpeg(ByteSpan b, ImageInfo& info) {
   info.components = header.component_count;
   info.sampling = sampling_name(header.sampling);
   info.progressive = header.progressive();
-  info.arithmetic = header.arithmetic();
   info.orientation = exif_orientation(header);
 }
 

@@ -12,7 +12,7 @@ struct ImageInfo {
   int width = 0, height = 0;         // 0: not in the bytes given
   int components = 0;
   const char* sampling = "";  // of a JPEG
-  bool progressive = false, arithmetic = false;
+  bool progressive = false;
   int orientation = 0;  // of a JPEG, as `exif_orientation`
   Status native;        // ok: this core decodes it; else why not
 };

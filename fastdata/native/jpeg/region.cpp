@@ -10,6 +10,7 @@ namespace fastdata {
 namespace {
 
 constexpr size_t kMaxRegionPixels = size_t{1} << 28;
+constexpr int kBlockSide = 8;  // samples across a block
 
 // MCUs of a row that are decoded, then transformed, at a time: their coefficients, of all
 // streams, stay in the first-level cache beside the tables. 8 to 32 are within 1%.
@@ -34,44 +35,35 @@ Status RegionDecoder::open(ByteSpan jpeg, const McuBox& present) {
 // sample and, in each upsampled direction, on one neighbour, if the component has one there (not
 // the block: at the image's edge the last sample is the true one, ceil(width / 2), not the
 // padding's). So a region's chroma grows by one sample each way, and its MCUs follow from that.
-void RegionDecoder::plan_planes(const Box& box, int scale) {
+void RegionDecoder::plan_planes(const Box& box) {
   box_ = box;
-  const int luma_size = 8 / scale;
-  // libjpeg's do_fancy_upsampling needs more than one sample a block.
-  fancy_ = luma_size > 1;
-  const int h_max = header_.mcu_width / 8, v_max = header_.mcu_height / 8;
+  const int h_max = header_.mcu_width / kBlockSide, v_max = header_.mcu_height / kBlockSide;
   first_col_ = first_row_ = INT32_MAX;
   end_col_ = end_row_ = 0;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     Plane& p = planes_[i];
-    // Where scaling makes luma as coarse as subsampled chroma, libjpeg takes more of the
-    // chroma's coefficients instead of upsampling (jdmaster.c).
-    p.size = luma_size;
-    while (p.size < 8 && h_max * luma_size % (c.h * p.size * 2) == 0 &&
-           v_max * luma_size % (c.v * p.size * 2) == 0)
-      p.size *= 2;
-    p.h_factor = h_max * luma_size / (c.h * p.size);
-    p.v_factor = v_max * luma_size / (c.v * p.size);
-    p.width = ceil_div(header_.width * c.h * p.size, h_max * 8);
-    p.height = ceil_div(header_.height * c.v * p.size, v_max * 8);
+    p.h_factor = h_max / c.h;
+    p.v_factor = v_max / c.v;
+    p.width = ceil_div(header_.width * c.h, h_max);
+    p.height = ceil_div(header_.height * c.v, v_max);
 
     const int grow_x = p.h_factor > 1, grow_y = p.v_factor > 1;
     const int left = std::max(0, box.x0 / p.h_factor - grow_x);
     const int right = std::min(p.width - 1, (box.x1 - 1) / p.h_factor + grow_x);
     const int top = std::max(0, box.y0 / p.v_factor - grow_y);
     const int bottom = std::min(p.height - 1, (box.y1 - 1) / p.v_factor + grow_y);
-    first_col_ = std::min(first_col_, left / (c.h * p.size));
-    end_col_ = std::max(end_col_, right / (c.h * p.size) + 1);
-    first_row_ = std::min(first_row_, top / (c.v * p.size));
-    end_row_ = std::max(end_row_, bottom / (c.v * p.size) + 1);
+    first_col_ = std::min(first_col_, left / (c.h * kBlockSide));
+    end_col_ = std::max(end_col_, right / (c.h * kBlockSide) + 1);
+    first_row_ = std::min(first_row_, top / (c.v * kBlockSide));
+    end_row_ = std::max(end_row_, bottom / (c.v * kBlockSide) + 1);
   }
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     Plane& p = planes_[i];
-    p.x0 = first_col_ * c.h * p.size;
-    p.y0 = first_row_ * c.v * p.size;
-    p.stride = round_up((end_col_ - first_col_) * c.h * p.size, 64) + kRowPadding;
+    p.x0 = first_col_ * c.h * kBlockSide;
+    p.y0 = first_row_ * c.v * kBlockSide;
+    p.stride = round_up((end_col_ - first_col_) * c.h * kBlockSide, 64) + kRowPadding;
   }
 }
 
@@ -79,7 +71,7 @@ void RegionDecoder::reserve_planes(bool in_bands) {
   band_rows_ = end_row_ - first_row_;
   size_t row_bytes = 0;  // of an MCU row
   for (int i = 0; i < header_.component_count; i++)
-    row_bytes += planes_[i].stride * header_.components[i].v * planes_[i].size;
+    row_bytes += planes_[i].stride * header_.components[i].v * kBlockSide;
   if (in_bands && row_bytes * band_rows_ > 2 * kBandBytes) {
     // Of about the same size, so that none has too few segments for the vector.
     const int rows = std::max(static_cast<int>(kBandBytes / row_bytes), 4);
@@ -92,25 +84,25 @@ void RegionDecoder::reserve_planes(bool in_bands) {
     const int kept = band_end_ < end_row_;
     // One row more, into which padding may be read and written behind the last.
     const size_t rows =
-        static_cast<size_t>(band_rows_ + kept) * header_.components[i].v * p.size + 1;
+        static_cast<size_t>(band_rows_ + kept) * header_.components[i].v * kBlockSide + 1;
     p.samples.reserve(p.stride * rows);
   }
 }
 
-Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
-  if (Status s = open_region(box, seek_points, scale, max_scans); !s.ok()) return s;
+Status RegionDecoder::decode(const Box& box, ByteSpan seek_points, int max_scans) {
+  if (Status s = open_region(box, seek_points, max_scans); !s.ok()) return s;
   reserve_planes(/*in_bands=*/false);
   return status_ = decode_band();
 }
 
-Status RegionDecoder::begin(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
-  if (Status s = open_region(box, seek_points, scale, max_scans); !s.ok()) return s;
+Status RegionDecoder::begin(const Box& box, ByteSpan seek_points, int max_scans) {
+  if (Status s = open_region(box, seek_points, max_scans); !s.ok()) return s;
   reserve_planes(/*in_bands=*/seeking_);
   return status_ = decode_band();
 }
 
-Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int scale, int max_scans) {
-  if (!box.inside(width(scale), height(scale)))
+Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int max_scans) {
+  if (!box.inside(header_.width, header_.height))
     return {Code::bad_region, "a region outside the image"};
   if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
     return {Code::too_large, "a region of more than 2^28 pixels"};
@@ -122,7 +114,7 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int scal
   profile(Stage::entropy);
   if (seeking_)
     if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
-  plan_planes(box, scale);
+  plan_planes(box);
   const McuBox needed{first_col_, end_col_, first_row_, end_row_};
   if (present_.end_row > 0 && !(seeking_ && present_.holds(needed)))
     return {Code::bad_region, "a region that was not read"};
@@ -143,13 +135,13 @@ void RegionDecoder::advance_to(int y) {
   for (int i = 0; i < header_.component_count; i++) {
     const Plane& p = planes_[i];
     const int bottom = std::min(p.height - 1, y / p.v_factor + (p.v_factor > 1));
-    needed = std::max(needed, bottom / (header_.components[i].v * p.size));
+    needed = std::max(needed, bottom / (header_.components[i].v * kBlockSide));
   }
   while (needed >= band_end_ && band_end_ < end_row_) {
     const int kept = band_end_ - 1;
     for (int i = 0; i < header_.component_count; i++) {
       Plane& p = planes_[i];
-      const int rows = header_.components[i].v * p.size;
+      const int rows = header_.components[i].v * kBlockSide;
       const size_t size = p.stride * rows;
       if (kept > top_row_)
         std::memcpy(p.samples.get(), p.samples.get() + (kept - top_row_) * size, size);
@@ -365,12 +357,9 @@ void RegionDecoder::transform_blocks(int component, int block_row, int block_col
                                      const BlockRow& blocks, const uint16_t* quantisation,
                                      IdctRow idct_row) {
   Plane& p = planes_[component];
-  uint8_t* out = p.samples.get() + static_cast<size_t>(block_row) * p.size * p.stride +
-                 static_cast<size_t>(block_col) * p.size;
-  if (p.size == 8)
-    idct_row(blocks, quantisation, out, p.stride);
-  else
-    idct_row_scaled(blocks, quantisation, p.size, out, p.stride);
+  uint8_t* out = p.samples.get() + static_cast<size_t>(block_row) * kBlockSide * p.stride +
+                 static_cast<size_t>(block_col) * kBlockSide;
+  idct_row(blocks, quantisation, out, p.stride);
 }
 
 /// All scans to coefficients, these to samples.
@@ -400,7 +389,7 @@ const uint8_t* RegionDecoder::chroma_row(int component, int y) {
 
   // The nearer row, and the one on this pixel row's other side.
   const int near = y / p.v_factor;
-  const bool blend_rows = p.v_factor == 2 && fancy_ && (p.h_factor == 1 || p.width > 2);
+  const bool blend_rows = p.v_factor == 2 && (p.h_factor == 1 || p.width > 2);
   const int bias = y % 2 ? 2 : 1;
   const int far = blend_rows ? std::clamp(y % 2 ? near + 1 : near - 1, 0, p.height - 1) : near;
   if (p.h_factor == 1) {
@@ -411,7 +400,7 @@ const uint8_t* RegionDecoder::chroma_row(int component, int y) {
 
   const int first = box_.x0 / 2, last = (box_.x1 - 1) / 2, count = last - first + 1;
   const uint8_t* near_row = p.at(first, near);
-  if (!fancy_ || p.width <= 2) {  // libjpeg replicates where it has no two neighbours
+  if (p.width <= 2) {  // libjpeg replicates where it has no two neighbours
     for (int i = 0; i < count; i++) out[2 * i] = out[2 * i + 1] = near_row[i];
   } else {
     const bool has_left = first > 0, has_right = last + 1 < p.width;

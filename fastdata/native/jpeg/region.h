@@ -28,18 +28,14 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
 
   const JpegHeader& header() const { return header_; }
 
-  /// The size of the image decoded at 1/scale: 1, 2, 4 or 8.
-  int width(int scale) const { return ceil_div(header_.width, scale); }
-  int height(int scale) const { return ceil_div(header_.height, scale); }
-
-  /// Decodes `box` of the image at 1/scale into the planes. With an empty seek table, all
+  /// Decodes `box` of the image into the planes. With an empty seek table, all
   /// of the scan before the box's last row is decoded too. An image of more than `max_scans` scans
   /// is `unsupported`.
-  Status decode(const Box& box, ByteSpan seek_points, int scale, int max_scans);
+  Status decode(const Box& box, ByteSpan seek_points, int max_scans);
 
   /// The same for rows that are asked for once, top-down: of a large box with seek points, only
   /// the first MCU rows are decoded, others when they are asked for (Note [Bands]).
-  Status begin(const Box& box, ByteSpan seek_points, int scale, int max_scans);
+  Status begin(const Box& box, ByteSpan seek_points, int max_scans);
 
   /// Goes on with a part of the box that was decoded: its rows are what `decode` would give.
   void select(const Box& box) { box_ = box; }
@@ -55,7 +51,6 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
  private:
   /// One component's samples in the decoded MCUs.
   struct Plane {
-    int size = 8;                    // samples across a block
     int h_factor = 1, v_factor = 1;  // pixels a sample, 1 or 2
     int width = 0, height = 0;       // of the whole component, without padding
     int x0 = 0, y0 = 0;              // the plane's first sample in the component
@@ -78,8 +73,8 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
     int end_col = 0;    // where this piece of the row ends
   };
 
-  Status open_region(const Box& box, ByteSpan seek_points, int scale, int max_scans);
-  void plan_planes(const Box& box, int scale);
+  Status open_region(const Box& box, ByteSpan seek_points, int max_scans);
+  void plan_planes(const Box& box);
   void reserve_planes(bool in_bands);
   Status decode_band();
   void advance_to(int y);
@@ -111,7 +106,6 @@ class RegionDecoder final : public RowSource, private RunSource, private Segment
   // Note [Bands]: MCU rows of a band; those that are decoded last; the planes' first one.
   int band_rows_ = 0, band_first_ = 0, band_end_ = 0, top_row_ = 0;
   Status status_;
-  bool fancy_ = true;
   Plane planes_[kMaxComponents];
 
   int max_scans_ = 0;

@@ -42,28 +42,18 @@ int ScanPosition::run_length(int wanted) const {
   return interval ? std::min(wanted, interval - mcu_ % interval) : wanted;
 }
 
-bool ScanPosition::restart_due() const {
+bool ScanPosition::restart_if_due(Stream& stream) {
   const int interval = header_->restart_interval;
-  return interval && mcu_ % interval == 0 && mcu_ != opened_at_;
-}
-
-bool ScanPosition::pass_restart(Stream& stream, size_t from, size_t& behind) {
-  const size_t at = find_marker(jpeg_, from);
+  if (!interval || mcu_ % interval != 0 || mcu_ == opened_at_) return true;
+  if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
+  const size_t at = find_marker(jpeg_, stream.source - jpeg_.data);
   if (at + 2 > jpeg_.size)
     return fail(stream, "the scan ends before a restart marker", Code::truncated);
-  const int expected = 0xD0 + (mcu_ / header_->restart_interval - 1) % 8;
+  const int expected = 0xD0 + (mcu_ / interval - 1) % 8;
   if (jpeg_.data[at + 1] != expected) return fail(stream, "a restart marker out of order");
-  behind = at + 2;
-  opened_at_ = mcu_;
-  opened_byte_ = behind;
-  return true;
-}
-
-bool ScanPosition::restart_if_due(Stream& stream) {
-  if (!restart_due()) return true;
-  if (overran(stream)) return fail(stream, "the scan ends early", Code::truncated);
   EntryPoint entry;  // byte-aligned, predictors zero
-  if (!pass_restart(stream, stream.source - jpeg_.data, entry.byte)) return false;
+  entry.byte = opened_byte_ = at + 2;
+  opened_at_ = mcu_;
   open_stream(stream, jpeg_, entry, std::max(end_, entry.byte));
   return true;
 }

@@ -25,12 +25,6 @@ class ScanPosition {
   /// The stream has decoded `count` MCUs.
   void advance(int count) { mcu_ += count; }
 
-  /// Whether a restart marker must stand here.
-  bool restart_due() const;
-
-  /// The place behind that marker, the next one at or after `from`. False: the stream failed.
-  bool pass_restart(Stream& stream, size_t from, size_t& behind);
-
   /// If a restart marker is due, finds it and goes on behind it. False: the stream failed, or took
   /// more bits than there are before the marker.
   bool restart_if_due(Stream& stream);

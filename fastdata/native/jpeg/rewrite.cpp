@@ -228,7 +228,7 @@ Status write_segments(ByteSpan jpeg, const JpegHeader& header, const ScanReader&
     if (is_frame_marker(code)) {
       out.marker(wide ? kSof1 : kSof0);
       out.copy(jpeg.data + pos + 2, jpeg.data + segment.end());
-    } else if (code != kDht && code != kDac && code != kDri) {
+    } else if (code != kDht && code != kDri) {
       out.copy(jpeg.data + pos, jpeg.data + segment.end());
     }
     pos = segment.end();

@@ -55,7 +55,7 @@ Status ScanReader::next(Scan& scan, bool& found) {
       return s;
     }
     const bool skipped = (marker >= kApp0 && marker <= kApp15) || marker == kCom;
-    if (!skipped && marker != kDqt && marker != kDht && marker != kDac && marker != kDri)
+    if (!skipped && marker != kDqt && marker != kDht && marker != kDri)
       return {Code::unsupported, "an unusual marker between two scans", pos_};
     late_quantisation_ |= marker == kDqt;
     if (skipped) between_.push_back({jpeg_.data + pos_, segment.end() - pos_});
@@ -80,7 +80,7 @@ Status ScanReader::read_sos(size_t at, ByteSpan segment, Scan& scan) {
     c = frame_->components[next];
     c.dc_table = p[1] >> 4;
     c.ac_table = p[1] & 15;
-    if (!header_.arithmetic() && (c.dc_table > 3 || c.ac_table > 3))
+    if (c.dc_table > 3 || c.ac_table > 3)
       return {Code::bad_marker, "bad Huffman table id in the scan header", at};
     scan.component[i] = next++;
   }
@@ -100,7 +100,7 @@ Status ScanReader::take_bits(size_t at, const Scan& scan) {
   if (header_.progressive() ? scan.first == 0 ? scan.last > 0 : header_.component_count > 1
                             : scan.first != 0 || scan.last != 63 || scan.high || scan.low)
     return {Code::bad_marker, "a scan that this kind of JPEG cannot have", at};
-  const bool has_dc = scan.first == 0, has_ac = scan.last > 0, huffman = !header_.arithmetic();
+  const bool has_dc = scan.first == 0, has_ac = scan.last > 0;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     const int component = scan.component[i];
@@ -112,8 +112,8 @@ Status ScanReader::take_bits(size_t at, const Scan& scan) {
         return {Code::unsupported, "a scan that repeats another or comes too soon", at};
       known[k] = static_cast<int8_t>(scan.low);
     }
-    if (huffman && ((has_dc && !scan.high && !header_.dc[c.dc_table].present) ||
-                    (has_ac && !header_.ac[c.ac_table].present)))
+    if ((has_dc && !scan.high && !header_.dc[c.dc_table].present) ||
+        (has_ac && !header_.ac[c.ac_table].present))
       return {Code::missing_table, "no Huffman table", at};
     if (!has_dc || scan.high) continue;  // not the component's first
     if (!header_.quantisation_present[c.quantisation_table])

@@ -1,6 +1,5 @@
 // The scans of a JPEG that has several: progressive ones, and those whose components come one
-// after another (ITU-T T.81, B.2.3 and G.1.1.1.1). Arithmetic-coded ones are read as such, even if
-// they have a single scan.
+// after another (ITU-T T.81, B.2.3 and G.1.1.1.1).
 #pragma once
 
 #include <cstdint>

@@ -454,14 +454,13 @@ void SeekTable::rewind() {
   cursor_position_ = static_cast<uint64_t>(layout_.scan_offset) * 8;
 }
 
-// Note [Regions] in region.cpp, in pixels: at 1/scale, boxes grow to multiples of `scale`.
-McuBox SeekTable::mcus_of(const Box& box, bool scaled) const {
+// Note [Regions] in region.cpp, in pixels.
+McuBox SeekTable::mcus_of(const Box& box) const {
   const int grow_x = mcu_width_ > 8 ? 2 : 0, grow_y = mcu_height_ > 8 ? 2 : 0;
-  const int more = scaled ? 7 : 0, scale = scaled ? 8 : 1;
-  return {std::max(0, box.x0 - more - scale * grow_x) / mcu_width_,
-          std::min(ceil_div(box.x1 + more + scale * grow_x, mcu_width_), layout_.mcus_per_row),
-          std::max(0, box.y0 - more - scale * grow_y) / mcu_height_,
-          std::min(ceil_div(box.y1 + more + scale * grow_y, mcu_height_), layout_.mcu_rows)};
+  return {std::max(0, box.x0 - grow_x) / mcu_width_,
+          std::min(ceil_div(box.x1 + grow_x, mcu_width_), layout_.mcus_per_row),
+          std::max(0, box.y0 - grow_y) / mcu_height_,
+          std::min(ceil_div(box.y1 + grow_y, mcu_height_), layout_.mcu_rows)};
 }
 
 bool SeekTable::parts(const McuBox& mcus, std::vector<ByteRange>& parts) {

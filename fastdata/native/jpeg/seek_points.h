@@ -55,8 +55,8 @@ class SeekTable {
   size_t jpeg_size() const { return jpeg_size_; }
   int width() const { return width_; }
   int height() const { return height_; }
-  /// The MCUs that decoding a box of pixels needs, at any scale up to 1/8 if `scaled`.
-  McuBox mcus_of(const Box& box, bool scaled) const;
+  /// The MCUs that decoding a box of pixels needs.
+  McuBox mcus_of(const Box& box) const;
   /// The bytes that decoding these MCUs needs, ascending, those of a row together: first the
   /// header. False: they are not where they can be.
   bool parts(const McuBox& mcus, std::vector<ByteRange>& parts);

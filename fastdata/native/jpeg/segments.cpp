@@ -52,24 +52,6 @@ Status read_dht(Segment s, JpegHeader& h) {
   return {};
 }
 
-Status read_dac(Segment s, JpegHeader& h) {
-  while (s.left() > 0) {
-    const size_t at = s.offset();
-    const uint8_t tc_tb = s.u8(), value = s.u8();
-    const int table_class = tc_tb >> 4, id = tc_tb & 15, lower = value & 15, upper = value >> 4;
-    if (s.failed()) return short_segment(s);
-    if (table_class > 1 || (table_class == 0 && lower > upper))
-      return {Code::bad_marker, "bad conditioning of arithmetic coding", at};
-    if (table_class) {
-      h.conditioning.ac[id] = value;
-    } else {
-      h.conditioning.dc_lower[id] = static_cast<uint8_t>(lower);
-      h.conditioning.dc_upper[id] = static_cast<uint8_t>(upper);
-    }
-  }
-  return {};
-}
-
 Status read_dri(Segment s, JpegHeader& h) {
   if (s.left() != 2)
     return {Code::bad_marker, "a restart interval of impossible length", s.offset() - 4};
@@ -143,7 +125,6 @@ Status read_tables(uint8_t marker, Segment segment, JpegHeader& header) {
   switch (marker) {
     case kDqt: return read_dqt(segment, header);
     case kDht: return read_dht(segment, header);
-    case kDac: return read_dac(segment, header);
     case kDri: return read_dri(segment, header);
     default: return {};
   }

@@ -93,7 +93,7 @@ bool lacks_end(ByteSpan bytes);
 
 Status short_segment(const Segment& segment);
 
-/// Reads a DQT, DHT, DAC or DRI segment into the header; leaves it alone if it is another.
+/// Reads a DQT, DHT or DRI segment into the header; leaves it alone if it is another.
 Status read_tables(uint8_t marker, Segment segment, JpegHeader& header);
 
 }  // namespace fastdata

@@ -26,8 +26,8 @@ py::tuple probe_python(const py::object& data) {
   const View view(data);
   const ImageInfo info = probe(view.bytes());
   return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
-                        info.progressive, info.arithmetic, info.orientation,
-                        code_name(info.native.code), info.native.detail, info.native.offset);
+                        info.progressive, info.orientation, code_name(info.native.code),
+                        info.native.detail, info.native.offset);
 }
 
 bool is_plain_jpeg_python(const py::object& data) {

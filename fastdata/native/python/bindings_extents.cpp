@@ -259,7 +259,7 @@ py::array_t<int64_t> column_lengths(const BoundColumn& column, const py::object&
 constexpr py::ssize_t kFetchColumns = 6;
 
 py::array_t<int64_t> plan_fetches(const BoundExtents& extents, const std::vector<py::ssize_t>& rows,
-                                  const py::list& boxes, bool scaled) {
+                                  const py::list& boxes) {
   for (const py::ssize_t row : rows) check_index(extents, row);
   std::vector<View> views;
   for (const auto& each : boxes) {
@@ -277,7 +277,7 @@ py::array_t<int64_t> plan_fetches(const BoundExtents& extents, const std::vector
       const int32_t* box = static_cast<const int32_t*>(views[v]->buf) + 4 * i;
       needed[v] = {box[0], box[1], box[2], box[3]};
     }
-    const Fetch fetch = plan_fetch(extents, static_cast<size_t>(rows[i]), needed, scaled);
+    const Fetch fetch = plan_fetch(extents, static_cast<size_t>(rows[i]), needed);
     const int64_t columns[kFetchColumns] = {static_cast<int64_t>(fetch.header),
                                             fetch.header_crc,
                                             static_cast<int64_t>(fetch.rows.bytes.begin),
@@ -543,7 +543,7 @@ void bind_extents(py::module_& m) {
       .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"))
       .def("attach_rows", &attach_rows, py::arg("index"), py::arg("header"), py::arg("rows"),
            py::arg("at"))
-      .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"), py::arg("scaled"))
+      .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"))
       .def("are_rows_sound", &are_rows_sound, py::arg("index"), py::arg("at"), py::arg("first"),
            py::arg("end"), py::arg("data"))
       .def(

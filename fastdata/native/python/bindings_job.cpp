@@ -228,7 +228,7 @@ class Job : public PendingWork {
  public:
   Job(const py::object& data, const py::object& seek_points, const py::object& cuts,
       const py::object& out, const std::string& dtype, const Numbers& mean,
-      const Numbers& deviation, bool dct_scaling, const py::object& skip, int stride, bool check,
+      const Numbers& deviation, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
       const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets,
       const std::array<uint8_t, 3>& fill, const py::object& orientations)
@@ -263,7 +263,6 @@ class Job : public PendingWork {
       output.scale = normalisation_->scale;
       output.offset = normalisation_->offset;
     }
-    task_->options.dct_scaling = dct_scaling;
     task_->options.max_scans = max_scans;
     std::copy(fill.begin(), fill.end(), task_->options.fill);
     task_->check = check;
@@ -455,18 +454,17 @@ void bind_job(py::module_& m) {
       .def("failures", &PendingWork::failures);
   py::class_<Job, PendingWork>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
-                    const std::string&, const Numbers&, const Numbers&, bool, const py::object&,
-                    int, bool, const py::object&, const py::list&, int,
+                    const std::string&, const Numbers&, const Numbers&, const py::object&, int,
+                    bool, const py::object&, const py::list&, int,
                     const std::optional<std::pair<py::object, uint64_t>>&, const py::object&,
                     const std::array<uint8_t, 3>&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
-           py::arg("mean") = py::none(), py::arg("std") = py::none(),
-           py::arg("dct_scaling") = false, py::arg("skip") = py::none(), py::arg("stride") = 0,
-           py::arg("check") = true, py::arg("program") = py::none(), py::arg("views") = py::list(),
-           py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("drawn") = py::none(),
-           py::arg("targets") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
-           py::arg("orientations") = py::none())
+           py::arg("mean") = py::none(), py::arg("std") = py::none(), py::arg("skip") = py::none(),
+           py::arg("stride") = 0, py::arg("check") = true, py::arg("program") = py::none(),
+           py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans,
+           py::arg("drawn") = py::none(), py::arg("targets") = py::none(),
+           py::arg("fill") = std::array<uint8_t, 3>{}, py::arg("orientations") = py::none())
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")

@@ -41,7 +41,7 @@ void few_taps(const FewTaps& of, int count, int32_t* __restrict first, int32_t* 
     int32_t begin[kLanes], end[kLanes];
     for (int i = 0; i < kLanes; i++) {
       const int output = at + (i < lanes ? i : 0);  // the lanes to spare do what the first one does
-      center[i] = of.begin + (of.first + output + 0.5) * of.scale;
+      center[i] = (of.first + output + 0.5) * of.scale;
       const auto from = static_cast<int32_t>(center[i] - support + 0.5);
       const auto to = static_cast<int32_t>(center[i] + support + 0.5);
       begin[i] = from < 0 ? 0 : from;

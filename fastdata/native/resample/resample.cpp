@@ -72,25 +72,25 @@ void trim(T* weights, int32_t& first, int32_t& taps) {
 }
 
 /// The source samples of outputs `first` and on.
-void find_nearest(Filter filter, const Extension& from, int outputs, int first, Axis& axis) {
-  const double scale = from.length / outputs;
-  double at = from.begin + scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
+void find_nearest(Filter filter, int inputs, int outputs, int first, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
+  double at = scale * 0.5;  // accumulated, as Pillow's ImagingScaleAffine does
   if (filter == Filter::nearest_floor) {
-    const float single = static_cast<float>(from.length) / static_cast<float>(outputs);
+    const float single = static_cast<float>(inputs) / static_cast<float>(outputs);
     for (int i = 0; i < axis.outputs; i++) {
       const float floored = std::floor(static_cast<float>(first + i) * single);
-      axis.first[i] = std::min(static_cast<int>(from.begin + floored), from.inputs - 1);
+      axis.first[i] = std::min(static_cast<int>(floored), inputs - 1);
     }
     return;
   }
   for (int i = 0; i < first; i++) at += scale;
   for (int i = 0; i < axis.outputs; i++, at += scale)
-    axis.first[i] = std::min(static_cast<int>(at), from.inputs - 1);
+    axis.first[i] = std::min(static_cast<int>(at), inputs - 1);
 }
 
 /// `wide` is what the caller wants, axis.wide what it gets.
-void build_nearest(Filter filter, const Extension& from, int outputs, int first, bool wide,
-                   bool mirrored, Axis& axis) {
+void build_nearest(Filter filter, int inputs, int outputs, int first, bool wide, bool mirrored,
+                   Axis& axis) {
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
@@ -100,12 +100,11 @@ void build_nearest(Filter filter, const Extension& from, int outputs, int first,
   else
     axis.weights.assign(count, 0);
   if (mirrored) {
-    const Extension back{from.inputs, from.inputs - from.begin - from.length, from.length};
-    find_nearest(filter, back, outputs, outputs - first - axis.outputs, axis);
+    find_nearest(filter, inputs, outputs, outputs - first - axis.outputs, axis);
     std::reverse(axis.first.begin(), axis.first.end());
-    for (int32_t& source : axis.first) source = from.inputs - 1 - source;
+    for (int32_t& source : axis.first) source = inputs - 1 - source;
   } else {
-    find_nearest(filter, from, outputs, first, axis);
+    find_nearest(filter, inputs, outputs, first, axis);
   }
   for (int i = 0; i < axis.outputs; i++) {
     axis.taps[i] = 1;
@@ -118,11 +117,9 @@ void build_nearest(Filter filter, const Extension& from, int outputs, int first,
 }
 
 template <typename Kernel>
-void build_filtered(Kernel kernel, const Extension& from, int outputs, int first, bool wide,
-                    Axis& axis) {
+void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide, Axis& axis) {
   // Named as in Pillow's precompute_coeffs, whose arithmetic this is.
-  const int inputs = from.inputs;
-  const double scale = from.length / outputs;
+  const double scale = static_cast<double>(inputs) / outputs;
   const double filterscale = std::max(scale, 1.0);
   const double support = Kernel::kSupport * filterscale;
   const double ss = 1.0 / filterscale;
@@ -137,7 +134,7 @@ void build_filtered(Kernel kernel, const Extension& from, int outputs, int first
 
   std::vector<double> k(axis.stride);
   for (int xx = 0; xx < axis.outputs; xx++) {
-    const double center = from.begin + (first + xx + 0.5) * scale;
+    const double center = (first + xx + 0.5) * scale;
     const int xmin = std::max(0, static_cast<int>(center - support + 0.5));
     const int xmax = std::min(inputs, static_cast<int>(center + support + 0.5));
     const int taps = std::min(xmax - xmin, axis.stride);
@@ -193,16 +190,15 @@ void settle(const int* rounded, int16_t* weights, int32_t& first, int32_t& taps)
 
 /// build_filtered for filters of at most kFewTaps taps: `most`, at that scale.
 template <typename Kernel>
-void build_few(FindFewTaps find, double scale, int most, const Extension& from, int first,
-               bool wide, Axis& axis) {
+void build_few(FindFewTaps find, double scale, int most, int inputs, int first, bool wide,
+               Axis& axis) {
   const int count = axis.outputs;
   axis.wide = wide || Kernel::kOvershoots;
   axis.stride = most;
   axis.scratch.resize(static_cast<size_t>(count) * most);
   int32_t* found = axis.scratch.data();
   const double one = 1 << (axis.wide ? kWideWeightBits : kWeightBits);
-  find({scale, from.begin, one, from.inputs, first, most}, count, axis.first.data(),
-       axis.taps.data(), found);
+  find({scale, one, inputs, first, most}, count, axis.first.data(), axis.taps.data(), found);
   if (axis.wide) {
     axis.wide_weights.resize(axis.scratch.size());
     int32_t* weights = axis.wide_weights.data();
@@ -226,15 +222,15 @@ void build_few(FindFewTaps find, double scale, int most, const Extension& from, 
 }
 
 template <typename Kernel>
-void build(FindFewTaps find, const Extension& from, int outputs, int first, bool wide, Axis& axis) {
-  const double scale = from.length / outputs;
+void build(FindFewTaps find, int inputs, int outputs, int first, bool wide, Axis& axis) {
+  const double scale = static_cast<double>(inputs) / outputs;
   const double width = 2 * Kernel::kSupport * std::max(scale, 1.0);  // so many samples, or one more
   const int limit = wide || Kernel::kOvershoots ? kFewTaps : kNarrowTaps;
   if (const auto most = static_cast<int>(round_up(static_cast<size_t>(width) + 1, 4));
       most <= limit)
-    build_few<Kernel>(find, scale, most, from, first, wide, axis);
+    build_few<Kernel>(find, scale, most, inputs, first, wide, axis);
   else
-    build_filtered(Kernel{}, from, outputs, first, wide, axis);
+    build_filtered(Kernel{}, inputs, outputs, first, wide, axis);
 }
 
 template <typename T>
@@ -274,24 +270,23 @@ bool vertical_first(int width, int height, int full_width, int full_height) {
   return lost_rows > 0 && lost_rows > 2 * (width - full_width);
 }
 
-void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window,
-                Mirrored mirrored, bool vertical, Axis& axis) {
+void build_axis(Filter filter, int inputs, int outputs, OutputRange window, Mirrored mirrored,
+                bool vertical, Axis& axis) {
   axis.outputs = window.count;
   axis.max_taps = 0;
   axis.first.resize(window.count);
   axis.taps.resize(window.count);
-  if (filter == Filter::nearest || filter == Filter::nearest_floor ||
-      (from.begin == 0 && from.length == outputs))
-    build_nearest(filter, from, outputs, window.first, vertical, mirrored.inputs, axis);
+  if (filter == Filter::nearest || filter == Filter::nearest_floor || inputs == outputs)
+    build_nearest(filter, inputs, outputs, window.first, vertical, mirrored.inputs, axis);
   else if (filter == Filter::bilinear)
-    build<Bilinear>(kernels().bilinear_taps, from, outputs, window.first, vertical, axis);
+    build<Bilinear>(kernels().bilinear_taps, inputs, outputs, window.first, vertical, axis);
   else if (filter == Filter::bicubic)
-    build<Cubic>(kernels().bicubic_taps, from, outputs, window.first, vertical, axis);
+    build<Cubic>(kernels().bicubic_taps, inputs, outputs, window.first, vertical, axis);
   else
-    build_filtered(Lanczos{}, from, outputs, window.first, vertical, axis);
+    build_filtered(Lanczos{}, inputs, outputs, window.first, vertical, axis);
   if (mirrored.outputs) mirror(axis);
   if (axis.wide) pair_weights(axis);
-  axis.begin = from.inputs;
+  axis.begin = inputs;
   axis.end = 0;
   for (int i = 0; i < window.count; i++) {
     axis.begin = std::min(axis.begin, axis.first[i]);

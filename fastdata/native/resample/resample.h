@@ -62,19 +62,11 @@ struct Axis {
   }
 };
 
-/// The part of an image that is resized in one direction: of `inputs` source samples those from
-/// `begin` on, as far as `length` reaches, either of which may be no whole number.
-struct Extension {
-  int inputs;
-  double begin, length;
-};
-inline Extension all_of(int inputs) { return {inputs, 0.0, static_cast<double>(inputs)}; }
-
-/// Taps of outputs `first` and on: `scale` source samples, of `inputs`, for each, from `begin` on.
+/// Taps of outputs `first` and on: `scale` source samples, of `inputs`, for each.
 /// Weights sum to about `one`. `most`: a multiple of four up to kFewTaps, and as many taps as the
 /// filter has at that scale.
 struct FewTaps {
-  double scale, begin, one;
+  double scale, one;
   int inputs, first, most;
 };
 constexpr int kFewTaps = 12;
@@ -94,12 +86,12 @@ struct Mirrored {
   bool outputs = false, inputs = false;
 };
 
-/// The axis that takes source samples to `outputs`, of which it gives those of `window`. Source
-/// samples that were mirrored matter to filters of one tap alone: the window is then one of the
-/// outputs mirrored back. For the vertical pass its weights are wide; for the horizontal one where
-/// they must be.
-void build_axis(Filter filter, const Extension& from, int outputs, OutputRange window,
-                Mirrored mirrored, bool vertical, Axis& axis);
+/// The axis that takes `inputs` source samples to `outputs`, of which it gives those of `window`.
+/// Source samples that were mirrored matter to filters of one tap alone: the window is then one of
+/// the outputs mirrored back. For the vertical pass its weights are wide; for the horizontal one
+/// where they must be.
+void build_axis(Filter filter, int inputs, int outputs, OutputRange window, Mirrored mirrored,
+                bool vertical, Axis& axis);
 
 /// An axis in the form that one instruction set's horizontal pass wants. Source indices
 /// are relative to axis.begin.
