@@ -198,7 +198,7 @@ class LoaderConfig:
         return _on_device(choice, self.device, self.fields)
 
     def changed_collation(self) -> str:
-        """Say in a clause what of torch's collation was changed, where it is used."""
+        """Say in a clause which name of torch's collation was changed, where it is used."""
         known = self.collate_fn in (None, default_collate, fast_collate)
         return changed(collate) if known else ""
 
