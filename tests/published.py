@@ -236,7 +236,7 @@ class IBOT:
 
 class SwAV:
     class MultiCropDataset:
-        """What the dataset of this name does to an image, without its files."""
+        """Views of one image, as the dataset of this name makes them."""
 
         def __init__(self, trans: Sequence[Any]) -> None:
             self.trans = trans

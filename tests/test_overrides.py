@@ -184,7 +184,7 @@ def test_what_derives_from_a_transform_of_ours(
 
 
 def test_a_class_that_hands_on_attributes(tv: Any) -> None:
-    """It has not the ``__fastdata__`` of what it wraps."""
+    """It lacks the ``__fastdata__`` of the object that it wraps."""
 
     class Inner:
         def __fastdata__(self) -> Any:

@@ -198,9 +198,13 @@ class LoaderConfig:
         return _on_device(choice, self.device, self.fields)
 
     def changed_collation(self) -> str:
-        """Say in a clause what of torch's collation was changed, where it is used."""
-        known = self.collate_fn in (None, default_collate, fast_collate)
-        return changed(collate) if known else ""
+        """Say in a clause which name of torch's collation was changed, where it is used."""
+        return changed(collate) if self._collates_as_torch else ""
+
+    @property
+    def _collates_as_torch(self) -> bool:
+        """Whether the ``collate_fn`` is torch's own, or `fast_collate`."""
+        return self.collate_fn in (None, default_collate, fast_collate)
 
     def _require_fields(self, images: Images) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
@@ -261,7 +265,7 @@ class LoaderConfig:
         recipe = images.recipe if "image" in asked else NO_IMAGE
         if isinstance(recipe, Refusal) and recipe.impossible:
             raise UsageError(recipe.reason, "Change the transforms, or their order.")
-        known = self.collate_fn in (None, default_collate) or fast
+        known = self._collates_as_torch
         if reason := self.changed_collation():
             return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")
         own = not known and not self._collates_bytes(recipe, images)
@@ -376,8 +380,7 @@ class LoaderConfig:
 
     def own_collate(self, images: Images) -> Callable[[list[Any]], Any] | None:
         """Return the user's ``collate_fn``, if the native path calls it with samples."""
-        known = self.collate_fn in (None, default_collate, fast_collate)
-        known = known or self._collates_bytes(images.recipe, images)
+        known = self._collates_as_torch or self._collates_bytes(images.recipe, images)
         return None if known else self.collate_fn
 
     @property

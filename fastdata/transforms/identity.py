@@ -124,7 +124,7 @@ def name_in(thing: Any, *modules: str) -> str:
 
 
 def override(thing: Any) -> str:
-    """Say in a clause what of an object was overridden; "" if nothing was.
+    """Say in a clause which attribute of an object was overridden; "" if none was.
 
     The object is a library's, or a script's whose class has ``__fastdata__``.
     """
@@ -201,7 +201,7 @@ def composed(transform: Any) -> tuple[Any, ...] | None:
 
 
 def pillow_changed() -> str:
-    """Say in a clause what of Pillow's images was replaced; "" for nothing."""
+    """Say in a clause which name of Pillow's images was replaced; "" for none."""
     return changed(Image)
 
 

@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import getattr_static, isroutine
+from itertools import starmap
 from types import MethodType
 from typing import Any, ClassVar, TypeAlias
 
@@ -467,28 +468,34 @@ class Reading:
         found = self.libraries.translate(transform, self.kind, self.dtype)
         if isinstance(found, Declined):
             return found
+        return self._add_all(map(self._take, found if isinstance(found, tuple) else (found,)))
+
+    def _add_all(self, reasons: Iterable[Declined | None]) -> Declined | None:
+        """Take several steps, each as its reason is asked for: all of them, or none."""
         before = {name: copy(value) for name, value in vars(self).items()}
-        for step in found if isinstance(found, tuple) else (found,):
-            reason = self._take(step)
-            if reason is not None:
-                vars(self).update(before)  # all of it, or nothing
-                return reason
-        return None
+        reason = next((one for one in reasons if one is not None), None)
+        if reason is not None:
+            vars(self).update(before)
+        return reason
 
     def _add_offered(self, transform: Offered) -> Declined | None:
         """Take all that stands in the place of a script's transform, or nothing of it."""
-        before = {name: copy(value) for name, value in vars(self).items()}
-        for one, ours in transform.items:
+        of_pil = self.kind == "pil" or self.offered
+
+        def add(one: Any, ours: bool | None) -> Declined | None:
             reason = self._add(one, ours)
-            if reason is not None:
-                vars(self).update(before)
-                whose = one.original if isinstance(one, Offered) else one
-                name = "" if one is RETURNED else self.libraries.name_of(whose)
-                if not reason.known:
-                    reason = replace(reason, culprit=whose)
-                return reason.within(f"its __fastdata__ returned {name}")
-        self.offered = before["kind"] == "pil" or before["offered"]
-        return None
+            if reason is None:
+                return None
+            whose = one.original if isinstance(one, Offered) else one
+            name = "" if one is RETURNED else self.libraries.name_of(whose)
+            if not reason.known:
+                reason = replace(reason, culprit=whose)
+            return reason.within(f"its __fastdata__ returned {name}")
+
+        reason = self._add_all(starmap(add, transform.items))
+        if reason is None:
+            self.offered = of_pil
+        return reason
 
     def _take(self, found: Any) -> Declined | None:
         """Take a step or a conversion that was translated."""
@@ -672,6 +679,11 @@ def offers(transform: Any) -> bool:
     return True
 
 
+def _name_of(transform: Any) -> str:
+    """Return the name of a script's function, or of an object's class."""
+    return getattr(transform, "__qualname__", type(transform).__qualname__)
+
+
 def offered(transform: Any) -> Any:
     """Return what a transform's ``__fastdata__`` returns; None if it has none.
 
@@ -680,7 +692,7 @@ def offered(transform: Any) -> Any:
     """
     if not offers(transform):
         return None
-    name = getattr(transform, "__qualname__", type(transform).__qualname__)
+    name = _name_of(transform)
     if isinstance(transform, type):
         raise UsageError(f"{name} is a class, not a transform", f"Give an object: {name}(…).")
     if is_ours(transform.__fastdata__) or not callable(transform.__fastdata__):
@@ -705,7 +717,7 @@ def expanding(transform: Any) -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        name = getattr(transform, "__qualname__", type(transform).__qualname__)
+        name = _name_of(transform)
         raise UsageError(
             f"{name}.__fastdata__() returned a transform that holds this {name} itself",
             "Return the steps that do the same.",
