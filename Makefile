@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-main campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check gpu-campaign fuzz weight site wheel wheels test-wheels clean
+.PHONY: help setup run test test-all campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-loading bench-peers bench-page pages gpu-check gpu-campaign fuzz weight site wheel wheels test-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,17 +59,18 @@ RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
 run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
 	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
 
-# Tests wait for disks, servers and other processes, so tests on other Pythons run at the same time.
-test: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests, JOBS at a time; some on other Pythons, too
-	@mkdir -p build; status=0; \
-	    $(MAKE) -k test-pythons test-oldest JOBS=1 >build/other-pythons.log 2>&1 & others=$$!; \
-	    $(MAKE) test-main || status=$$?; \
-	    wait $$others || status=$$?; cat build/other-pythons.log; exit $$status
-
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
-test-main: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests on the Python of setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: setup .venvs/site/.done  ## test each behaviour once, JOBS tests at a time
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+# Tests wait for disks, servers and other processes, so tests on other Pythons run at the same time.
+test-all: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests: kills, training, browsers, other Pythons, too
+	@mkdir -p build; status=0; \
+	    $(MAKE) -k test-pythons test-oldest JOBS=1 >build/other-pythons.log 2>&1 & others=$$!; \
+	    $(PYTEST) $(ARGS) || status=$$?; \
+	    wait $$others || status=$$?; cat build/other-pythons.log; exit $$status
 
 # 100,000 flips take half an hour on one core, 1,000 kills as long.
 campaign: setup  ## damage, change, kill, attack, fail at length: FLIPS, CHANGES, ARCHIVES, KILLS, FAULTS, OPENS, FORKS, ANSWERS, OUTLINES, MASKS, SAMPLES, TARGETRUNS, MIXTURES, PACKINGS, CODECS, RESUMES, COCO, VOCYOLO, drawn by SEED

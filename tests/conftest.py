@@ -107,9 +107,14 @@ def vector() -> None:
     _native.use_vector("always")
 
 
-@pytest.fixture(params=_native.simd_levels())
+@pytest.fixture(
+    params=[
+        pytest.param(level, marks=[pytest.mark.slow] if level != _native.simd() else [])
+        for level in _native.simd_levels()
+    ]
+)
 def simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs the test once on each instruction set that this processor has."""
+    """Runs the test once on each instruction set that this processor has; all but one are slow."""
     before = _native.simd()
     _native.set_simd(request.param)
     yield request.param
