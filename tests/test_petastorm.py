@@ -23,7 +23,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def petastorm() -> Path:
-    """petastorm's Python."""
+    """Petastorm's Python."""
     default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
     python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)
     if not python.exists():
