@@ -70,9 +70,7 @@ _DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", first_of(_DAMAGES))
-def test_an_index_that_changes_while_it_is_open(
-    made_tree: Path, tmp_path: Path, damage: str
-) -> None:
+def test_an_index_that_changes_while_open(made_tree: Path, tmp_path: Path, damage: str) -> None:
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None, seek_points=64)
     pack_tree(made_tree / "val", tmp_path / "other", "shards", unit_size=None)
     script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage])
@@ -157,9 +155,7 @@ def test_files_of_another_packing_are_named(tmp_path: Path, container: str) -> N
         shutil.rmtree(mixed)
 
 
-def test_too_many_open_files_are_not_another_packing(
-    tmp_path: Path, limited: Callable[[int], None]
-) -> None:
+def test_too_many_open_files(tmp_path: Path, limited: Callable[[int], None]) -> None:
     dataset = captions(pack_captions(tmp_path, [0, 1], "lmdb"))
     before = dataset[0]
     limited(len(os.listdir("/proc/self/fd")) + 8)

@@ -70,6 +70,8 @@ def parquet_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> So
 
 SOURCES = {"table": table_source, "parquet": parquet_source}
 KINDS = [((name,), False) for name in columns()] + [((), True), (("captions",), True)]
+#: A source, its columns, and whether it has second images.
+Made = tuple[Source, tuple[str, ...], bool]
 
 
 @pytest.fixture
@@ -78,36 +80,32 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-@pytest.mark.parametrize(("chosen", "second"), KINDS)
-@pytest.mark.parametrize("source", first_of(SOURCES))
-def test_shards_have_the_wanted_size(
-    folder: Path, source: str, chosen: tuple[str, ...], second: bool
-) -> None:
+@pytest.fixture(params=first_of(SOURCES))
+def kind(
+    request: pytest.FixtureRequest, fields: tuple[tuple[str, ...], bool], folder: Path
+) -> Made:
+    chosen, second = fields
+    return SOURCES[request.param](folder, chosen, second=second), chosen, second
+
+
+@pytest.mark.parametrize("fields", KINDS)
+def test_shards_have_the_wanted_size(folder: Path, kind: Made) -> None:
     wanted, out = 150_000, folder.parent / "out"
-    made = SOURCES[source](folder, chosen, second=second)
-    pack(made, out, container="shards", shard_size=wanted, workers=1, order="source")
+    pack(kind[0], out, container="shards", shard_size=wanted, workers=1, order="source")
     sizes = [path.stat().st_size for path in sorted(out.glob("*.tar"))]
     assert len(sizes) > 1
     # Headers of the image's own members are not counted.
     assert all(0.8 * wanted < size < 1.6 * wanted for size in sizes[:-1]), sizes
 
 
-@pytest.mark.parametrize(("chosen", "second"), KINDS)
-@pytest.mark.parametrize("source", first_of(SOURCES))
-def test_a_map_of_lmdb_has_room(
-    folder: Path,
-    source: str,
-    chosen: tuple[str, ...],
-    second: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("fields", KINDS)
+def test_a_map_of_lmdb_has_room(folder: Path, kind: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     def tight(size: int, exact: bool = True) -> int:
         # Without the gigabyte to spare, which hides what a small dataset does not count.
         return (2 * size // 4096 + 16) * 4096
 
     monkeypatch.setattr(fastdata_lmdb, "map_size", tight)
-    made = SOURCES[source](folder, chosen, second=second)
-    out = folder.parent / "out"
+    (made, chosen, second), out = kind, folder.parent / "out"
     pack(made, out, container="lmdb", workers=1)
     with lmdb.open(str(out), readonly=True, lock=False) as environment:
         assert environment.stat()["entries"] == ROWS * (1 + len(chosen) + second)

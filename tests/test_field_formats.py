@@ -396,5 +396,5 @@ def test_options_that_say_what_fields_mean(kind: str, tmp_path: Path) -> None:
     ):
         require_said(convert(*command, *words), 2, *said)
         assert not out.exists()
-    with pytest.raises(UsageError, match="none|masks"):
+    with pytest.raises(UsageError, match=r"none|masks"):
         opened(root, masks=["none"])

@@ -152,12 +152,6 @@ def assert_same(found: Any, expected: list[Any], name: str = "") -> None:
         assert same(one, other), (name, at, one, other)
 
 
-def of_kind(written: Written, container: str) -> Written:
-    if load_manifest(written.path)["container"] != container:
-        pytest.skip(f"of {container} alone")
-    return written
-
-
 class TestPacked:
     def test_every_row_is_what_was_written(self, packed: Written) -> None:
         names = ("key", "index", "label", *packed.columns, *BLOBS)
@@ -245,56 +239,37 @@ def has_null(value: Any) -> bool:
     return value is None or (isinstance(value, list) and any(map(has_null, value)))
 
 
+@pytest.mark.parametrize("packed", ["parquet"], indirect=True)
 class TestParquet:
-    @pytest.fixture
-    def written(self, packed: Written) -> Written:
-        return of_kind(packed, "parquet")
-
-    def test_pyarrow_and_pandas(self, written: Written) -> None:
+    def test_pyarrow_and_pandas(self, packed: Written) -> None:
         pandas = pytest.importorskip("pandas")
-        table = pq.read_table(written.path)
-        frame = pandas.read_parquet(written.path, dtype_backend="pyarrow")
-        for name in written.columns:
-            assert_same(table.column(name).to_pylist(), written.values(name), name)
+        table = pq.read_table(packed.path)
+        frame = pandas.read_parquet(packed.path, dtype_backend="pyarrow")
+        for name in packed.columns:
+            assert_same(table.column(name).to_pylist(), packed.values(name), name)
             if name != "nothing":
                 column = pa.array(frame[name])
-                assert_same(column.to_pylist(), written.values(name), name)
-        self.check_blobs(written, table)
-
-    def check_blobs(self, written: Written, table: pa.Table) -> None:
+                assert_same(column.to_pylist(), packed.values(name), name)
         keys = table.column("key").to_pylist()
-        assert table.column("raw").to_pylist() == [written.blobs["raw"][key] for key in keys]
+        assert table.column("raw").to_pylist() == [packed.blobs["raw"][key] for key in keys]
         seconds = [one and one["bytes"] for one in table.column("second").to_pylist()]
-        assert seconds == [written.blobs["second"][key] for key in keys]
+        assert seconds == [packed.blobs["second"][key] for key in keys]
 
-    def test_duckdb(self, written: Written) -> None:
-        duckdb = pytest.importorskip("duckdb")
-        files = sorted(map(str, written.path.glob("part-*.parquet")))
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            found = connection.read_parquet(files).to_arrow_table()
-        for name in written.columns:
-            values = found.column(name)
-            if name == "lasts":  # DuckDB does not read Arrow's schema, where the unit is
-                values = values.combine_chunks().view(pa.duration("ns"))
-            assert_same(values.to_pylist(), written.values(name), name)
-        self.check_blobs(written, found)
-
-    def test_hugging_face(self, written: Written, hugging_face: Any) -> None:
-        found = hugging_face.load_dataset(str(written.path), split="train")
+    def test_hugging_face(self, packed: Written, hugging_face: Any) -> None:
+        found = hugging_face.load_dataset(str(packed.path), split="train")
         assert isinstance(found.features["second"], hugging_face.Image)
         assert isinstance(found.features["image"], hugging_face.Image)
         assert found.features["label"].names == ["0", "1", "2"]
         for row in found:
-            second = written.blobs["second"][row["key"]]
+            second = packed.blobs["second"][row["key"]]
             assert (row["second"] is None) == (second is None)
             if second is not None:
                 with Image.open(io.BytesIO(second)) as image:
                     assert row["second"].tobytes() == image.tobytes()
         plain = found.remove_columns(["image", "second"])
-        for name in written.columns:
-            assert_same(plain[name], written.values(name), name)
-        assert plain["raw"] == [written.blobs["raw"][key] for key in plain["key"]]
+        for name in packed.columns:
+            assert_same(plain[name], packed.values(name), name)
+        assert plain["raw"] == [packed.blobs["raw"][key] for key in plain["key"]]
 
 
 def text_of(value: Any) -> Any:
@@ -317,23 +292,23 @@ def members_agree(written: Written, at: int, found: Mapping[str, Any]) -> None:
 
 
 class TestShards:
+    @pytest.mark.parametrize("packed", ["shards"], indirect=True)
     def test_webdataset(self, packed: Written) -> None:
         webdataset = pytest.importorskip("webdataset")
-        written = of_kind(packed, "shards")
-        files = sorted(map(str, written.path.glob("*.tar")))
+        files = sorted(map(str, packed.path.glob("*.tar")))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
             samples = list(webdataset.WebDataset(files, shardshuffle=False).decode("pilrgb"))
-        keys = keys_of(written.path)
+        keys = keys_of(packed.path)
         assert [sample["json"]["key"] for sample in samples] == keys
         for at, sample in enumerate(samples):
             found = {re.sub("[.](json|npy)$", "", name): one for name, one in sample.items()}
             found |= {n: one.tolist() for n, one in found.items() if isinstance(one, np.ndarray)}
             found |= {n: found[n].decode() for n in TEXTS if isinstance(found.get(n), bytes)}
-            members_agree(written, at, found)
-            assert found.get("raw") == written.blobs["raw"][keys[at]]
-            assert found.get("second") == written.blobs["second"][keys[at]]
-            assert found["cls"] == written.values("label")[at]
+            members_agree(packed, at, found)
+            assert found.get("raw") == packed.blobs["raw"][keys[at]]
+            assert found.get("second") == packed.blobs["second"][keys[at]]
+            assert found["cls"] == packed.values("label")[at]
 
     def test_hugging_face(self, sources: Path, hugging_face: Any, tmp_path: Path) -> None:
         names = ["id", "text", "boxes", "vector"]
@@ -355,12 +330,12 @@ def decoded(value: bytes) -> Any:
 
 
 class TestLmdb:
+    @pytest.mark.parametrize("packed", ["lmdb"], indirect=True)
     def test_py_lmdb(self, packed: Written) -> None:
-        written = of_kind(packed, "lmdb")
-        keys = keys_of(written.path)
+        keys = keys_of(packed.path)
         found: list[dict[str, Any]] = [{} for _ in keys]
         with (
-            lmdb.open(str(written.path / "data.mdb"), subdir=False, readonly=True, lock=False) as e,
+            lmdb.open(str(packed.path / "data.mdb"), subdir=False, readonly=True, lock=False) as e,
             e.begin() as transaction,
         ):
             for key, value in transaction.cursor():
@@ -369,11 +344,11 @@ class TestLmdb:
                     value = value.decode()
                 found[number][name] = value
         for at, sample in enumerate(found):
-            assert sample.pop("") == field_data.image_file(written.values("id")[at])
+            assert sample.pop("") == field_data.image_file(packed.values("id")[at])
             for name in BLOBS:
-                assert sample.pop(name, None) == written.blobs[name][keys[at]]
+                assert sample.pop(name, None) == packed.blobs[name][keys[at]]
             others = {name: v if name in TEXTS else decoded(v) for name, v in sample.items()}
-            members_agree(written, at, others)
+            members_agree(packed, at, others)
 
 
 @pytest.mark.parametrize("container", ["shards", slow("parquet"), slow("lmdb")])

@@ -6,22 +6,22 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from containers import as_nobody, exchanged
+from containers import as_nobody, edit_manifest, exchanged, load_manifest, pack_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sources import make_tree
 from tiers import slow
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index
-from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.records import (
-    NO_GENERATION,
     RECORDS_AT,
     ROWS_PER_BATCH,
     SCHEMA,
@@ -66,24 +66,19 @@ def written(path: Path, *sizes: int) -> Path:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of 1.6 million rows: 100 times the same ones."""
     folder, count = tmp_path_factory.mktemp("large"), 100 * ROWS_PER_BATCH
-    write_index(folder / "_index.rows", [batch(0, ROWS_PER_BATCH)] * 100, count)
-    size = (folder / "_index.rows").stat().st_size
+    pack_tree(make_tree(folder / "tree", ["a/0.jpg"]), folder / "out", "lmdb")
+    generation = load_manifest(folder / "out")["generation"]
+    index = folder / "out" / "_index.rows"
+    write_index(index, [batch(0, ROWS_PER_BATCH)] * 100, count, generation)
+    size = index.stat().st_size
     assert size > 100e6
-    manifest = Manifest(
-        container="lmdb",
-        samples=count,
-        skipped=0,
-        classes=[f"n{label:08d}" for label in range(1000)],
-        blob_bytes=0,
-        index=FileEntry("_index.rows", size, "00000000"),
-        files=[FileEntry("data.mdb", 0, "00000000")],
-        options={},
-        source={},
-        tool="0",
-        generation=NO_GENERATION,
-    )
-    (folder / "_dataset.json").write_text(manifest.to_json(), "utf-8")
-    return folder
+
+    def change(fields: dict[str, Any]) -> None:
+        fields["index"]["size"] = size
+        fields.update(samples=count, classes=[str(label) for label in range(1000)])
+
+    edit_manifest(folder / "out", change)
+    return folder / "out"
 
 
 _MEASURE = """
@@ -116,7 +111,7 @@ def test_a_large_index_takes_little_memory(large: Path, use: str, most: float) -
 
 def test_rows_of_a_large_index(large: Path) -> None:
     count = 100 * ROWS_PER_BATCH
-    index = Index(large / "_index.rows", count)
+    index = Index(large / "_index.rows", count, load_manifest(large)["generation"])
     for place in (*random.Random(1).sample(range(count), 200), 0, count - 1, ROWS_PER_BATCH - 1):
         assert index[place] == row(place % ROWS_PER_BATCH)
     assert np.array_equal(index.column("label"), np.arange(count) % ROWS_PER_BATCH % 1000)

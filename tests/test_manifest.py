@@ -97,9 +97,7 @@ def test_the_text_is_plain_json_in_utf8(tmp_path: Path) -> None:
     ("version", "what_to_do"),
     [(7, "pip install --upgrade fastdata-torch"), (1, "fastdata convert … --force")],
 )
-def test_another_version_is_refused_naming_both_and_what_to_do(
-    version: int, what_to_do: str
-) -> None:
+def test_another_version_is_refused_naming_both(version: int, what_to_do: str) -> None:
     # Nothing else in it is looked at: another version may mean anything by it.
     text = json.dumps(
         {"format": "fastdata", "format_version": version, "tool": "9.8", "files": "otherwise"}

@@ -109,8 +109,7 @@ def test_images_of_the_jpeg_and_png_encodings_and_splits(tmp_path: Path) -> None
     assert mds_splits(tmp_path / "in") == ["train", "val"]
     with pytest.raises(UsageError, match="has the splits train, val"):
         MdsImages(tmp_path / "in")
-    result = convert("mds", "--root", tmp_path / "in", "--out", tmp_path / "{split}")
-    assert result.exit_code == 0, result.output
+    require_said(convert("mds", "--root", tmp_path / "in", "--out", tmp_path / "{split}"), 0)
     for split in ("train", "val"):
         dataset = ImageDataset(tmp_path / split)
         assert [dataset.row(n).label for n in range(3)] == [0, 1, 2]

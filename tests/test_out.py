@@ -42,9 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("container", first_of([*CONTAINERS, "folder"]))
-def test_force_removes_nothing_before_the_source_is_listed(
-    container: str, tree: Path, tmp_path: Path
-) -> None:
+def test_force_removes_nothing_before_listing(container: str, tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(ImageFolder(tree), out, container=container, workers=1)
     before = contents(out)

@@ -46,7 +46,7 @@ class TestParquet(FileContainerConformance):
                 columns.append([image["bytes"] for image in found["image"]])
                 assert list(zip(*columns, strict=True)) == expected
 
-    def test_hugging_face_datasets_sees_images_and_classes(
+    def test_hugging_face_datasets_reads_it(
         self, made: Made, expected: Any, hugging_face: Any
     ) -> None:
         found = hugging_face.load_dataset(str(made.path), split="train")
@@ -135,9 +135,7 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
     ],
     ids=["compressed", "dictionary", "several-pages"],
 )
-def test_another_layout_of_the_image_column_is_corrupt(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_another_layout_of_images_is_corrupt(tmp_path: Path, options: dict[str, Any]) -> None:
     write(tmp_path / "part.parquet", blobs_of([500] * 40))
     table = pq.read_table(tmp_path / "part.parquet")
     other = tmp_path / "other.parquet"

@@ -218,9 +218,7 @@ def test_what_cannot_be_told(
         {"labels": [[0, 3], [], None], "caption": ["a", "b", "c"]},
     ],
 )
-def test_without_a_column_of_labels_all_others_are_fields(
-    tmp_path: Path, columns: dict[str, Any]
-) -> None:
+def test_without_labels_all_columns_are_fields(tmp_path: Path, columns: dict[str, Any]) -> None:
     path = write(tmp_path / "in.parquet", {"image": IMAGES[:3], **columns})
     pack(ParquetImages(path), tmp_path / "out", workers=1, order="source")
     opened = ImageDataset(tmp_path / "out", fields=("image", *columns))
@@ -303,8 +301,7 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
     pq.write_metadata(schema, tmp_path / "in/_common_metadata")
     for number, source in enumerate(("petastorm", "parquet")):
         out = tmp_path / str(number)
-        result = convert(source, "--root", tmp_path / "in", "--to", "shards", "--out", out)
-        assert result.exit_code == 0, result.output
+        require_said(convert(source, "--root", tmp_path / "in", "--to", "shards", "--out", out), 0)
         assert [image for _, _, image in rows(out)] == IMAGES[:2]
         assert json.loads((out / "_dataset.json").read_text())["source"]["kind"] == "petastorm"
     assert not (tmp_path / "sprung").exists()

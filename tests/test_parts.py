@@ -91,9 +91,7 @@ def options(dataset: ImageDataset) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("order", "threads"), [("random", 2), slow(QuasiRandom(window=1), 0), slow("random", 0)]
 )
-def test_samples_and_order_are_those_of_one_part(
-    tars: Any, tmp_path: Path, order: Any, threads: int
-) -> None:
+def test_samples_and_order(tars: Any, tmp_path: Path, order: Any, threads: int) -> None:
     root, expected = tars
     index(root, tmp_path / "one")
     index(root, tmp_path / "many", part_files=2)

@@ -52,9 +52,7 @@ def expected() -> list[Any]:
 
 
 @pytest.mark.parametrize("cached", [False, slow(True)])
-def test_each_fault_in_answers_with_samples(
-    store: Callable[[Path], Any], cached: bool, tmp_path: Path
-) -> None:
+def test_each_fault_in_samples(store: Callable[[Path], Any], cached: bool, tmp_path: Path) -> None:
     with store(dataset("shards")) as there:
         loader = open_loader(there, cache=tmp_path / "pieces" if cached else None)
         faults = {*PASSING, "corrupt"}
@@ -82,9 +80,7 @@ def test_each_fault_in_the_manifest_and_the_index(
         assert {one.fault for one in there.proxy.exchanges} >= faults
 
 
-def test_each_fault_in_a_download_and_a_source(
-    store: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_each_fault_in_a_download(store: Callable[[Path], Any], tmp_path: Path) -> None:
     source = tmp_path / "there"
     source.mkdir()
     data = os.urandom(3_000_000)

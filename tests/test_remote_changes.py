@@ -330,8 +330,7 @@ def test_each_fault_in_each_source(
         url = f"{proxy.url if protocol == 'web' else bucket.url}/in"
         options = [] if protocol == "web" else [*behind.arguments, "--storage-option", times]
         there = ["--root", url, *options]
-        result = convert(kind, *there, *given, "--to", "shards", "--out", tmp_path / "far")
-        require_said(result, 0)
+        require_said(convert(kind, *there, *given, "--to", "shards", "--out", tmp_path / "far"), 0)
         assert sum(one.fault is not None for one in proxy.exchanges) >= 3
     here = ["--root", source, *given, "--to", "shards", "--out", tmp_path / "near"]
     require_said(convert(kind, *here), 0)

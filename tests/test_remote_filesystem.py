@@ -80,9 +80,7 @@ def test_an_upload_survives(bucket: Bucket, local: Path, fault: str) -> None:
     assert read_bytes(url, bucket.storage_options) == local.read_bytes()
 
 
-def test_writes_that_a_disk_cuts_short(
-    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:1000], at))
     download(f"file://{local}", tmp_path / "back", crc32c=checksum(local))
@@ -192,9 +190,7 @@ READS = st.tuples(
 
 @settings(max_examples=8)
 @given(reads=st.lists(READS, max_size=4), steps=st.integers(1, 3_000_000))
-def test_a_file_read_by_ranges_has_the_bytes_of_the_whole(
-    reads: list[tuple[int, int]], steps: int
-) -> None:
+def test_a_file_read_by_ranges(reads: list[tuple[int, int]], steps: int) -> None:
     url = "memory://ranges/large.bin"
     fs, path = open_filesystem(url)
     if not fs.exists(path):

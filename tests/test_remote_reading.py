@@ -345,9 +345,7 @@ def test_ranks_that_share_a_cache_download_once(gcs: Bucket, tmp_path: Path) -> 
         assert len(ranges) == len(set(ranges))
 
 
-def test_progress_is_visible(
-    gcs: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_shows(gcs: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = replace(SMALL, progress=True)
     list(loader(remote(put(gcs), gcs, tmp_path / "cache", options)))
     errors = capfd.readouterr().err
@@ -386,9 +384,7 @@ def test_a_cache_smaller_than_the_dataset(gcs: Bucket, tmp_path: Path) -> None:
     assert sum(piece.stat().st_size for piece in pieces(tmp_path / "cache")) <= limit
 
 
-def test_caches_of_many_datasets_share_the_open_files(
-    tmp_path: Path, limited: Callable[[int], None]
-) -> None:
+def test_many_caches_share_the_open_files(tmp_path: Path, limited: Callable[[int], None]) -> None:
     url, options = f"file://{dataset('shards')}", replace(SMALL, concurrency=32, timeout=30.0)
     parts = [ImageDataset(url, CROPS, cache=tmp_path / str(n), remote=options) for n in range(30)]
     both = DataLoader(torch.utils.data.ConcatDataset(parts), 64, shuffle=True, num_workers=1)
@@ -568,9 +564,7 @@ def test_bad_arguments(gcs: Bucket, tmp_path: Path) -> None:
         ImageDataset(url, cache=file, **options)
 
 
-def test_a_relative_cache_folder(
-    gcs: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_caches(gcs: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("range", Path("oranges"), "a/b/"):
         found = remote(put(gcs), gcs, folder)

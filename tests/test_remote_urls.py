@@ -263,9 +263,7 @@ class Removing(Progress):
             remove(f"{self._url}/{name}", self._options)
 
 
-def test_no_manifest_is_sent_where_a_file_is_missing(
-    gcs: Bucket, tree: Path, tmp_path: Path
-) -> None:
+def test_no_manifest_without_its_files(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
     def packing(progress: Progress) -> None:
         pack(
             ImageFolder(tree),
@@ -374,10 +372,12 @@ def test_parquet_in_a_bucket(bucket: Bucket, rows: Path, tmp_path: Path) -> None
     url = send_tree(bucket, rows, "rows.parquet")
     given = ("--image-column", "picture", "--to", "shards", "--workers", 2, "--fields", "")
     with bucket.through_proxy() as (slow, proxy):
-        result = convert(
-            "parquet", "--root", url, *given, "--out", tmp_path / "remote", *slow.arguments
+        require_said(
+            convert(
+                "parquet", "--root", url, *given, "--out", tmp_path / "remote", *slow.arguments
+            ),
+            0,
         )
-        require_said(result, 0)
         images = sum(path.stat().st_size for path in rows.rglob("*.parquet")) - 48 * 400_000
         # Footers, labels for the classes and for the records; the images, and some to estimate.
         assert proxy.received("GET", ".parquet") < 2.5 * images + 40 * (64 << 10)

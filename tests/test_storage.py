@@ -48,9 +48,7 @@ def files_of(folder: Path) -> _native.Files:
     return _native.Files([folder / str(number) for number in range(FILES)], [60] * FILES)
 
 
-def test_extents_of_more_files_than_are_kept_open(
-    folder: Path, limited: Callable[[int], None]
-) -> None:
+def test_more_files_than_are_kept_open(folder: Path, limited: Callable[[int], None]) -> None:
     several = [files_of(folder) for _ in range(3)]
     for limit in (512, 256):
         limited(limit)
@@ -218,7 +216,7 @@ def test_a_failed_file_does_not_appear(tmp_path: Path, exception: type[BaseExcep
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(
+def test_a_file_is_synced_before_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

@@ -42,6 +42,8 @@ from fastdata.storage.records import (
 
 FILES = {"lmdb": "data.mdb", "parquet": "part-000001.parquet", "shards": "shard-000001.tar"}
 CONTAINERS = list(FILES)
+#: Copies a dataset of this container, to be damaged.
+Copies = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +56,7 @@ def sound(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def dataset(sound: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Copies a sound dataset, to be damaged."""
+def dataset(sound: Path, tmp_path: Path) -> Copies:
     return lambda container: shutil.copytree(sound / container, tmp_path / container)
 
 
@@ -81,9 +82,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]], *, honest: bool = True) -
 
 @pytest.mark.parametrize("container", first_of(CONTAINERS))
 @pytest.mark.parametrize("workers", [1, slow(2)])
-def test_a_flipped_bit_of_a_blob(
-    dataset: Callable[[str], Path], container: str, workers: int
-) -> None:
+def test_a_flipped_bit_of_a_blob(dataset: Copies, container: str, workers: int) -> None:
     path = dataset(container)
     seen: list[tuple[int, int]] = []
     result = verify(path, workers=workers, progress=lambda done, total: seen.append((done, total)))
@@ -100,7 +99,7 @@ def test_a_flipped_bit_of_a_blob(
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_a_flipped_bit_of_the_structure(dataset: Callable[[str], Path], container: str) -> None:
+def test_a_flipped_bit_of_the_structure(dataset: Copies, container: str) -> None:
     path = dataset(container)
     file = path / FILES[container]
     # An LMDB page's own number; Parquet's footer; the checksum of a tar header.
@@ -121,9 +120,7 @@ def test_a_flipped_bit_of_the_structure(dataset: Callable[[str], Path], containe
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("damage", ["cut", "missing"])
-def test_a_damaged_file_is_one_problem(
-    dataset: Callable[[str], Path], container: str, damage: str
-) -> None:
+def test_a_damaged_file_is_one_problem(dataset: Copies, container: str, damage: str) -> None:
     path = dataset(container)
     file = path / FILES[container]
     size = file.stat().st_size
@@ -148,7 +145,7 @@ def test_a_damaged_file_is_one_problem(
 
 @pytest.mark.parametrize("size", [1000, slow(4096)])
 def test_files_are_checksummed_in_ranges(
-    dataset: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, size: int
+    dataset: Copies, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(verification, "_RANGE", size)
     path = dataset("lmdb")
@@ -159,7 +156,7 @@ def test_files_are_checksummed_in_ranges(
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_a_flipped_bit_of_the_index(dataset: Callable[[str], Path], part: float) -> None:
+def test_a_flipped_bit_of_the_index(dataset: Copies, part: float) -> None:
     path = dataset("shards")
     index = path / "_index.rows"
     flip(index, int(part * index.stat().st_size))
@@ -170,7 +167,7 @@ def test_a_flipped_bit_of_the_index(dataset: Callable[[str], Path], part: float)
     assert str(index) in text
 
 
-def test_an_index_cut_short_or_missing(dataset: Callable[[str], Path]) -> None:
+def test_an_index_cut_short_or_missing(dataset: Copies) -> None:
     path = dataset("lmdb")
     index = path / "_index.rows"
     index.write_bytes(index.read_bytes()[:-1])
@@ -184,7 +181,7 @@ def test_an_index_cut_short_or_missing(dataset: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("container", first_of(CONTAINERS))
-def test_swapped_index_rows(dataset: Callable[[str], Path], container: str) -> None:
+def test_swapped_index_rows(dataset: Copies, container: str) -> None:
     path = dataset(container)
     rows = index_rows(path)
     labels = [row["label"] for row in rows]
@@ -219,9 +216,7 @@ def found_or_raised(path: Path) -> str:
     ],
     ids=str,
 )
-def test_impossible_index_rows(
-    dataset: Callable[[str], Path], changes: dict[str, int], problem: str
-) -> None:
+def test_impossible_index_rows(dataset: Copies, changes: dict[str, int], problem: str) -> None:
     path = dataset("shards")
     rows = index_rows(path)
     rows[7].update(changes)
@@ -338,7 +333,7 @@ class TestFields:
         return folder
 
     @pytest.fixture
-    def copy(self, whole: Path, tmp_path: Path) -> Callable[[str], Path]:
+    def copy(self, whole: Path, tmp_path: Path) -> Copies:
         def copied(container: str) -> Path:
             path = Path(shutil.copytree(whole / container, tmp_path / container))
             if container == "folder":
@@ -349,9 +344,7 @@ class TestFields:
         return copied
 
     @pytest.mark.parametrize("name", ["_field-text.arrow", "_index-text.rows", "_index-mask.rows"])
-    def test_a_file_that_is_not_whole_is_one_problem(
-        self, copy: Callable[[str], Path], name: str
-    ) -> None:
+    def test_a_file_that_is_not_whole_is_one_problem(self, copy: Copies, name: str) -> None:
         path = copy("shards")
         data = (path / name).read_bytes()
         for change in (b"", data[:-1], data + b"more", None):
@@ -365,7 +358,7 @@ class TestFields:
                 said = "No such file" if change is None else f"{len(change)} bytes"
                 assert said in problem.what
 
-    def test_a_flipped_bit_of_a_column_names_its_samples(self, copy: Callable[[str], Path]) -> None:
+    def test_a_flipped_bit_of_a_column_names_its_samples(self, copy: Copies) -> None:
         path = copy("lmdb")
         file = path / "_field-text.arrow"
         sound = file.read_bytes()
@@ -386,7 +379,7 @@ class TestFields:
             file.write_bytes(sound)
 
     @pytest.mark.parametrize("name", ["_index-text.rows", "_index-mask.rows", "_index-note.rows"])
-    def test_a_flipped_bit_of_an_index(self, copy: Callable[[str], Path], name: str) -> None:
+    def test_a_flipped_bit_of_an_index(self, copy: Copies, name: str) -> None:
         path = copy("parquet")
         row = 0 if "text" in name else 2
         for offset, what in ((3, "cannot be read"), (40, "its header"), (64 * (row + 1) + 9, "")):
@@ -400,7 +393,7 @@ class TestFields:
     @pytest.mark.parametrize("container", ["folder", "shards", slow("lmdb"), slow("parquet")])
     @pytest.mark.parametrize("field", ["mask", "note"])
     def test_a_flipped_bit_of_a_further_blob(
-        self, copy: Callable[[str], Path], container: str, field: str
+        self, copy: Copies, container: str, field: str
     ) -> None:
         path = copy(container)
         row = ImageDataset(path).source.record(6, field)
@@ -410,7 +403,7 @@ class TestFields:
         assert f"sample 6 (6): its {field}: " in text and "have changed" in text
         assert text.count("\n") == (container != "folder")
 
-    def test_images_and_fields_of_a_folder(self, copy: Callable[[str], Path]) -> None:
+    def test_images_and_fields_of_a_folder(self, copy: Copies) -> None:
         path = copy("folder")
         tree = path / "../tree"
         flip(tree / "3.jpg", 300)
@@ -428,7 +421,7 @@ class TestFields:
             assert f"{tree / '7.bin'}: has 5 bytes, the index says 90" in text
 
     @pytest.mark.parametrize("container", ["shards", slow("folder")])
-    def test_behind_a_url(self, copy: Callable[[str], Path], container: str) -> None:
+    def test_behind_a_url(self, copy: Copies, container: str) -> None:
         pytest.importorskip("aiohttp")
         path = copy(container)
         with WebServer(path.parent) as server:
@@ -480,9 +473,7 @@ class TestFields:
         ],
         ids=str,
     )
-    def test_a_manifest_that_lies(
-        self, copy: Callable[[str], Path], lie: dict[str, Any], said: str
-    ) -> None:
+    def test_a_manifest_that_lies(self, copy: Copies, lie: dict[str, Any], said: str) -> None:
         path = copy("shards")
 
         def change(manifest: dict[str, Any]) -> None:
@@ -495,7 +486,7 @@ class TestFields:
         edit_manifest(path, change)
         assert said in found_or_raised(path)
 
-    def test_classes_without_labels(self, dataset: Callable[[str], Path]) -> None:
+    def test_classes_without_labels(self, dataset: Copies) -> None:
         path = dataset("shards")
         edit_manifest(path, lambda manifest: manifest["fields"].pop(1))
         assert "there are classes, but no field label" in found_or_raised(path)
