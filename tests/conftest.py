@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from object_stores import gcs, gcs_endpoint, s3, s3_endpoint, store, web
+from object_stores import bucket, gcs, gcs_endpoint, s3, s3_endpoint, store, web
 
 from fastdata import _native
 from fastdata.sample import make_sample
 
 # Fixtures that any test may ask for.
-__all__ = ["gcs", "gcs_endpoint", "s3", "s3_endpoint", "store", "web"]
+__all__ = ["bucket", "gcs", "gcs_endpoint", "s3", "s3_endpoint", "store", "web"]
 
 # Started in the background by a shell, this process and all that tests start would ignore
 # Ctrl-C, and the tests of it would wait in vain.

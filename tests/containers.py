@@ -11,10 +11,11 @@ import hashlib
 import importlib
 import io
 import json
+import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
@@ -25,6 +26,7 @@ from fastdata.converters import ImageFolder, Packed, Source, pack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tiers import slow
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError
@@ -77,6 +79,18 @@ def pack_tree(
     commit_size = unit_size or PACK_MODULE._COMMIT_SIZE
     with mock.patch.object(PACK_MODULE, "_COMMIT_SIZE", commit_size):
         return pack(source, out, container=container, workers=workers, order=order, **options)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be another user than root, who may read everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 def repeat_tree(tree: Path, out: Path, times: int) -> Path:
@@ -225,7 +239,7 @@ class ContainerConformance:
     container: ClassVar[str]
     beside: ClassVar[set[str]] = set()  # files that the manifest does not name
 
-    @pytest.fixture(scope="class", params=["made", "real"])
+    @pytest.fixture(scope="class", params=["made", slow("real")])
     @classmethod
     def made(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
         """A dataset of made photographs, and one of ImageNet's."""
@@ -238,12 +252,11 @@ class ContainerConformance:
     def test_bytes_out_are_bytes_in(self, made: Made) -> None:
         dataset = ImageDataset(made.path)
         assert len(dataset) == len(made.images)
-        for image, blob in zip(made.images, dataset.read(range(len(dataset))), strict=True):
-            assert blob == image.path.read_bytes(), image.key
-
-    def test_plain_reads_of_the_extents_find_the_bytes(self, made: Made) -> None:
-        for image, blob in zip(made.images, plain_blobs(made.path), strict=True):
-            assert blob == image.path.read_bytes(), image.key
+        by_hand = plain_blobs(made.path)
+        for at, (image, blob) in enumerate(zip(made.images, by_hand, strict=True)):
+            assert dataset.read([at]) == [blob] == [image.path.read_bytes()], image.key
+        asked = [5, 0, len(dataset) - 1, 5, -1]
+        assert dataset.read(asked) == [made.images[i].path.read_bytes() for i in asked]
 
     def test_keys_labels_and_order_are_the_sources(self, made: Made) -> None:
         expected = [(image.key, image.label) for image in made.images]
@@ -263,12 +276,6 @@ class ContainerConformance:
                     encoding += "-progressive"
                 assert row["encoding"] == encoding, image.key
 
-    def test_reads_in_the_order_asked(self, made: Made) -> None:
-        dataset = ImageDataset(made.path)
-        asked = [5, 0, len(dataset) - 1, 5, -1]
-        expected = [made.images[i].path.read_bytes() for i in asked]
-        assert dataset.read(asked) == expected
-
     def test_images_decode_as_pillow_decodes_the_source(self, made: Made) -> None:
         dataset = ImageDataset(made.path)
         for i in range(0, len(dataset), 17):
@@ -283,26 +290,18 @@ class ContainerConformance:
         assert verification.problems == []
         assert verification.samples == len(made.images)
 
-    @pytest.mark.parametrize("workers", [2, 3])
-    def test_any_number_of_workers_gives_the_same_bytes(
-        self, made: Made, workers: int, tmp_path: Path
-    ) -> None:
-        pack_tree(made.tree, tmp_path / "again", self.container, workers=workers)
+    def test_more_workers_give_the_same_files(self, made: Made, tmp_path: Path) -> None:
+        pack_tree(made.tree, tmp_path / "again", self.container, workers=3)
         assert digests(tmp_path / "again") == digests(made.path)
-
-    def test_leaves_nothing_but_the_dataset(self, made: Made) -> None:
-        manifest = load_manifest(made.path)
-        named = {entry["name"] for entry in manifest["files"]}
-        assert set(digests(made.path)) == named | self.beside | {"_index.rows", "_dataset.json"}
-        assert not (made.path / ".packing").exists()
-
-    def test_the_manifest_counts_what_is_there(self, made: Made) -> None:
         manifest = load_manifest(made.path)
         assert manifest["container"] == self.container
         assert manifest["samples"] == len(made.images)
         assert manifest["blob_bytes"] == sum(i.path.stat().st_size for i in made.images)
         for entry in [*manifest["files"], manifest["index"]]:
             assert entry["size"] == (made.path / entry["name"]).stat().st_size
+        named = {entry["name"] for entry in manifest["files"]}
+        assert set(digests(made.path)) == named | self.beside | {"_index.rows", "_dataset.json"}
+        assert not (made.path / ".packing").exists()
 
 
 #: Blobs in groups: what is committed to an LMDB together, or just one file's samples. From
@@ -361,12 +360,6 @@ class FileContainerConformance(ContainerConformance):
             data = path.read_bytes()
         assert [data[offset : offset + length] for offset, length in found] == blobs
         assert offsets is None or [offset for offset, _ in found] == offsets
-
-    def test_the_same_samples_give_the_same_file(self, tmp_path: Path) -> None:
-        groups = [blobs_of([1, 5_000, 40]), blobs_of([4096])]
-        self.write(tmp_path / "one", groups)
-        self.write(tmp_path / "two", groups)
-        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
     def test_a_file_cut_short_is_corrupt(self, made: Made, tmp_path: Path) -> None:
         manifest = load_manifest(made.path)

@@ -1,19 +1,13 @@
-"""An HTTP proxy that counts what passes, and breaks it on demand.
+"""An HTTP proxy on loopback that counts what passes, and breaks it on demand.
 
-It stands between a driver and a real server on loopback::
-
-    with FlakyProxy("http://localhost:9023") as proxy:
-        proxy.inject("503", when=lambda request: "shard-1" in request.path)
-        ...  # a driver that is told proxy.url
-        assert proxy.count("GET", "shard-1") == 2
-
-It runs in threads of the test's own process, so the driver may sit in any other, and be killed.
+It runs in threads of the test's own process, so the client may sit in any other, and be killed.
 """
 
 from __future__ import annotations
 
 import gzip
 import http.client
+import http.server
 import random
 import socket
 import struct
@@ -27,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hangs import HANG
+from web_server import Quiet, Server
 
 #: What can be injected. Where nothing else is said, the server sees the request.
 FAULTS = {
@@ -46,32 +41,22 @@ FAULTS = {
     "whole": "the whole file comes, not the range that was asked for",
     "gzip": "the answer's body comes compressed, though it was asked for as it is",
     "garbled": "what comes is not HTTP",
+    "drip": "the answer comes byte by byte",
 }
 #: Those after which the same request is to be made again, and succeeds.
-PASSING = sorted(FAULTS.keys() - {"403", "corrupt", "gzip", "lost"})
+PASSING = sorted(FAULTS.keys() - {"403", "corrupt", "gzip", "lost", "drip"})
 
 
 @dataclass
 class Exchange:
-    """One request and what became of it.
-
-    Attributes:
-        method: ``GET``, ``POST``, …
-        path: Its target, unquoted, with its query.
-        range: Its Range or Content-Range header; empty if it has none.
-        sent: Bytes of its body.
-        received: Bytes of the answer's body that were passed on.
-        status: The answer's status; 0 where there was none.
-        fault: What was injected; None if nothing.
-        connection: Which client connection it came over, from 0.
-    """
+    """One request and its answer."""
 
     method: str
-    path: str
-    range: str
-    sent: int
+    path: str  # unquoted, with its query
+    range: str  # its Range or Content-Range header
+    sent: int  # bytes of its body
     connection: int
-    received: int = 0
+    received: int = 0  # bytes of the answer's body that were passed on
     status: int = 0
     fault: str | None = None
 
@@ -91,14 +76,13 @@ class _Fault:
         return False
 
 
-class FlakyProxy:
+class FlakyProxy(Server):
     """A proxy before one HTTP/1.1 server.
 
     Args:
         upstream: The server, ``http://host:port``.
 
     Attributes:
-        url: Where the proxy listens.
         exchanges: Every request so far, in the order of their arrival.
         delay: Seconds to wait before each answer.
         more_headers: What is added to an answer's headers.
@@ -109,29 +93,38 @@ class FlakyProxy:
         parts = urllib.parse.urlsplit(upstream)
         assert parts.hostname and parts.port
         self._upstream = parts.hostname, parts.port
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.exchanges: list[Exchange] = []
         self.delay = 0.0
         self.more_headers: Callable[[Exchange], list[tuple[str, str]]] = lambda _: []
         self.retry_after = ""
         self._faults: list[_Fault] = []
         self._closed = threading.Event()
-        self._clients: set[socket.socket] = set()
-        self._connections = 0
+        self._clients: list[socket.socket] = []
         self._under_way = 0
         self._counting = threading.Lock()
+        proxy = self
 
-    def __enter__(self) -> FlakyProxy:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
+        class Handler(Quiet, http.server.BaseHTTPRequestHandler):
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with proxy._counting:
+                    self.number = len(proxy._clients)
+                    proxy._clients.append(self.connection)
+
+            def do_GET(self) -> None:
+                with suppress(OSError):
+                    self.close_connection = not proxy._serve(self)
+
+            do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+        super().__init__(Handler)
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for client in list(self._clients):
+        super().__exit__()
+        for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
@@ -170,53 +163,22 @@ class FlakyProxy:
         """Bytes of bodies that `matching` requests got."""
         return sum(exchange.received for exchange in self.matching(method, part))
 
-    def sent(self, method: str = "", part: str = "") -> int:
-        """Bytes of bodies that `matching` requests sent."""
-        return sum(exchange.sent for exchange in self.matching(method, part))
-
     def settle(self) -> None:
         """Waits until every request that has come is answered: who sent it may be dead."""
         wait_until(lambda: self._under_way == 0)
 
-    def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._clients.add(client)
-            number, self._connections = self._connections, self._connections + 1
-            threading.Thread(target=self._serve, args=(client, number), daemon=True).start()
-
-    def _serve(self, client: socket.socket, number: int) -> None:
-        with client, client.makefile("rb") as reader, suppress(OSError, ValueError):
-            while self._one(client, reader, number):
-                pass
-        self._clients.discard(client)
-
-    def _one(self, client: socket.socket, reader: Any, number: int) -> bool:
+    def _serve(self, handler: Any) -> bool:
         """Serves one request; whether another may follow."""
-        line = reader.readline()
-        if not line.strip():
-            return False
-        method, target, _ = line.decode("latin-1").split()
-        headers = http.client.parse_headers(reader)
-        if headers.get("Expect", "").lower() == "100-continue":
-            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = _read_body(reader, headers)
-        exchange = Exchange(
-            method,
-            urllib.parse.unquote(target),
-            headers.get("Range") or headers.get("Content-Range") or "",
-            len(body),
-            number,
-        )
+        handler.close_connection = True
+        headers, body = handler.headers, _read_body(handler.rfile, handler.headers)
+        asked = headers.get("Range") or headers.get("Content-Range") or ""
+        path = urllib.parse.unquote(handler.path)
+        exchange = Exchange(handler.command, path, asked, len(body), handler.number)
         self.exchanges.append(exchange)
         with self._counting:
             self._under_way += 1
         try:
-            return self._treat(client, exchange, target, headers, body)
+            return self._treat(handler.connection, exchange, handler.path, headers, body)
         finally:
             with self._counting:
                 self._under_way -= 1
@@ -266,7 +228,12 @@ class FlakyProxy:
         cut = fault in ("stall", "truncate", "chunked", "open")
         passed = len(content) // 2 if cut else len(content)
         exchange.received = passed
-        if content or fault != "stall":  # a head without a body would be a whole answer
+        if fault == "drip":
+            _answer(client, status, found, content, method != "HEAD", 0)
+            for at in range(len(content)):
+                client.sendall(content[at : at + 1])
+                self._closed.wait(0.05)
+        elif content or fault != "stall":  # a head without a body would be a whole answer
             _answer(client, status, found, content, method != "HEAD", passed, fault)
         if fault == "stall":
             self._closed.wait(600)

@@ -8,19 +8,17 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from flaky_proxy import FlakyProxy, wait_until
 from hangs import HANG
+from tiers import slow
 from web_server import WebServer
 
 from fastdata.remote.drivers import open_filesystem
@@ -107,21 +105,14 @@ def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("gcp_storage_emulator")
     log = tmp_path_factory.mktemp("gcs") / "log"
     # Its host name goes into the places of resumable uploads, so a proxy keeps seeing them.
-    with _server(
-        log,
-        "gcp_storage_emulator",
-        "start",
-        "--host=127.0.0.1",
-        "--port={port}",
-        "--in-memory",
-        "-q",
-    ) as endpoint:
+    start = ["start", "--host=127.0.0.1", "--port={port}", "--in-memory", "-q"]
+    with _server(log, "gcp_storage_emulator", *start) as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """moto's server, which speaks the S3 protocol and keeps all in memory."""
+    """Moto's server, which speaks the S3 protocol and keeps all in memory."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
     pytest.importorskip("flask")
@@ -167,36 +158,13 @@ def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
     return url
 
 
-class _Ranges(SimpleHTTPRequestHandler):
-    """Serves ranges too, as web servers do, and says nothing."""
-
-    def do_GET(self) -> None:
-        path = Path(self.translate_path(self.path))
-        asked = self.headers.get("Range")
-        if asked is None or not path.is_file():
-            super().do_GET()
-            return
-        first, last = map(int, asked.removeprefix("bytes=").split("-"))
-        data = path.read_bytes()[first : last + 1]
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """A web server that lists the folder ``web``."""
     pytest.importorskip("aiohttp")
     (tmp_path / "web").mkdir()
-    handler = partial(_Ranges, directory=str(tmp_path / "web"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with WebServer(tmp_path / "web", lists=True) as server:
+        yield server.url
 
 
 class Store(NamedTuple):
@@ -235,7 +203,14 @@ def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
         yield Store(f"{bucket.url}/data", options, proxy)
 
 
-@pytest.fixture(params=["web", "gcs", "s3"])
+@pytest.fixture(params=["gcs", slow("s3")])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    """An empty bucket of each protocol."""
+    found: Bucket = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["web", slow("gcs"), slow("s3")])
 def store(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
     """Puts a folder behind one of the three protocols."""
     if request.param == "web":

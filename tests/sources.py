@@ -161,7 +161,12 @@ def convert(*arguments: object) -> Result:
     given = [str(argument) for argument in arguments]
     if "--workers" not in given:
         given += ["--workers", "1"]
-    return CliRunner().invoke(cli, ["convert", *given])
+    return run("convert", *given)
+
+
+def run(*arguments: object) -> Result:
+    """Runs ``fastdata`` in this process."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def require_said(result: Result, exit_code: int, *parts: object) -> None:

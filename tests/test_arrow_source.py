@@ -88,14 +88,6 @@ class TestSaved(SourceConformance):
         }
         return Expected(["cat", "dog"], samples, fields)
 
-    def test_all_records_are_extents(self, path: Path) -> None:
-        source = ArrowImages(path)
-        assert source.decoded_because == ""
-        assert [file.location for file in source.archives or ()] == [
-            str(path / f"data-0000{n}-of-00002.arrow") for n in range(2)
-        ]
-        assert {record.column for record in source.records()} == {None}
-
 
 def test_splits_of_save_to_disk(tmp_path: Path) -> None:
     both = datasets.DatasetDict({"train": made(8), "test": made(3)})
@@ -117,18 +109,7 @@ def test_splits_of_save_to_disk(tmp_path: Path) -> None:
         assert [dataset[n][2] for n in range(len(dataset))] == rows["caption"]
 
 
-def test_splits_number_class_names_alike(tmp_path: Path) -> None:
-    splits = {
-        name: datasets.Dataset.from_dict({"image": IMAGES[:1], "label": [label]})
-        for name, label in {"train": "b", "test": "a"}.items()
-    }
-    datasets.DatasetDict(splits).save_to_disk(tmp_path)
-    for split in splits:
-        assert ArrowImages(tmp_path, split=split).classes == ["a", "b"]
-
-
 def test_the_cache_of_datasets(tmp_path: Path) -> None:
-    """Images of a folder are paths in the cache; `map` leaves files of its own there."""
     for split in ("train", "test"):
         for number, name in enumerate(("cat", "dog")):
             place = tmp_path / "tree" / split / name / "x.jpg"
@@ -156,7 +137,6 @@ def test_the_cache_of_datasets(tmp_path: Path) -> None:
 
 
 def test_indices_of_save_to_disk(tmp_path: Path) -> None:
-    """As versions before 2 left them where a dataset was shuffled."""
     made().save_to_disk(tmp_path / "saved", num_shards=3)
     order = [11, 0, 7, 7, 3, 5]
     indices = pa.table({"indices": pa.array(order, pa.uint64())})
@@ -249,19 +229,3 @@ def test_files_of_other_columns_and_damaged_ones(tmp_path: Path) -> None:
     require_said(
         convert("arrow", "--root", second, "--out", tmp_path / "out"), 1, f"{second}: cannot be"
     )
-
-
-def test_places_without_arrow(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such folder"):
-        ArrowImages(tmp_path / "none")
-    with pytest.raises(SourceError, match=r"holds no \*.arrow"):
-        ArrowImages(tmp_path)
-    with pytest.raises(SourceError, match="on this machine alone"):
-        ArrowImages("gs://bucket/set")
-    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
-    with pytest.raises(SourceError, match=r"gone.arrow: cannot be read"):
-        ArrowImages(tmp_path)
-    for text in ("{", '{"_data_files": 3}', '{"_data_files": [{}]}'):
-        (tmp_path / "state.json").write_text(text)
-        with pytest.raises(SourceError, match=r"state.json: (cannot be read|lists no files)"):
-            ArrowImages(tmp_path)

@@ -25,6 +25,7 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 OPTIONS = RemoteOptions(timeout=2.0, max_request=1, piece_bytes=16 << 10, progress=False)
 
 
+@pytest.mark.slow
 def test_servers_that_break_one_answer_in_ten(
     store: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

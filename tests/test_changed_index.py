@@ -20,6 +20,7 @@ from containers import load_manifest, pack_tree
 from fastdata.converters import TableImages, pack
 from hangs import HANG
 from PIL import Image
+from tiers import first_of, slow
 
 from fastdata import DataLoader, ImageDataset, _native, verify
 from fastdata.errors import CorruptionError, DatasetError
@@ -68,10 +69,8 @@ _DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
-def test_an_index_that_changes_while_it_is_open(
-    made_tree: Path, tmp_path: Path, damage: str
-) -> None:
+@pytest.mark.parametrize("damage", first_of(_DAMAGES))
+def test_an_index_that_changes_while_open(made_tree: Path, tmp_path: Path, damage: str) -> None:
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None, seek_points=64)
     pack_tree(made_tree / "val", tmp_path / "other", "shards", unit_size=None)
     script = textwrap.dedent(_SCRIPT).replace("DAMAGE", _DAMAGES[damage])
@@ -85,7 +84,6 @@ def test_an_index_that_changes_while_it_is_open(
 
 
 def test_an_index_that_is_replaced(made_tree: Path, tmp_path: Path) -> None:
-    """An open index goes on as it was."""
     pack_tree(made_tree / "train", tmp_path / "out", "shards", unit_size=None)
     dataset = ImageDataset(tmp_path / "out")
     keys = [dataset.row(i).key for i in range(len(dataset))]
@@ -113,9 +111,8 @@ def captions(dataset: Path) -> ImageDataset:
     return ImageDataset(dataset, CenterCrop(8), fields=("image", "txt"))
 
 
-@pytest.mark.parametrize("container", ["lmdb", "shards", "folder"])
+@pytest.mark.parametrize("container", ["lmdb", slow("shards"), slow("folder")])
 def test_a_dataset_that_is_packed_again_while_it_is_open(tmp_path: Path, container: str) -> None:
-    """Files opened later, and in workers, are of the same packing or refused."""
     out = pack_captions(tmp_path, [0, 1, 2, 3], container)
     dataset = captions(out)
     text = pickle.dumps(dataset)
@@ -138,7 +135,7 @@ def test_a_dataset_that_is_packed_again_while_it_is_open(tmp_path: Path, contain
     assert (int(image[0, 0, 0]), caption) == (3, "text 3")
 
 
-@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet"])
+@pytest.mark.parametrize("container", ["lmdb", slow("shards"), slow("parquet")])
 def test_files_of_another_packing_are_named(tmp_path: Path, container: str) -> None:
     one = pack_captions(tmp_path / "one", [0, 1, 2, 3], container)
     two = pack_captions(tmp_path / "two", [3, 2, 1, 0], container)
@@ -158,9 +155,7 @@ def test_files_of_another_packing_are_named(tmp_path: Path, container: str) -> N
         shutil.rmtree(mixed)
 
 
-def test_too_many_open_files_are_not_another_packing(
-    tmp_path: Path, limited: Callable[[int], None]
-) -> None:
+def test_too_many_open_files(tmp_path: Path, limited: Callable[[int], None]) -> None:
     dataset = captions(pack_captions(tmp_path, [0, 1], "lmdb"))
     before = dataset[0]
     limited(len(os.listdir("/proc/self/fd")) + 8)

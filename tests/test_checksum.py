@@ -60,18 +60,14 @@ def test_combining_lengths_beyond_32_bits() -> None:
     assert crc32c_combine(crc, all_zeros, 5 * length) == in_steps
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 5_300])
-def test_files_by_several_threads(tmp_path: Path, threads: int, size: int) -> None:
+def test_files(tmp_path: Path, size: int) -> None:
     data = bytes(i * i % 251 for i in range(size))
     path = tmp_path / "file"
     path.write_bytes(data)
-    assert crc32c_file(path, threads, block=1000) == crc32c_file(str(path)) == crc32c(data)
+    for threads in (1, 2, 5):
+        assert crc32c_file(path, threads, block=1000) == crc32c(data)
     assert crc32c_range(path, 0, size, chunk=300) == crc32c(data)
-
-
-def test_ranges_end_where_the_file_ends(tmp_path: Path) -> None:
-    path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     assert crc32c_range(path, 2, 3) == crc32c(b"234")
     assert crc32c_range(path, 8, 100) == crc32c(b"89")

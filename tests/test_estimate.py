@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import tarfile
-from collections import Counter
 from pathlib import Path
 
 import lmdb
@@ -13,20 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata.converters import ImageFolder, ParquetImages, Source, TableImages, WebDataset, pack
-from fastdata.converters.encode import Encoding
-from fastdata.converters.listing import write_listing
-from fastdata.converters.shuffling import shuffle_listing
+from fastdata.converters import ParquetImages, Source, TableImages, pack
 from field_data import image_file
 from PIL import Image
-from sources import make_tree
 from test_bad_input import small_disk
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SpaceError
-from fastdata.executors import InProcess
 from fastdata.storage.formats import lmdb as fastdata_lmdb
-from fastdata.storage.formats import parquet as fastdata_parquet
 
 ROWS = 60
 
@@ -78,6 +70,8 @@ def parquet_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> So
 
 SOURCES = {"table": table_source, "parquet": parquet_source}
 KINDS = [((name,), False) for name in columns()] + [((), True), (("captions",), True)]
+#: A source, its columns, and whether it has second images.
+Made = tuple[Source, tuple[str, ...], bool]
 
 
 @pytest.fixture
@@ -86,50 +80,38 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-@pytest.mark.parametrize(("chosen", "second"), KINDS)
-@pytest.mark.parametrize("source", SOURCES)
-def test_shards_have_the_wanted_size(
-    folder: Path, source: str, chosen: tuple[str, ...], second: bool
-) -> None:
+@pytest.fixture(params=first_of(SOURCES))
+def kind(
+    request: pytest.FixtureRequest, fields: tuple[tuple[str, ...], bool], folder: Path
+) -> Made:
+    chosen, second = fields
+    return SOURCES[request.param](folder, chosen, second=second), chosen, second
+
+
+@pytest.mark.parametrize("fields", KINDS)
+def test_shards_have_the_wanted_size(folder: Path, kind: Made) -> None:
     wanted, out = 150_000, folder.parent / "out"
-    made = SOURCES[source](folder, chosen, second=second)
-    pack(made, out, container="shards", shard_size=wanted, workers=1, order="source")
+    pack(kind[0], out, container="shards", shard_size=wanted, workers=1, order="source")
     sizes = [path.stat().st_size for path in sorted(out.glob("*.tar"))]
     assert len(sizes) > 1
     # Headers of the image's own members are not counted.
     assert all(0.8 * wanted < size < 1.6 * wanted for size in sizes[:-1]), sizes
 
 
-@pytest.mark.parametrize(("chosen", "second"), KINDS)
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_map_of_lmdb_has_room(
-    folder: Path,
-    source: str,
-    chosen: tuple[str, ...],
-    second: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("fields", KINDS)
+def test_a_map_of_lmdb_has_room(folder: Path, kind: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     def tight(size: int, exact: bool = True) -> int:
         # Without the gigabyte to spare, which hides what a small dataset does not count.
         return (2 * size // 4096 + 16) * 4096
 
     monkeypatch.setattr(fastdata_lmdb, "map_size", tight)
-    made = SOURCES[source](folder, chosen, second=second)
-    out = folder.parent / "out"
+    (made, chosen, second), out = kind, folder.parent / "out"
     pack(made, out, container="lmdb", workers=1)
     with lmdb.open(str(out), readonly=True, lock=False) as environment:
         assert environment.stat()["entries"] == ROWS * (1 + len(chosen) + second)
 
 
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("size", [0, 1 << 30, 1 << 40, 10 << 40])
-def test_a_map_fits_into_the_addresses_of_a_process(tmp_path: Path, size: int, exact: bool) -> None:
-    found = fastdata_lmdb.map_size(size, exact=exact)
-    assert found > 2 * size
-    lmdb.open(str(tmp_path / "data"), map_size=found, lock=False).close()
-
-
-@pytest.mark.parametrize("container", ["shards", "lmdb", "parquet", "folder"])
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"], 2))
 @pytest.mark.parametrize(("chosen", "second"), [(("captions", "embedding"), False), ((), True)])
 def test_a_small_disk_is_refused_first(
     folder: Path, container: str, chosen: tuple[str, ...], second: bool
@@ -150,55 +132,3 @@ def test_enough_room_is_enough(folder: Path) -> None:
     with small_disk(folder.parent / "disk", 8_000_000):
         pack(made, folder.parent / "disk" / "out", container="shards", workers=1)
         assert len(ImageDataset(folder.parent / "disk" / "out")) == ROWS
-
-
-def test_row_groups_count_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastdata_parquet, "ROW_GROUP_BYTES", 60_000)
-    made = table_source(folder, ("captions", "about"), second=False)
-    out = folder.parent / "out"
-    pack(made, out, container="parquet", workers=1)
-    about = pq.read_metadata(out / "part-000000.parquet")
-    rows = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
-    assert sum(rows) == ROWS
-    assert max(rows) < 10  # a row has about 7 kB of text
-
-
-def test_windows_count_second_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task has a window in memory."""
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for at in range(ROWS):
-            for suffix, data in (("jpg", image_file(at)), ("second.png", second_image(at))):
-                info = tarfile.TarInfo(f"{at:03d}.{suffix}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    monkeypatch.setattr("fastdata.converters.shuffling.BLOCK_BYTES", 30_000)
-    monkeypatch.setattr("fastdata.converters.shuffling.WINDOW_BYTES", 60_000)
-    with InProcess() as executor:
-        listing = write_listing(WebDataset(folder), folder / "listing", lambda _: None, executor)
-        shuffled = shuffle_listing(listing, folder / "shuffled", 0, executor)
-    sizes: Counter[int | None] = Counter()
-    for record in shuffled.records(0, ROWS):
-        sizes[record.window] += record.size
-    assert max(sizes.values()) < 100_000
-
-
-def test_sizes_of_images_in_the_summary(folder: Path) -> None:
-    """Masks and captions are no part of what an encoding changes."""
-    made = table_source(folder, ("captions",), second=True)
-    packed = pack(
-        made, folder.parent / "out", container="shards", encoding=Encoding("baseline"), workers=1
-    )
-    images = sum((folder / f"{at:03d}.jpg").stat().st_size for at in range(ROWS))
-    assert packed.source_bytes == images
-    assert sum(kind.size for kind in packed.kinds.values()) == images
-
-
-def test_datasets_without_fields_keep_their_shards(tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "in", [f"a/{at}.jpg" for at in range(20)])
-    lengths = [path.stat().st_size for path in sorted((root / "a").iterdir())]
-    out = tmp_path / "out"
-    pack(ImageFolder(root), out, container="shards", shard_size=3 * lengths[0], order="source")
-    manifest = json.loads((out / "_dataset.json").read_text())
-    assert manifest["blob_bytes"] == sum(lengths)
-    shards = [one for one in manifest["files"] if one["name"].endswith(".tar")]
-    assert len(shards) == -(-20 // 3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import tarfile
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from annotated import (
-    open_coco,
     packed_without_bad,
     write_coco,
     write_images,
@@ -36,18 +34,14 @@ from fastdata.converters.table import TableImages
 from fastdata.converters.voc import VocImages
 from fastdata.converters.webdataset import WebDataset
 from fastdata.converters.yolo import YoloImages
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
-from sources import convert, jpeg, require_said
+from sources import convert, jpeg, require_said, tar_bytes
 from torch.utils.data import ConcatDataset
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.errors import BadSamplesError, CorruptionError, SlowPathWarning, UsageError
 from fastdata.storage.fields import FORMATS, can_have
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.shapes import misshapen
 from fastdata.transforms import RandomInvert
 
 NUMBER = pa.float32()
@@ -101,14 +95,11 @@ BOXES = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]], []]
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
     """A dataset whose manifest has no formats."""
-    return packed_from(tmp_path, "packed")
-
-
-def packed_from(root: Path, name: str, **options: Any) -> Path:
-    write_images(root / "images", ["a.jpg", "b.jpg"])
+    write_images(tmp_path / "images", ["a.jpg", "b.jpg"])
     columns: dict[str, Any] = {"path": ["a.jpg", "b.jpg"], "boxes": BOXES, "n": [1, 2]}
-    pack(TableImages(pa.table(columns), root / "images", **options), root / name, workers=1)
-    return root / name
+    source = TableImages(pa.table(columns), tmp_path / "images")
+    pack(source, tmp_path / "packed", workers=1)
+    return tmp_path / "packed"
 
 
 class TestAtLoading:
@@ -131,15 +122,12 @@ class TestAtLoading:
             ({"boxes": 3}, "the format of boxes is 3"),
             ({"boxes": "polygons"}, "boxes is list<.*cannot be polygons.*list of polygons"),
             ({"n": "relative xyxy"}, "n is int64, which cannot be relative xyxy.*four numbers"),
+            (["boxes"], "formats="),
+            ("boxes", "formats="),
         ],
     )
     def test_refuses_what_a_column_cannot_be(self, packed: Path, formats: Any, reason: str) -> None:
         with pytest.raises(UsageError, match=f"(?s){reason}"):
-            ImageDataset(packed, formats=formats)
-
-    @pytest.mark.parametrize("formats", [["boxes"], "boxes", 3])
-    def test_refuses_what_is_no_mapping(self, packed: Path, formats: Any) -> None:
-        with pytest.raises(UsageError, match="formats="):
             ImageDataset(packed, formats=formats)
 
     def test_parts_of_other_formats_are_not_one_column(self, packed: Path) -> None:
@@ -153,30 +141,21 @@ class TestAtLoading:
             DataLoader(ConcatDataset([one, other]), batch_size=2, collate_fn=list)
         DataLoader(ConcatDataset([one, same]), batch_size=2, collate_fn=list, require_native=True)
 
-
-class TestManifest:
-    def test_a_format_that_its_type_cannot_have(self, packed: Path) -> None:
-        (boxes,) = (one for one in load_manifest(packed)["fields"] if one["name"] == "boxes")
-        given = {"name": "boxes"}
-
+    @pytest.mark.parametrize(
+        ("meaning", "reason"),
+        [("xyxy", None), ("polygons", "boxes is list<.*cannot be polygons"), ("yx", "is 'yx'")],
+    )
+    def test_formats_of_the_manifest(self, packed: Path, meaning: str, reason: str | None) -> None:
         def change(manifest: dict[str, Any]) -> None:
-            manifest["fields"] = [
-                boxes | given if one["name"] == "boxes" else one for one in manifest["fields"]
-            ]
+            (boxes,) = (one for one in manifest["fields"] if one["name"] == "boxes")
+            boxes["format"] = meaning
 
-        for meaning, reason in (
-            ("xyxy", None),
-            ("polygons", "boxes is list<.*cannot be polygons"),
-            ("yx", "the format of field boxes is 'yx'"),
-        ):
-            given["format"] = meaning
-            edit_manifest(packed, change)
-            if reason is None:
-                found = {one.name: one for one in ImageDataset(packed).source.fields}
-                assert found["boxes"].format == meaning
-                continue
-            with pytest.raises(CorruptionError, match=reason):
-                ImageDataset(packed)
+        edit_manifest(packed, change)
+        if reason is None:
+            assert ImageDataset(packed).source.field("boxes").format == meaning
+            return
+        with pytest.raises(CorruptionError, match=reason):
+            ImageDataset(packed)
 
 
 def meanings_of(out: Path) -> dict[str, str]:
@@ -235,83 +214,12 @@ class TestConverters:
     def test_formats_of_others(
         self, opened: Callable[[Path], Source], expected: dict[str, str], tmp_path: Path
     ) -> None:
-        source = opened(tmp_path / "in")
-        packed_without_bad(source, tmp_path / "out")
+        packed_without_bad(opened(tmp_path / "in"), tmp_path / "out")
         found = meanings_of(tmp_path / "out")
         assert expected.items() <= found.items()
         assert verify(tmp_path / "out", workers=1).problems == []
-        # Packed again, and in other containers, they are the same.
-        place = tmp_path / "out"
-        for container in ("lmdb", "parquet", "shards"):
-            again = tmp_path / container
-            pack(PackedDataset(place), again, container=container, workers=1)
-            assert meanings_of(again) == found
-            place = again
-
-    # pycocotools converts arrays as NumPy 1 did.
-    @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-    def test_boxes_of_coco_are_those_of_torchvision(self, tmp_path: Path) -> None:
-        torchvision = import_torchvision()
-        packed_without_bad(coco(tmp_path / "in"), tmp_path / "out")
-        file = tmp_path / "in/annotations/instances_val2017.json"
-        open_coco(file)  # or skip
-        dataset = torchvision.datasets.CocoDetection(tmp_path / "in/val2017", file)
-        wrapped = torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
-        source = PackedSource(tmp_path / "out")
-        ids = source.column("image_id").tolist()
-        count = 0
-        for _, target in wrapped:
-            row = ids.index(target["image_id"])
-            if "boxes" not in target:
-                continue
-            boxes = as_xyxy(source, row, "boxes")
-            assert torch.allclose(boxes, target["boxes"], atol=1e-5)
-            count += len(boxes)
-        assert count == 5
-
-    def test_boxes_of_voc_are_those_of_torchvision(self, tmp_path: Path) -> None:
-        torchvision = import_torchvision()
-        root = write_voc(tmp_path / "VOCdevkit/VOC2012")
-        # torchvision reads whole numbers alone.
-        for path in (root / "Annotations").glob("*.xml"):
-            path.write_text(path.read_text("utf-8").replace("3.5<", "3<"), "utf-8")
-        packed_without_bad(VocImages(root, "train"), tmp_path / "whole", order="source")
-        source = PackedSource(tmp_path / "whole")
-        dataset = torchvision.datasets.VOCDetection(tmp_path, "2012", "train")
-        count = 0
-        for row, (_, target) in enumerate(dataset):
-            boxes = [
-                [int(float(one["bndbox"][name])) for name in ("xmin", "ymin", "xmax", "ymax")]
-                for one in target["annotation"].get("object", [])
-            ]
-            assert as_xyxy(source, row, "boxes").int().tolist() == boxes
-            count += len(boxes)
-        assert count == 5
-
-
-def as_xyxy(source: PackedSource, row: int, name: str) -> torch.Tensor:
-    """Boxes of a row in pixels, left, upper, right, lower, by torchvision."""
-    torchvision = import_torchvision()
-    (boxes,) = source.column(name, np.array([row])).to_pylist()
-    tensor = torch.tensor(boxes, dtype=torch.float64).reshape(-1, 4)
-    meaning = source.field(name).format
-    if meaning.startswith("relative "):
-        about = source.row(row)
-        tensor *= torch.tensor([about.width, about.height] * 2)
-    found: torch.Tensor = torchvision.ops.box_convert(
-        tensor, meaning.removeprefix("relative "), "xyxy"
-    )
-    return found.float()
-
-
-def test_boxes_of_yolo_in_pixels(tmp_path: Path) -> None:
-    write_images(tmp_path / "images/train", ["a.jpg"])
-    (tmp_path / "labels/train").mkdir(parents=True)
-    (tmp_path / "labels/train/a.txt").write_text("0 0.5 0.5 0.25 0.5\n")
-    (tmp_path / "data.yaml").write_text("train: images/train\nnames: [a]\n")
-    packed_without_bad(YoloImages(tmp_path), tmp_path / "out")
-    # 48 x 36 pixels
-    assert as_xyxy(PackedSource(tmp_path / "out"), 0, "boxes").tolist() == [[18, 9, 30, 27]]
+        pack(PackedDataset(tmp_path / "out"), tmp_path / "again", container="shards", workers=1)
+        assert meanings_of(tmp_path / "again") == found
 
 
 #: Values of a row by format: right ones, and wrong ones.
@@ -338,78 +246,32 @@ VALUE_TYPES = {
 }
 
 
-@pytest.mark.parametrize("meaning", VALUES)
-def test_shapes_of_values(meaning: str) -> None:
-    right, wrong = VALUES[meaning]
-    kinds = [VALUE_TYPES[meaning], pa.large_list(VALUE_TYPES[meaning].value_type)]
-    for kind in kinds:
-        column = pa.array(right + wrong + right, kind)
-        expected = [False] * len(right) + [True] * len(wrong) + [False] * len(right)
-        for at in range(len(column)):  # also of a slice
-            assert misshapen(column.slice(at), meaning).tolist() == expected[at:]
-
-
-numbers = st.lists(st.one_of(st.just(1.0), st.none()), max_size=6)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), numbers), max_size=3))))
-def test_shapes_are_those_that_python_counts(rows: list[Any]) -> None:
-    def fits(row: Any, step: int, exact: bool) -> bool:
-        return all(
-            one is not None
-            and None not in one
-            and (len(one) == step if exact else not len(one) % step)
-            for one in row or ()
-        )
-
-    column = pa.array(rows, lists(2))
-    for meaning, step in (("cxcywh", 4), ("xy", 2), ("xyv", 3)):
-        expected = [not fits(row, step, step == 4) for row in rows]
-        assert misshapen(column, meaning).tolist() == expected
-    points = pa.array([None if row is None else [row] for row in rows], lists(3))
-    expected = [not fits(row, 2, True) or None in [row] for row in rows]
-    found = misshapen(points, "xy").tolist()
-    assert found == [row is not None and bad for row, bad in zip(rows, expected, strict=True)]
-
-
 def table(root: Path, **columns: Any) -> pa.Table:
     names = [f"{at}.jpg" for at in range(len(next(iter(columns.values()))))]
     write_images(root, names)
     return pa.table({"path": names, **columns})
 
 
-class TestBadSamples:
-    def test_values_of_another_shape(self, tmp_path: Path) -> None:
-        right, wrong = VALUES["xywh"]
-        boxes = pa.array(right + wrong, VALUE_TYPES["xywh"])
-        rows = table(tmp_path / "in", boxes=boxes)
-        source = TableImages(rows, tmp_path / "in", formats={"boxes": "xywh"})
-        with pytest.raises(BadSamplesError):
-            pack(source, tmp_path / "out", workers=1)
-        listed = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
-        bad = {json.loads(line)["key"]: json.loads(line)["reason"] for line in listed}
-        assert list(bad) == [str(at) for at in range(len(right), len(right + wrong))]
-        words = "its boxes is not a list of boxes, each a list of four numbers (xywh)"
-        assert set(bad.values()) == {words}
-        packed_without_bad(source, tmp_path / "good")
-        assert verify(tmp_path / "good", workers=1).problems == []
-        assert len(ImageDataset(tmp_path / "good")) == len(right)
-
-    def test_verify_finds_them(self, tmp_path: Path) -> None:
-        right, wrong = VALUES["rle"]
-        rows = table(tmp_path / "in", rle=pa.array(right + wrong, VALUE_TYPES["rle"]))
-        pack(TableImages(rows, tmp_path / "in"), tmp_path / "out", workers=1)
-        assert verify(tmp_path / "out", workers=1).problems == []
-
-        def change(manifest: dict[str, Any]) -> None:
-            manifest["fields"][-1]["format"] = "rle"
-
-        edit_manifest(tmp_path / "out", change)
-        found = verify(tmp_path / "out", workers=1).problems
-        places = range(len(right), len(right + wrong))
-        assert [problem.where for problem in found] == [f"sample {at} ({at})" for at in places]
-        assert all("its rle is not a list of objects" in problem.what for problem in found)
+@pytest.mark.parametrize("meaning", VALUES)
+def test_values_of_another_shape_are_bad_samples(meaning: str, tmp_path: Path) -> None:
+    right, wrong = VALUES[meaning]
+    rows = table(tmp_path / "in", x=pa.array(right + wrong + right, VALUE_TYPES[meaning]))
+    places = range(len(right), len(right + wrong))
+    source = TableImages(rows, tmp_path / "in", formats={"x": meaning})
+    with pytest.raises(BadSamplesError):
+        pack(source, tmp_path / "out", workers=1)
+    listed = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
+    bad = {json.loads(line)["key"]: json.loads(line)["reason"] for line in listed}
+    assert list(bad) == [str(at) for at in places]
+    assert all(reason.startswith("its x is not a list of ") for reason in bad.values())
+    packed_without_bad(source, tmp_path / "good")
+    assert verify(tmp_path / "good", workers=1).problems == []
+    assert len(ImageDataset(tmp_path / "good")) == 2 * len(right)
+    # And where the manifest says so later.
+    pack(TableImages(rows, tmp_path / "in"), tmp_path / "later", workers=1, order="source")
+    edit_manifest(tmp_path / "later", lambda fields: fields["fields"][-1].update(format=meaning))
+    found = verify(tmp_path / "later", workers=1).problems
+    assert [problem.where for problem in found] == [f"sample {at} ({at})" for at in places]
 
 
 class TestMasks:
@@ -453,32 +315,18 @@ class TestMasks:
             assert verify(out, workers=1).problems == []
             source = PackedDataset(out)
 
-    def test_hugging_face_has_images(self, hugging_face: Any, tmp_path: Path) -> None:
-        source = TableImages(
-            json_lines(tmp_path / "in"), masks=["seg"], formats={"boxes": "relative xyxy"}
-        )
-        pack(source, tmp_path / "out", container="parquet", workers=1)
-        (row,) = hugging_face.load_dataset(str(tmp_path / "out"), split="train")
-        with Image.open(io.BytesIO(png(48, 36))) as image:
-            assert row["seg"].tobytes() == image.tobytes()
-        assert row["boxes"] == [[1, 2, 3, 4]]
 
-    def test_smaller_images_are_refused(self, tmp_path: Path) -> None:
-        small = Encoding("jpeg", max_side=20)
-        with pytest.raises(UsageError, match="but not their mask, which"):
-            pack(masked(tmp_path / "in"), tmp_path / "out", encoding=small, workers=1)
-        rows = table(tmp_path / "table", boxes=[[[1.0, 2.0, 3.0, 4.0]]], n=[3])
-        for meaning in FORMATS:
-            if not can_have(rows.schema.field("boxes").type, meaning):
-                continue
-            source = TableImages(rows, tmp_path / "table", formats={"boxes": meaning})
-            if meaning.startswith("relative "):
-                if "xyv" in meaning:
-                    continue
-                pack(source, tmp_path / meaning, encoding=small, workers=1)
-                continue
-            with pytest.raises(UsageError, match="but not their boxes, which"):
-                pack(source, tmp_path / "out", encoding=small, workers=1)
+def test_smaller_images_are_refused_where_fields_have_pixels(tmp_path: Path) -> None:
+    small = Encoding("jpeg", max_side=20)
+    with pytest.raises(UsageError, match="but not their mask, which"):
+        pack(masked(tmp_path / "in"), tmp_path / "out", encoding=small, workers=1)
+    rows = table(tmp_path / "table", boxes=[[[1.0, 2.0, 3.0, 4.0]]])
+    for meaning in ("xyxy", "xywh", "cxcywh"):
+        source = TableImages(rows, tmp_path / "table", formats={"boxes": f"relative {meaning}"})
+        pack(source, tmp_path / meaning, encoding=small, workers=1)
+        source = TableImages(rows, tmp_path / "table", formats={"boxes": meaning})
+        with pytest.raises(UsageError, match="but not their boxes, which"):
+            pack(source, tmp_path / "out", encoding=small, workers=1)
 
 
 def hub_parquet(root: Path) -> Path:
@@ -499,15 +347,8 @@ def tars(root: Path) -> Path:
     root.mkdir()
     boxes = io.BytesIO()
     np.save(boxes, np.float32([[1, 2, 3, 4]]))
-    with tarfile.open(root / "0.tar", "w") as tar:
-        for name, data in (
-            ("a.jpg", jpeg(0)),
-            ("a.seg.png", png(48, 36)),
-            ("a.boxes.npy", boxes.getvalue()),
-        ):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    members = {"jpg": jpeg(0), "seg.png": png(48, 36), "boxes.npy": boxes.getvalue()}
+    (root / "0.tar").write_bytes(tar_bytes((f"a.{name}", one) for name, one in members.items()))
     return root
 
 
@@ -527,73 +368,33 @@ SAID: dict[str, tuple[Callable[[Path], Path], str, str, Any]] = {
 }
 
 
-class TestSaid:
-    """Options that say what fields of other sources mean."""
-
-    @pytest.mark.parametrize("kind", SAID)
-    def test_command_and_python(self, kind: str, tmp_path: Path) -> None:
-        write, boxes, mask, opened = SAID[kind]
-        root = write(tmp_path / "in")
-        meanings = ["--format", f"{boxes}=relative cxcywh", "--masks", mask]
-        out = tmp_path / "out"
-        require_said(convert(kind, "--root", root, "--out", out, *meanings), 0)
-        assert meanings_of(out) == {boxes: "relative cxcywh", mask: "mask"}
-        source = opened(root, formats={boxes: "xyxy"}, masks=[mask])
-        pack(source, tmp_path / "python", workers=1)
-        assert meanings_of(tmp_path / "python") == {boxes: "xyxy", mask: "mask"}
-        again = tmp_path / "again"
-        require_said(
-            convert("dataset", "--root", out, "--out", again, "--format", f"{boxes}=xywh"), 0
-        )
-        assert meanings_of(again) == {boxes: "xywh", mask: "mask"}
-        # Packed otherwise, it is another dataset.
-        other = ["--format", f"{boxes}=xywh", "--masks", mask]
-        found = convert(kind, "--root", root, "--out", out, *other)
-        require_said(found, 2, "with other options")
-
-    @pytest.mark.parametrize("kind", SAID)
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["--format", "boxes"], ["NAME=FORMAT"]),
-            (["--format", "=xyxy"], ["NAME=FORMAT"]),
-            (["--format", "a=xyxy", "--format", "a=xywh"], ["each name once"]),
-            (["--format", "none=xyxy"], ["has no column 'none'"]),
-            (["--format", "BOXES=yx"], ["the format of", "'yx'", "'xyxy', 'xywh'"]),
-            (["--format", "BOXES=rle"], ["cannot be rle", "a struct of size"]),
-            (["--masks", "none"], ["none"]),
-        ],
-    )
-    def test_what_cannot_be(
-        self, kind: str, words: Sequence[str], said: list[str], tmp_path: Path
-    ) -> None:
-        write, boxes, _, _ = SAID[kind]
-        root = write(tmp_path / "in")
-        words = [word.replace("BOXES", boxes) for word in words]
-        require_said(convert(kind, "--root", root, "--out", tmp_path / "out", *words), 2, *said)
-        assert not (tmp_path / "out").exists()
-
-    def test_masks_in_python(self, tmp_path: Path) -> None:
-        root = json_lines(tmp_path / "in")
-        with pytest.raises(UsageError, match="masks='seg'"):
-            TableImages(root, masks="seg")
-        with pytest.raises(UsageError, match=r"is .*, not paths"):
-            TableImages(root, masks=["boxes"])
-
-
-def test_info_shows_them(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from fastdata.cli import cli
-
-    source = TableImages(json_lines(tmp_path / "in"), masks=["seg"], formats={"boxes": "xyxy"})
-    packed_without_bad(source, tmp_path / "out")
-    shown = CliRunner().invoke(cli, ["info", str(tmp_path / "out")]).stdout
-    lines = [" ".join(line.removeprefix(" fields").split()) for line in shown.splitlines()]
-    assert "seg: masks" in lines
-    (boxes,) = [line for line in lines if line.startswith("boxes: ")]
-    assert boxes.endswith(", xyxy")
-    found = json.loads(CliRunner().invoke(cli, ["info", "--json", str(tmp_path / "out")]).stdout)
-    formats = {field["name"]: (field["kind"], field["format"]) for field in found["fields"]}
-    assert formats["boxes"] == ("column", "xyxy")
-    assert formats["seg"] == ("mask", None)
+@pytest.mark.parametrize("kind", SAID)
+def test_options_that_say_what_fields_mean(kind: str, tmp_path: Path) -> None:
+    write, boxes, mask, opened = SAID[kind]
+    root, out = write(tmp_path / "in"), tmp_path / "out"
+    command = (kind, "--root", root, "--out", out)
+    require_said(convert(*command, "--format", f"{boxes}=relative cxcywh", "--masks", mask), 0)
+    assert meanings_of(out) == {boxes: "relative cxcywh", mask: "mask"}
+    source = opened(root, formats={boxes: "xyxy"}, masks=[mask])
+    pack(source, tmp_path / "python", workers=1)
+    assert meanings_of(tmp_path / "python") == {boxes: "xyxy", mask: "mask"}
+    again = ("dataset", "--root", out, "--out", tmp_path / "again")
+    require_said(convert(*again, "--format", f"{boxes}=xywh"), 0)
+    assert meanings_of(tmp_path / "again") == {boxes: "xywh", mask: "mask"}
+    # Packed otherwise, it is another dataset.
+    other = convert(*command, "--format", f"{boxes}=xywh", "--masks", mask)
+    require_said(other, 2, "with other options")
+    shutil.rmtree(out)
+    for words, said in (
+        (["--format", "boxes"], ["NAME=FORMAT"]),
+        (["--format", "=xyxy"], ["NAME=FORMAT"]),
+        (["--format", "a=xyxy", "--format", "a=xywh"], ["each name once"]),
+        (["--format", "none=xyxy"], ["has no column 'none'"]),
+        (["--format", f"{boxes}=yx"], ["the format of", "'yx'", "'xyxy', 'xywh'"]),
+        (["--format", f"{boxes}=rle"], ["cannot be rle", "a struct of size"]),
+        (["--masks", "none"], ["none"]),
+    ):
+        require_said(convert(*command, *words), 2, *said)
+        assert not out.exists()
+    with pytest.raises(UsageError, match=r"none|masks"):
+        opened(root, masks=["none"])

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata.errors import CorruptionError
-from fastdata.storage.arrow import array, as_arrow, has_nulls, python_values
+from fastdata.storage.arrow import as_arrow
 from fastdata.storage.columns import ColumnReader, as_column, join_columns, write_column
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.formats import Sample, open_writer
@@ -106,15 +104,6 @@ def test_columns_give_back_their_values(column: pa.Array, pieces: int, data: st.
         assert text(reader.values()) == text(column)
 
 
-@settings(max_examples=EXAMPLES)
-@given(column=columns())
-def test_python_values_make_the_same_array(column: pa.Array) -> None:
-    again = array(python_values(column), column.type)
-    assert again.type == column.type and text(again) == text(column)
-    again.validate(full=True)
-    assert has_nulls(column) == has_nulls(again)
-
-
 _BLOBS = st.lists(st.none() | st.binary(min_size=1, max_size=40), min_size=1, max_size=40)
 
 
@@ -136,16 +125,6 @@ def test_extents_of_parquet_with_nulls(blobs: Any, plain: bool, kind: str) -> No
     expected = [one["bytes"] if isinstance(one, dict) else one for one in written]
     assert [at and data[at[0] : sum(at)] for at in found] == expected == blobs
     assert list(offsets["f"]) == [at[0] if at else 0 for at in found]
-
-
-def test_an_index_of_another_number_of_pieces_is_corrupt(tmp_path: Path) -> None:
-    stored = StoredField(Field("f", "column", pa.int64()), "index", "file", 4)
-    write_column(tmp_path / "file", tmp_path / "index", stored, 0, [pa.array(range(10))], 10)
-    opened = Index(tmp_path / "index", 3)
-    with pytest.raises(CorruptionError, match="has 3 pieces, not 4"):
-        ColumnReader(stored, opened, 13, lambda rows: [])
-    with pytest.raises(ValueError, match="not 11 rows"):
-        write_column(tmp_path / "file", tmp_path / "index", stored, 0, [pa.array(range(10))], 11)
 
 
 def test_a_column_of_more_than_32_bits_can_count(tmp_path: Path) -> None:

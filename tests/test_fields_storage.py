@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import pickle
 import re
-import tarfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,22 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-from containers import digests, edit_manifest, load_manifest, pack_tree, png
-from fastdata.converters import parts, tasks
+from containers import load_manifest, pack_tree, png
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.table import TableImages
 from fastdata.converters.webdataset import WebDataset
 from hostile import refit
 from PIL import Image
+from sources import run, tar_bytes
+from tiers import slow
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.checksum import crc32c
-from fastdata.storage.fields import Field
 from fastdata.storage.records import Row, rows_to_batch, write_index
 from fastdata.transforms import CenterCrop
 
@@ -96,18 +91,15 @@ def as_tars(folder: Path) -> None:
     folder.mkdir()
     extra, texts = field_data.blobs(), field_data.columns()["maybe-text"].to_pylist()
     for shard in range(2):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for at in range(shard, field_data.ROWS, 2):
-                text = texts[at]
-                members = {"jpg": field_data.image_file(at), "cls": b"%d" % (at % 3)}
-                members |= {"txt": None if text is None else text.encode(), "id": b"%d" % at}
-                members |= {"seg.png": extra["second"][at], "flac": extra["raw"][at]}
-                members["json"] = json.dumps({"url": text, "n": at}).encode()
-                for extension, data in members.items():
-                    if data is not None:
-                        info = tarfile.TarInfo(f"a/{at:03d}.{extension}")
-                        info.size = len(data)
-                        tar.addfile(info, io.BytesIO(data))
+        found: list[tuple[str, bytes]] = []
+        for at in range(shard, field_data.ROWS, 2):
+            text = texts[at]
+            members = {"jpg": field_data.image_file(at), "cls": b"%d" % (at % 3)}
+            members |= {"txt": None if text is None else text.encode(), "id": b"%d" % at}
+            members |= {"seg.png": extra["second"][at], "flac": extra["raw"][at]}
+            members["json"] = json.dumps({"url": text, "n": at}).encode()
+            found += [(f"a/{at:03d}.{e}", data) for e, data in members.items() if data is not None]
+        (folder / f"{shard}.tar").write_bytes(tar_bytes(found))
 
 
 def written_of(path: Path, table: pa.Table) -> Written:
@@ -160,12 +152,6 @@ def assert_same(found: Any, expected: list[Any], name: str = "") -> None:
         assert same(one, other), (name, at, one, other)
 
 
-def of_kind(written: Written, container: str) -> Written:
-    if load_manifest(written.path)["container"] != container:
-        pytest.skip(f"of {container} alone")
-    return written
-
-
 class TestPacked:
     def test_every_row_is_what_was_written(self, packed: Written) -> None:
         names = ("key", "index", "label", *packed.columns, *BLOBS)
@@ -187,16 +173,7 @@ class TestPacked:
                 assert row["second"].tobytes() == image.convert("RGB").tobytes()
         for at in range(len(dataset)):
             assert dataset.read([at])[0] == field_data.image_file(int(rows[at]["id"]))
-
-    def test_columns_keep_types_and_values(self, packed: Written) -> None:
-        dataset = ImageDataset(packed.path)
-        for name in packed.columns:
-            expected = packed.table.column(name).combine_chunks()
-            if pa.types.is_dictionary(expected.type):
-                expected = expected.dictionary_decode()
-            found = as_arrow(dataset.column(name))
-            assert found.cast(expected.type).equals(expected), name
-            assert found.type == expected.type or pa.types.is_fixed_size_list(found.type), name
+        assert verify(packed.path, workers=1).problems == []
 
     def test_pyarrow_and_pandas_read_the_files_of_columns(self, packed: Written) -> None:
         pandas = pytest.importorskip("pandas")
@@ -207,13 +184,11 @@ class TestPacked:
             if name == "text":
                 assert pandas.read_feather(path)[name].tolist() == packed.values(name)
 
-    def test_verifies_clean(self, packed: Written) -> None:
-        assert verify(packed.path, workers=1).problems == []
-
-    @pytest.mark.parametrize("to", ["parquet", "lmdb", "shards"])
-    def test_converting_keeps_all(self, packed: Written, to: str, tmp_path: Path) -> None:
+    def test_converting_keeps_all(self, packed: Written, tmp_path: Path) -> None:
         out = tmp_path / "again"
-        pack_tree(PackedDataset(packed.path), out, to, unit_size=30_000)
+        to = {"parquet": "shards", "shards": "lmdb", "lmdb": "parquet"}
+        container = to[load_manifest(packed.path)["container"]]
+        pack_tree(PackedDataset(packed.path), out, container, unit_size=30_000)
         one, other = load_manifest(packed.path), load_manifest(out)
         for field in (*one["fields"], *other["fields"]):
             field.pop("rows", None)
@@ -233,7 +208,7 @@ class TestPacked:
             assert row[1] is None or row[1].tobytes() == copy[1].tobytes()
 
     def test_info_lists_fields(self, packed: Written) -> None:
-        done = CliRunner().invoke(cli, ["info", "--json", str(packed.path)])
+        done = run("info", "--json", str(packed.path))
         listed = {field.pop("name"): field for field in json.loads(done.stdout)["fields"]}
         assert list(listed) == ["image", "label", *source_order(packed)]
         formats = {name: field.pop("format") for name, field in listed.items()}
@@ -247,7 +222,7 @@ class TestPacked:
             assert listed[name]["type"] == str(kind).replace("item:", "element:")
             lacks = any(map(has_null, column.to_pylist()))
             assert (listed[name]["kind"], listed[name]["nullable"]) == ("column", lacks)
-        shown = CliRunner().invoke(cli, ["info", str(packed.path)]).stdout
+        shown = run("info", str(packed.path)).stdout
         lines = {line.removeprefix(" fields").strip() for line in shown.splitlines()}
         assert {"image: images", "raw: files, may be missing", "id: int64"} <= lines
         assert any(re.fullmatch("boxes: list<.*, xywh", line) for line in lines)
@@ -264,56 +239,37 @@ def has_null(value: Any) -> bool:
     return value is None or (isinstance(value, list) and any(map(has_null, value)))
 
 
+@pytest.mark.parametrize("packed", ["parquet"], indirect=True)
 class TestParquet:
-    @pytest.fixture
-    def written(self, packed: Written) -> Written:
-        return of_kind(packed, "parquet")
-
-    def test_pyarrow_and_pandas(self, written: Written) -> None:
+    def test_pyarrow_and_pandas(self, packed: Written) -> None:
         pandas = pytest.importorskip("pandas")
-        table = pq.read_table(written.path)
-        frame = pandas.read_parquet(written.path, dtype_backend="pyarrow")
-        for name in written.columns:
-            assert_same(table.column(name).to_pylist(), written.values(name), name)
+        table = pq.read_table(packed.path)
+        frame = pandas.read_parquet(packed.path, dtype_backend="pyarrow")
+        for name in packed.columns:
+            assert_same(table.column(name).to_pylist(), packed.values(name), name)
             if name != "nothing":
                 column = pa.array(frame[name])
-                assert_same(column.to_pylist(), written.values(name), name)
-        self.check_blobs(written, table)
-
-    def check_blobs(self, written: Written, table: pa.Table) -> None:
+                assert_same(column.to_pylist(), packed.values(name), name)
         keys = table.column("key").to_pylist()
-        assert table.column("raw").to_pylist() == [written.blobs["raw"][key] for key in keys]
+        assert table.column("raw").to_pylist() == [packed.blobs["raw"][key] for key in keys]
         seconds = [one and one["bytes"] for one in table.column("second").to_pylist()]
-        assert seconds == [written.blobs["second"][key] for key in keys]
+        assert seconds == [packed.blobs["second"][key] for key in keys]
 
-    def test_duckdb(self, written: Written) -> None:
-        duckdb = pytest.importorskip("duckdb")
-        files = sorted(map(str, written.path.glob("part-*.parquet")))
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            found = connection.read_parquet(files).to_arrow_table()
-        for name in written.columns:
-            values = found.column(name)
-            if name == "lasts":  # DuckDB does not read Arrow's schema, where the unit is
-                values = values.combine_chunks().view(pa.duration("ns"))
-            assert_same(values.to_pylist(), written.values(name), name)
-        self.check_blobs(written, found)
-
-    def test_hugging_face(self, written: Written, hugging_face: Any) -> None:
-        found = hugging_face.load_dataset(str(written.path), split="train")
+    def test_hugging_face(self, packed: Written, hugging_face: Any) -> None:
+        found = hugging_face.load_dataset(str(packed.path), split="train")
         assert isinstance(found.features["second"], hugging_face.Image)
         assert isinstance(found.features["image"], hugging_face.Image)
         assert found.features["label"].names == ["0", "1", "2"]
         for row in found:
-            second = written.blobs["second"][row["key"]]
+            second = packed.blobs["second"][row["key"]]
             assert (row["second"] is None) == (second is None)
             if second is not None:
                 with Image.open(io.BytesIO(second)) as image:
                     assert row["second"].tobytes() == image.tobytes()
         plain = found.remove_columns(["image", "second"])
-        for name in written.columns:
-            assert_same(plain[name], written.values(name), name)
-        assert plain["raw"] == [written.blobs["raw"][key] for key in plain["key"]]
+        for name in packed.columns:
+            assert_same(plain[name], packed.values(name), name)
+        assert plain["raw"] == [packed.blobs["raw"][key] for key in plain["key"]]
 
 
 def text_of(value: Any) -> Any:
@@ -336,23 +292,23 @@ def members_agree(written: Written, at: int, found: Mapping[str, Any]) -> None:
 
 
 class TestShards:
+    @pytest.mark.parametrize("packed", ["shards"], indirect=True)
     def test_webdataset(self, packed: Written) -> None:
         webdataset = pytest.importorskip("webdataset")
-        written = of_kind(packed, "shards")
-        files = sorted(map(str, written.path.glob("*.tar")))
+        files = sorted(map(str, packed.path.glob("*.tar")))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
             samples = list(webdataset.WebDataset(files, shardshuffle=False).decode("pilrgb"))
-        keys = keys_of(written.path)
+        keys = keys_of(packed.path)
         assert [sample["json"]["key"] for sample in samples] == keys
         for at, sample in enumerate(samples):
             found = {re.sub("[.](json|npy)$", "", name): one for name, one in sample.items()}
             found |= {n: one.tolist() for n, one in found.items() if isinstance(one, np.ndarray)}
             found |= {n: found[n].decode() for n in TEXTS if isinstance(found.get(n), bytes)}
-            members_agree(written, at, found)
-            assert found.get("raw") == written.blobs["raw"][keys[at]]
-            assert found.get("second") == written.blobs["second"][keys[at]]
-            assert found["cls"] == written.values("label")[at]
+            members_agree(packed, at, found)
+            assert found.get("raw") == packed.blobs["raw"][keys[at]]
+            assert found.get("second") == packed.blobs["second"][keys[at]]
+            assert found["cls"] == packed.values("label")[at]
 
     def test_hugging_face(self, sources: Path, hugging_face: Any, tmp_path: Path) -> None:
         names = ["id", "text", "boxes", "vector"]
@@ -374,12 +330,12 @@ def decoded(value: bytes) -> Any:
 
 
 class TestLmdb:
+    @pytest.mark.parametrize("packed", ["lmdb"], indirect=True)
     def test_py_lmdb(self, packed: Written) -> None:
-        written = of_kind(packed, "lmdb")
-        keys = keys_of(written.path)
+        keys = keys_of(packed.path)
         found: list[dict[str, Any]] = [{} for _ in keys]
         with (
-            lmdb.open(str(written.path / "data.mdb"), subdir=False, readonly=True, lock=False) as e,
+            lmdb.open(str(packed.path / "data.mdb"), subdir=False, readonly=True, lock=False) as e,
             e.begin() as transaction,
         ):
             for key, value in transaction.cursor():
@@ -388,16 +344,15 @@ class TestLmdb:
                     value = value.decode()
                 found[number][name] = value
         for at, sample in enumerate(found):
-            assert sample.pop("") == field_data.image_file(written.values("id")[at])
+            assert sample.pop("") == field_data.image_file(packed.values("id")[at])
             for name in BLOBS:
-                assert sample.pop(name, None) == written.blobs[name][keys[at]]
+                assert sample.pop(name, None) == packed.blobs[name][keys[at]]
             others = {name: v if name in TEXTS else decoded(v) for name, v in sample.items()}
-            members_agree(written, at, others)
+            members_agree(packed, at, others)
 
 
-@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
+@pytest.mark.parametrize("container", ["shards", slow("parquet"), slow("lmdb")])
 def test_members_of_tars(sources: Path, tmp_path: Path, container: str) -> None:
-    """All members of a WebDataset's samples, as the webdataset package finds them."""
     webdataset = pytest.importorskip("webdataset")
     pack_tree(WebDataset(sources / "tars"), tmp_path / "out", container, unit_size=20_000)
     files = sorted(map(str, (sources / "tars").glob("*.tar")))
@@ -417,18 +372,6 @@ def test_members_of_tars(sources: Path, tmp_path: Path, container: str) -> None:
             with Image.open(io.BytesIO(sample["seg.png"])) as image:
                 assert seg.tobytes() == image.tobytes()
     assert verify(tmp_path / "out", workers=1).problems == []
-
-
-@pytest.mark.parametrize("container", ["folder", "shards", "parquet", "lmdb"])
-def test_tables(tmp_path: Path, container: str) -> None:
-    """A table of paths with all kinds of columns, and two of further files."""
-    table = as_files(tmp_path / "files")
-    source = TableImages(table, tmp_path / "files", files=BLOBS)
-    pack_tree(source, tmp_path / "out", container, unit_size=20_000)
-    written = written_of(tmp_path / "out", table)
-    TestPacked().test_every_row_is_what_was_written(written)
-    TestPacked().test_columns_keep_types_and_values(written)
-    assert verify(written.path, workers=1).problems == []
 
 
 def odd_columns(rows: int) -> dict[str, pa.Array]:
@@ -489,7 +432,6 @@ def test_types_that_cannot_be_stored(tmp_path: Path, values: pa.Array) -> None:
 
 
 def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:
-    """Columns that pyarrow reads are packed, or an error names them."""
     pictures = field_data.table(4)["image"]
     columns = {"a": [1, 2, 3, 4], "seg.png": pictures, "b.c.bin": [b"1", b"2", b"3", b"4"]}
     columns["s.t"] = [{"bytes": at} for at in range(4)]
@@ -501,83 +443,33 @@ def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:
     assert (number, data, struct) == (3, b"3", {"bytes": 2})
     with Image.open(io.BytesIO(pictures[2].as_py()["bytes"])) as expected:
         assert image.tobytes() == expected.convert("RGB").tobytes()
-    for names, container, why in (
-        (("text", "Text"), "lmdb", "text and Text differ in upper and lower case alone"),
-        (("x", "x.json"), "shards", "x.json and the field x would be one member, .x.json"),
-        (("PNG", "y"), "shards", "and the field PNG would be one member, .png"),
+    (tmp_path / "p.png").write_bytes(png())
+    for other, container, why in (
+        ({"text": [1], "Text": ["a"]}, "lmdb", "text and Text differ in upper and lower case"),
+        ({"x": [1], "x.json": ["a"]}, "shards", "x.json and the field x would be one member"),
+        ({"PNG": ["a"]}, "shards", "and the field PNG would be one member, .png"),
     ):
-        other = {names[0]: [1, 2, 3, 4], names[1]: ["a", "b", "c", "d"]}
-        if names[0] == "PNG":
-            other = {"PNG": ["a", "b", "c", "d"], "y": [1, 2, 3, 4]}
-        with Image.open(io.BytesIO(pictures[0].as_py()["bytes"])) as picture:
-            picture.save(tmp_path / "p.png")
-        table = pa.table({"key": list("abcd"), "path": ["p.png"] * 4, **other})
+        table = pa.table({"path": ["p.png"], **other})
         with pytest.raises(UsageError, match=why):
             pack_tree(TableImages(table, tmp_path), tmp_path / container, container)
 
 
-def test_bytes_depend_on_neither_workers_nor_pieces(
-    packed: Written, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    container = load_manifest(packed.path)["container"]
-    order = "source" if container == "lmdb" else "shuffled"
-    options: dict[str, Any] = {"unit_size": 30_000, "order": order}
-    source = ParquetImages(sources / "parquet", formats=FORMATS)
-    if container == "parquet":  # the others take what this one pickles
-        pack_tree(source, tmp_path / "workers", container, workers=2, **options)
-        assert digests(tmp_path / "workers") == digests(packed.path)
-    for module, name in ((tasks, "PIECE_ROWS"), (tasks, "SEEK_BATCH"), (parts, "_ROWS_HELD")):
-        monkeypatch.setattr(module, name, 3)
-    pack_tree(source, tmp_path / "pieces", container, **options)
-    assert digests(tmp_path / "pieces") == digests(packed.path)
-
-
-def test_types_of_fields_keep_the_names_of_nested_fields_in_pickles() -> None:
-    inside = pa.field("element", pa.list_(pa.field("x", pa.int8(), nullable=False), 2))
-    for kind in (None, pa.string(), pa.list_(inside), pa.list_(inside, 3), pa.struct([inside])):
-        field = Field("f", "blob" if kind is None else "column", kind, nullable=True)
-        again = pickle.loads(pickle.dumps(field))
-        assert again == field and str(again.type) == str(kind)
-
-
-@pytest.mark.parametrize(
-    ("lie", "why"),
-    [
-        ({"nullable": False}, "the ids of samples 0 to 3 cannot be read: it has a null"),
-        ({"type": pa.list_(pa.int32(), 0)}, r"the type of field ids is fixed_size_list.*\[0\]"),
-        ({"type": pa.struct([])}, "the type of field ids is struct<>"),
-        ({"type": pa.dictionary(pa.int8(), pa.string())}, "the type of field ids is dictionary"),
-        ({"name": "key"}, "a field's name is 'key'"),
-        ({"name": "TEXT"}, "two of its fields have one name"),
-        ({"compressed": "zstd"}, "the ids of samples 0 to 3 cannot be read: it is compressed"),
-    ],
-    ids=str,
-)
-def test_a_column_that_is_not_what_the_manifest_says(
-    tmp_path: Path, lie: dict[str, Any], why: str
-) -> None:
-    columns = {"ids": [[1], None, [], [2]], "text": list("abcd")}
+def test_a_compressed_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(png())
-    table = pa.table({"key": list("wxyz"), "path": ["p.png"] * 4, **columns})
+    table = pa.table({"path": ["p.png"], "ids": [[1]]})
     out = tmp_path / "out"
-    pack_tree(TableImages(table, tmp_path), out, "lmdb", order="source")
-    if "type" in lie:
-        schema = pa.schema([("ids", lie["type"])]).serialize()
-        lie = {"schema": base64.b64encode(schema).decode()}
-    if "compressed" in lie:
-        sink, schema = pa.BufferOutputStream(), pa.schema([("ids", pa.list_(pa.int64()))])
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        batch = pa.RecordBatch.from_pydict({"ids": [[7] * 9999] * 4}, schema)
-        with pa.ipc.new_stream(sink, schema, options=options) as writer:
-            writer.write_batch(batch)
-        _, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
-        data, index = message.serialize().to_pybytes(), out / "_index-ids.rows"
-        (out / "_field-ids.arrow").write_bytes(data)
-        row = Row("", 0, 1, None, 0, len(data), 4, 1, 1, "other", crc32c(data))
-        write_index(index, [rows_to_batch([row])], 1, load_manifest(out)["generation"])
-        for name in ("_index-ids.rows", "_field-ids.arrow"):
-            refit(out, name)
-    else:
-        edit_manifest(out, lambda fields: fields["fields"][1].update(lie))
-    with pytest.raises(CorruptionError, match=why):
-        next(iter(DataLoader(ImageDataset(out, CenterCrop(1), fields=("image", "ids")), 4)))
+    pack_tree(TableImages(table, tmp_path), out, "lmdb")
+    sink, schema = pa.BufferOutputStream(), pa.schema([("ids", pa.list_(pa.int64()))])
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict({"ids": [[7] * 9999]}, schema))
+    _, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    data = message.serialize().to_pybytes()
+    (out / "_field-ids.arrow").write_bytes(data)
+    row = Row("", 0, 1, None, 0, len(data), 1, 1, 1, "other", crc32c(data))
+    rows = [rows_to_batch([row])]
+    write_index(out / "_index-ids.rows", rows, 1, load_manifest(out)["generation"])
+    for name in ("_index-ids.rows", "_field-ids.arrow"):
+        refit(out, name)
+    with pytest.raises(CorruptionError, match="cannot be read: it is compressed"):
+        next(iter(DataLoader(ImageDataset(out, CenterCrop(1), fields=("image", "ids")), 1)))

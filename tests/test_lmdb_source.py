@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 from collections.abc import Mapping
 from contextlib import closing
@@ -95,7 +94,6 @@ def test_all_entries_as_lmdb_iterates_over_them(
     keys: list[bytes], sizes: list[int], named: bool, reverse: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
-    """Also pages that were freed, and written again."""
     path = tmp_path_factory.mktemp("any") / "x.mdb"
     values = {key: jpeg(0) + bytes(sizes[n % len(sizes)]) for n, key in enumerate(keys)}
     database = b"images" if named else None
@@ -193,12 +191,6 @@ def test_values_that_are_no_images_are_named(tmp_path: Path, value: bytes, said:
     require_said(result, 1, "its values are no image files; that of 0000 is", said, "the images'")
 
 
-def test_a_single_value_that_is_no_image_is_a_bad_sample(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", {b"a": b"text", b"b": IMAGES[0], b"c": IMAGES[1][:-30]})
-    pack(LmdbImages(path), tmp_path / "out", workers=1, skip_bad=True)
-    assert len(ImageDataset(tmp_path / "out")) == 1
-
-
 def test_named_databases(tmp_path: Path) -> None:
     path = write(tmp_path / "in", {b"a": IMAGES[0]}, b"images")
     write(path, {b"a": b"3"}, b"labels")
@@ -209,25 +201,7 @@ def test_named_databases(tmp_path: Path) -> None:
     require_said(result, 2, "has no database x", "images, labels")
 
 
-def test_several_values_of_a_key_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", {b"a": b"1"}, b"images", dupsort=True)
-    with pytest.raises(SourceError, match="dupsort") as caught:
-        LmdbImages(path, database="images")
-    assert "without that flag" in str(caught.value.hint)
-
-
-def test_what_is_written_meanwhile_is_noticed(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", {b"%d" % n: IMAGES[0] for n in range(30)})
-    source = LmdbImages(path)
-    records = source.records()
-    next(records)
-    write(path, {b"%d" % n: IMAGES[1] for n in range(20)})
-    with pytest.raises(SourceError, match="was written to while it was listed"):
-        list(records)
-
-
 def test_what_is_written_after_the_listing_is_a_bad_sample(tmp_path: Path) -> None:
-    """LMDB may write other images to the pages of those that were listed."""
     from fastdata.converters.encode import Encoding
     from fastdata.converters.tasks import encode, reader
 
@@ -240,28 +214,3 @@ def test_what_is_written_after_the_listing_is_a_bad_sample(tmp_path: Path) -> No
     assert bytes_of(record) != jpeg(0) * 5
     with pytest.raises(SampleError, match="has changed since it was listed"):
         encode(record, Encoding("original"), reader([record], {}))
-
-
-@pytest.mark.parametrize("cut", [0, 100, 5_000, 20_000])
-def test_files_cut_short(tmp_path: Path, cut: int) -> None:
-    values = {b"%04d" % n: IMAGES[n % 15] * 20 for n in range(50)}
-    path = write(tmp_path / "x.mdb", values, subdir=False)
-    os.truncate(path, cut)
-    with pytest.raises(SourceError, match="cannot be read as LMDB") as caught:
-        LmdbImages(path)
-    assert caught.value.hint
-
-
-def test_places_without_an_lmdb(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such folder"):
-        LmdbImages(tmp_path / "none")
-    with pytest.raises(SourceError, match="holds no LMDB"):
-        LmdbImages(tmp_path)
-    path = write(tmp_path / "in", {b"a": IMAGES[0]})
-    with pytest.raises(UsageError, match="no regular expression"):
-        LmdbImages(path, keys="(")
-    with pytest.raises(SourceError, match=r"has no key b\+"):
-        LmdbImages(path, keys="b+")
-    pack(LmdbImages(path), tmp_path / "packed", workers=1)
-    with pytest.raises(SourceError, match="a packed dataset"):
-        LmdbImages(tmp_path / "packed")

@@ -23,7 +23,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def petastorm() -> Path:
-    """petastorm's Python."""
+    """Petastorm's Python."""
     default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
     python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)
     if not python.exists():
@@ -59,8 +59,7 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
     given += ["--order", "source"]
     result = convert(*given, "--out", tmp_path / "out")
     require_said(result, 1, "2 of 12 images cannot be packed")
-    result = convert(*given, "--out", tmp_path / "out", "--skip-bad")
-    assert result.exit_code == 0, result.output
+    require_said(convert(*given, "--out", tmp_path / "out", "--skip-bad"), 0)
     good = [row for row in rows if None not in row]
     assert samples(tmp_path / "out") == good
     bad = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
@@ -70,8 +69,9 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
     ]
     given = [*given[:-2], "--skip-bad"]  # a training split, shuffled
     for workers in (1, 2):
-        result = convert(*given, "--workers", workers, "--out", tmp_path / f"shuffled-{workers}")
-        assert result.exit_code == 0, result.output
+        require_said(
+            convert(*given, "--workers", workers, "--out", tmp_path / f"shuffled-{workers}"), 0
+        )
     shuffled = samples(tmp_path / "shuffled-1")
     assert shuffled != good
     assert sorted(shuffled) == sorted(good)

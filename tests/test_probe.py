@@ -25,16 +25,6 @@ from fastdata.errors import SampleError
 SOS = b"\xff\xda"
 
 
-@pytest.fixture
-def no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where the markers alone do not suffice to accept an image."""
-
-    def refuse(data: bytes) -> ImageInfo:
-        raise AssertionError("left to Pillow")
-
-    monkeypatch.setattr(module, "_probe_with_pillow", refuse)
-
-
 def noise(mode: str = "RGB", size: tuple[int, int] = (40, 24), **options: Any) -> bytes:
     """A JPEG that has all codes, as a photograph does."""
     draw = random.Random(7)
@@ -96,28 +86,26 @@ USUAL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.usefixtures("no_pillow")
-@pytest.mark.parametrize("name", [name for name in USUAL if name != "cmyk"])
-def test_usual_jpegs_are_known_by_their_markers(name: str) -> None:
-    options = dict(USUAL[name])
-    channels = 1 if options.get("mode") == "L" else 3
-    encoding = "jpeg-progressive" if name == "progressive" else "jpeg"
-    assert probe(noise(**options)) == ImageInfo(encoding, 40, 24, channels)
-
-
-def test_cmyk_has_four_channels() -> None:
-    assert probe(noise("CMYK")) == ImageInfo("jpeg", 40, 24, 4)
-
-
-def test_motion_jpeg_without_huffman_tables() -> None:
-    data = without(noise(), 0xC4)
+@pytest.mark.parametrize("name", [*USUAL, "motion", "junk", "several pictures"])
+def test_jpegs_are_known(name: str) -> None:
+    data, kind = noise(**USUAL.get(name, {})), "jpeg"
+    if name == "motion":  # without Huffman tables
+        data = without(data, 0xC4)
+    elif name == "junk":  # between segments, which Pillow skips
+        data = data[:20] + b"\x00\x01\xff\x00\xff\xd0" + data[20:]
+    elif name == "several pictures":
+        file = io.BytesIO()
+        more = [Image.new("RGB", (40, 24), "blue")]
+        Image.new("RGB", (40, 24), "red").save(file, "MPO", save_all=True, append_images=more)
+        data = file.getvalue()
+    elif name == "progressive":
+        kind = "jpeg-progressive"
     assert decodes(data)
-    assert probe(data) == ImageInfo("jpeg", 40, 24, 3)
+    assert probe(data) == ImageInfo(kind, 40, 24, {"grey": 1, "cmyk": 4}.get(name, 3))
 
 
-@pytest.mark.usefixtures("no_pillow")
-def test_real_photographs_are_known_by_their_markers(imagenet_sample: Path) -> None:
-    for image in originals(imagenet_sample / "train"):
+def test_real_photographs_are_known(imagenet_sample: Path) -> None:
+    for image in originals(imagenet_sample / "train")[::3]:
         with Image.open(image.path) as opened:
             orientation = opened.getexif().get(0x0112) or 1  # cameras also write 0
             expected = (*opened.size, len(opened.getbands()), orientation)
@@ -162,21 +150,10 @@ def test_what_pillow_does_not_decode_is_refused(damage: str) -> None:
     assert not decodes(data)
     with pytest.raises(SampleError):
         probe(data)
-
-
-@pytest.mark.parametrize("damage", ["an unknown marker", "short JFIF"])
-def test_the_core_decodes_nothing_that_pillow_refuses_to_open(damage: str) -> None:
-    data = DAMAGE[damage](noise())
-    assert not jpeg_info(data).native
-    with pytest.raises(DecodeError):
-        decode_jpeg(data)
-
-
-def test_several_pictures_are_left_to_pillow() -> None:
-    data = several_pictures()
-    assert module._probe_header(data) is None
-    assert probe(data) == ImageInfo("jpeg", 16, 8, 3)
-    assert jpeg_info(data).native
+    if damage in ("an unknown marker", "short JFIF"):
+        assert not jpeg_info(data).native
+        with pytest.raises(DecodeError):
+            decode_jpeg(data)
 
 
 @pytest.mark.parametrize(
@@ -206,11 +183,10 @@ def test_the_limit_of_pixels_is_pillows(
 
 
 def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
-    """Headers damaged at random: what the walk lets through, Pillow decodes to the same."""
     draw = random.Random(11)
     images = [noise(**options) for options in USUAL.values()]
     passed = refused = 0
-    for _ in range(4000):
+    for _ in range(1000):
         data = bytearray(draw.choice(images))
         end = [end for _, _, end in segments(data)][-1]
         for _ in range(draw.choice((1, 1, 2, 3))):
@@ -229,7 +205,7 @@ def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
             image = Image.open(io.BytesIO(data))
             image.load()
         assert (*image.size, len(image.getbands())) == info[1:4]
-    assert min(passed, refused) > 500
+    assert min(passed, refused) > 100
 
 
 @pytest.mark.skipif(
@@ -238,7 +214,6 @@ def test_headers_that_pass_are_headers_that_pillow_decodes() -> None:
 @pytest.mark.parametrize("data", [arithmetic_jpegs.SEQUENTIAL, arithmetic_jpegs.PROGRESSIVE])
 @pytest.mark.parametrize("before", [0, 65_400])
 def test_arithmetic_coding_is_a_kind_of_its_own(data: bytes, before: int) -> None:
-    """Also where the scan goes beyond the bytes that Pillow reads at a time."""
     if before:
         comment = b"\xff\xfe" + before.to_bytes(2, "big") + bytes(before - 2)
         data = data[:2] + comment + data[2:]
@@ -246,23 +221,6 @@ def test_arithmetic_coding_is_a_kind_of_its_own(data: bytes, before: int) -> Non
     info = probe(data)
     assert info == ImageInfo("jpeg-arithmetic", 76, 50, 1)
     assert open_image(data, info).size == (76, 50)
-
-
-@pytest.mark.parametrize("progressive", [False, True])
-def test_jpegs_that_pillow_judges_keep_their_encoding(progressive: bool) -> None:
-    data = noise(progressive=progressive)
-    # Junk between segments, which Pillow skips.
-    data = data[:20] + b"\x00\x01\xff\x00\xff\xd0" + data[20:]
-    assert module._probe_header(data) is None
-    encoding = "jpeg-progressive" if progressive else "jpeg"
-    assert probe(data) == ImageInfo(encoding, 40, 24, 3)
-
-
-def several_pictures() -> bytes:
-    file = io.BytesIO()
-    first, second = (Image.new("RGB", (16, 8), colour) for colour in ("red", "blue"))
-    first.save(file, "MPO", save_all=True, append_images=[second])
-    return file.getvalue()
 
 
 def with_exif(exif: bytes, data: bytes | None = None) -> bytes:
@@ -287,9 +245,8 @@ def pillows(data: bytes) -> Image.Image:
         return Image.open(io.BytesIO(data)).convert("RGB")
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_broken_exif_is_no_warning(mode: str) -> None:
-    data = with_exif(CORRUPT, noise(mode))
+def test_broken_exif_is_no_warning() -> None:
+    data = with_exif(CORRUPT)
     with pytest.warns(UserWarning, match="Corrupt EXIF data"):
         Image.open(io.BytesIO(data))
     with warnings.catch_warnings():
@@ -330,30 +287,12 @@ def test_exif_is_still_there_for_who_wants_it(pieces: int) -> None:
     assert ImageOps.exif_transpose(image).size == (24, 40)
 
 
-@pytest.mark.parametrize("place", range(0, 60, 7))
-def test_a_jpeg_cut_short_within_exif(place: int) -> None:
-    data = with_exif(orientation())[: 4 + place]
-    with pytest.raises(SampleError):
-        open_image(data, ImageInfo("jpeg", 40, 24, 3))
-
-
-def test_the_alpha_of_a_palette_is_no_warning() -> None:
-    image = Image.new("P", (4, 2))
-    image.putpalette(bytes(range(48)))
-    image.putdata(range(8))
-    file = io.BytesIO()
-    image.save(file, "PNG", transparency=bytes([0, 100, 255, 3]))
-    data = file.getvalue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = open_image(data, probe(data))
-    assert found.tobytes() == pillows(data).tobytes()
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"text", jpeg()[:-2]])
-def test_what_is_no_whole_image(data: bytes) -> None:
-    with pytest.raises(SampleError):
-        probe(data)
+def test_what_is_no_whole_image() -> None:
+    with_orientation = with_exif(orientation())
+    cut = [with_orientation[:at] for at in range(4, 64, 7)]
+    for data in (b"", b"\xff\xd8", b"\xff\xd8\xff", b"text", jpeg()[:-2], *cut):
+        with pytest.raises(SampleError):
+            probe(data)
 
 
 def png(pixels: bytes, *, end: bool = True) -> bytes:
@@ -370,10 +309,6 @@ def png(pixels: bytes, *, end: bool = True) -> bytes:
 ROWS = bytes(9) * 4
 
 
-def test_png_that_decodes() -> None:
-    assert probe(png(compress(ROWS))) == ImageInfo("png", 8, 4, 1)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -388,5 +323,6 @@ def test_png_that_decodes() -> None:
     ids=["empty", "garbage", "two rows", "cut short", "filter 9", "no end", "checksum"],
 )
 def test_png_whose_pixels_do_not_decode_is_refused(data: bytes) -> None:
+    assert probe(png(compress(ROWS))) == ImageInfo("png", 8, 4, 1)
     with pytest.raises(SampleError, match="cannot be decoded"):
         probe(data)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +13,8 @@ import pytest
 from flaky_proxy import PASSING, Exchange, FlakyProxy
 from loader_data import CROPS, SAMPLES, dataset, same
 from object_stores import Store, web_store
+from tiers import slow
+from web_server import Quiet, serving
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import OutageError, RemoteError
@@ -22,11 +22,14 @@ from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.manifests import read_manifest
+from fastdata.storage.checksum import crc32c
 
 pytest.importorskip("aiohttp")
 
 #: Small requests, so that there are many.
-OPTIONS = RemoteOptions(timeout=2.0, max_request=1, concurrency=8)
+OPTIONS = RemoteOptions(
+    timeout=2.0, max_request=1, concurrency=8, piece_bytes=16 << 10, progress=False
+)
 
 
 def is_of(name: str) -> Callable[[Exchange], bool]:
@@ -34,15 +37,12 @@ def is_of(name: str) -> Callable[[Exchange], bool]:
     return lambda one: one.method == "GET" and name in one.path and "prefix" not in one.path
 
 
-def open_loader(there: Store, options: RemoteOptions = OPTIONS, **more: Any) -> DataLoader[Any]:
+def open_loader(
+    there: Store, options: RemoteOptions = OPTIONS, cache: Any = None, **more: Any
+) -> DataLoader[Any]:
     """A loader of the dataset behind a proxy."""
-    far = ImageDataset(there.url, CROPS, storage_options=there.options, remote=options)
+    far = ImageDataset(there.url, CROPS, storage_options=there.options, remote=options, cache=cache)
     return DataLoader(far, 8, seed=3, num_workers=1, order="random", **more)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def expected() -> list[Any]:
@@ -51,14 +51,18 @@ def expected() -> list[Any]:
     return list(DataLoader(near, 8, seed=3, num_workers=1, order="random"))
 
 
-def test_each_fault_in_answers_with_samples(store: Callable[[Path], Any]) -> None:
+@pytest.mark.parametrize("cached", [False, slow(True)])
+def test_each_fault_in_samples(store: Callable[[Path], Any], cached: bool, tmp_path: Path) -> None:
     with store(dataset("shards")) as there:
-        loader = open_loader(there)
+        loader = open_loader(there, cache=tmp_path / "pieces" if cached else None)
         faults = {*PASSING, "corrupt"}
         for fault in faults:
             there.proxy.inject(fault, is_of(".tar"))
         assert same(list(loader), expected())
         assert {one.fault for one in there.proxy.exchanges} >= faults
+        found = loader.stats().remote
+        assert found.retries >= 2  # drivers try some again by themselves
+        assert found.refetched >= 1
 
 
 @pytest.mark.parametrize("name", ["_dataset.json", "_index.rows"])
@@ -76,9 +80,7 @@ def test_each_fault_in_the_manifest_and_the_index(
         assert {one.fault for one in there.proxy.exchanges} >= faults
 
 
-def test_each_fault_in_a_download_and_a_source(
-    store: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_each_fault_in_a_download(store: Callable[[Path], Any], tmp_path: Path) -> None:
     source = tmp_path / "there"
     source.mkdir()
     data = os.urandom(3_000_000)
@@ -89,6 +91,10 @@ def test_each_fault_in_a_download_and_a_source(
             there.proxy.inject(fault, is_of("file.tar"))
             download(url, tmp_path / "back", size=len(data), storage_options=there.options)
             assert (tmp_path / "back").read_bytes() == data
+        there.proxy.inject("corrupt", is_of("file.tar"))
+        crc = f"{crc32c(data):08x}"
+        download(url, tmp_path / "back", crc32c=crc, storage_options=there.options)
+        assert (tmp_path / "back").read_bytes() == data
         path = remote_path(url, there.options)
         for number, fault in enumerate(PASSING):
             there.proxy.inject(fault, is_of("file.tar"))
@@ -97,7 +103,6 @@ def test_each_fault_in_a_download_and_a_source(
 
 
 def test_a_file_is_not_missing_because_its_server_fails(tmp_path: Path) -> None:
-    """fsspec's driver says so of each error; each asks twice, by HEAD and by GET."""
     (tmp_path / "file").write_bytes(b"0123456789")
     with web_store(tmp_path) as there:
         for fault in ("503", "reset"):
@@ -111,7 +116,6 @@ def test_a_file_is_not_missing_because_its_server_fails(tmp_path: Path) -> None:
 
 
 def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) -> None:
-    """A range of them could be inflated to any size."""
     with store(dataset("shards")) as there:
         far = ImageDataset(there.url, storage_options=there.options)
         there.proxy.inject("gzip", is_of(".tar"))
@@ -124,9 +128,8 @@ def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) ->
         assert sum(one.fault == "gzip" for one in there.proxy.exchanges) == 2
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+@pytest.mark.parametrize("on_error", ["raise", slow("skip"), slow("zero")])
 def test_a_server_that_stalls_ends_a_pass(on_error: str) -> None:
-    """Not a sample after the other, each after all its tries."""
     options = RemoteOptions(
         timeout=0.3, tries=1 if on_error != "raise" else 9, max_request=1, concurrency=2, patience=1
     )
@@ -140,10 +143,9 @@ def test_a_server_that_stalls_ends_a_pass(on_error: str) -> None:
         assert same(list(open_loader(there)), expected())
 
 
-class Endless(http.server.BaseHTTPRequestHandler):
+class Endless(Quiet, BaseHTTPRequestHandler):
     """Answers each request with zeros without end; counts the bytes."""
 
-    protocol_version = "HTTP/1.1"
     #: Says how long they are: 8 GB.
     says_length = False
     status = 200
@@ -173,20 +175,13 @@ class Endless(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(1 << 33))
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @contextmanager
 def endless(**attributes: Any) -> Iterator[tuple[str, list[int]]]:
     """A server whose answers do not end, and how many bytes each request got."""
-    sent: list[int] = []
-    handler = type("Handler", (Endless,), {**attributes, "sent": sent})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", sent
-        server.shutdown()
+    handler = type("Endlessly", (Endless,), {**attributes, "sent": []})
+    with serving(handler) as url:
+        yield url, handler.sent
 
 
 def protocols(server: str) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -203,9 +198,8 @@ def protocols(server: str) -> dict[str, tuple[str, dict[str, Any]]]:
 _BUFFERS = 64 << 20
 
 
-@pytest.mark.parametrize("protocol", ["http", "gs", "s3"])
+@pytest.mark.parametrize("protocol", ["http", slow("gs"), slow("s3")])
 def test_answers_without_end(protocol: str) -> None:
-    """No more is read than may come; of an answer that says its length, next to nothing."""
     with endless() as (server, sent):
         url, options = protocols(server)[protocol]
         ask = list_files if protocol == "s3" else read_manifest
@@ -221,7 +215,11 @@ def test_answers_without_end(protocol: str) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "status", "message"),
-    [("http", 206, "more than 1000 bytes"), ("s3", 206, "more than 1000"), ("gs", 503, "503")],
+    [
+        ("http", 206, "more than 1000 bytes"),
+        slow("s3", 206, "more than 1000"),
+        slow("gs", 503, "503"),
+    ],
 )
 def test_ranges_without_end(protocol: str, status: int, message: str) -> None:
     with endless(status=status) as (server, sent):
@@ -231,52 +229,17 @@ def test_ranges_without_end(protocol: str, status: int, message: str) -> None:
         assert max(sent, default=0) < _BUFFERS
 
 
-class Dripping(http.server.BaseHTTPRequestHandler):
-    """Lists a file by a page that comes byte by byte the first time."""
-
-    protocol_version = "HTTP/1.1"
-    pages: ClassVar[list[int]] = []
-
-    def do_GET(self) -> None:
-        page = b"no page"
-        if not self.path.endswith("a.tar"):
-            page = b'<a href="a.tar">a.tar</a>'.ljust(1 << 20)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(page)))
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        first = not self.pages and self.command == "GET"
-        if self.command == "GET" and len(page) > 100:
-            self.pages.append(len(page))
-        with suppress(OSError):
-            while first and page:
-                self.wfile.write(page[:1])
-                page = page[1:]
-                time.sleep(0.05)
-            self.wfile.write(page if self.command == "GET" else b"")
-
-    do_HEAD = do_GET  # noqa: N815 - http.server's name
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_a_listing_that_comes_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take half a day."""
+def test_a_listing_that_comes_byte_by_byte(web: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(answers, "_SECONDS", 1.0)
-    handler = type("Handler", (Dripping,), {"pages": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = list_files(f"http://127.0.0.1:{server.server_port}/folder")
-        server.shutdown()
-    assert found == {"a.tar": 7}
-    assert len(handler.pages) >= 2
+    (tmp_path / "web" / "a.tar").write_bytes(b"no page")
+    with FlakyProxy(web) as proxy:
+        proxy.inject("drip")  # which would take half a day
+        assert list_files(f"{proxy.url}/") == {"a.tar": 7}
+        assert proxy.count("GET") >= 2
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate", "403"])
 def test_no_folder_is_left_out_of_a_listing(web: str, tmp_path: Path, fault: str) -> None:
-    """fsspec's walk leaves out what it cannot list."""
     for name in ("a/1.jpg", "a/b/2.jpg", "a/b/c/3.jpg"):
         path = tmp_path / "web" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,13 +24,15 @@ from sources import (
     convert,
     encoded,
     make_archives,
+    make_kaggle,
     make_tree,
     picture,
     require_said,
     tar_bytes,
 )
-from test_cifar import Made, write_folder
-from web_server import WebServer
+from test_cifar import Made, write_archive, write_folder
+from tiers import slow
+from web_server import Quiet, WebServer, serving
 
 from fastdata import ImageDataset
 from fastdata.errors import OutageError, RemoteError
@@ -44,11 +45,6 @@ pytest.importorskip("aiohttp")
 
 #: Images of a shard or a table; noise, so that several requests read them.
 COUNT = 12
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def images(first: int) -> list[bytes]:
@@ -71,7 +67,7 @@ def write_source(folder: Path, kind: str, first: int = 0) -> Path:
     return folder / "a.tar"
 
 
-@pytest.fixture(params=["ETag", "Last-Modified", "gcs", "s3"])
+@pytest.fixture(params=["ETag", slow("Last-Modified"), slow("gcs"), slow("s3")])
 def place(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
     """Puts a folder behind one of the protocols; its files have a state."""
     if request.param in ("ETag", "Last-Modified"):
@@ -166,10 +162,9 @@ def test_a_source_that_changes_while_it_is_packed(
     assert not (tmp_path / "out" / "_dataset.json").exists()
 
 
-class Redirecting(http.server.BaseHTTPRequestHandler):
+class Redirecting(Quiet, BaseHTTPRequestHandler):
     """Answers each request with another place."""
 
-    protocol_version = "HTTP/1.1"
     status = 302
     target = ""
     seen: ClassVar[list[dict[str, str]]] = []
@@ -183,25 +178,17 @@ class Redirecting(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - http.server's name
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @contextmanager
 def redirecting(**attributes: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """A server that sends elsewhere, and the headers of each request."""
-    seen: list[dict[str, str]] = []
-    handler = type("Handler", (Redirecting,), {**attributes, "seen": seen})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", seen
-        server.shutdown()
+    handler: Any = type("Redirects", (Redirecting,), {**attributes, "seen": []})
+    with serving(handler) as url:
+        yield url, handler.seen
 
 
-@pytest.mark.parametrize("status", [302, 308])
+@pytest.mark.parametrize("status", [302, slow(308)])
 def test_redirects_to_another_host(status: int, tmp_path: Path) -> None:
-    """As mirrors answer; credentials are for the host that was named."""
     near = ImageDataset(dataset("shards"), CROPS)
     with (
         WebServer(dataset("shards")) as target,
@@ -282,15 +269,27 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
     if kind in ("parquet", "webdataset"):
         write_source(folder, kind)
         return folder, []
-    if kind == "cifar10":
-        write_folder(kind, Made(kind).files, folder)
+    if kind == "petastorm":
+        table = write_source(folder, "parquet")
+        about = {"dataset-toolkit.unischema.v1": b"no pickle, and never read as one"}
+        schema = pq.read_schema(table).with_metadata(about)
+        pq.write_metadata(schema, folder / "_common_metadata")
+        return folder, []
+    if kind.startswith("cifar10"):
+        folder.mkdir()
+        write = write_archive if "archive" in kind else write_folder
+        write("cifar10", Made("cifar10").files, folder)
         return folder, ["--split", "test"]
-    if kind == "imagenet":
+    if kind.startswith("imagenet"):
         wnids = [f"n0000000{number}" for number in range(3)]
         names = [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in range(4)]
         names += [f"val/{wnid}/ILSVRC2012_val_0000000{n}.JPEG" for n, wnid in enumerate(wnids, 1)]
-        make_archives(make_tree(folder.with_name("tree"), names), folder)
-        return folder, ["--split", "train"]
+        tree = make_tree(folder.with_name("tree"), names)
+        if "archives" in kind:
+            make_archives(tree, folder)
+        else:
+            shutil.copytree(make_kaggle(tree, folder.with_name("links")), folder)
+        return folder, ["--split", "val" if "val" in kind else "train"]
     make_tree(folder, [f"class{number % 3}/{number}.jpg" for number in range(COUNT)])
     return folder, []
 
@@ -298,13 +297,18 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
 @pytest.mark.parametrize(
     ("protocol", "kind"),
     [
-        ("gcs", "parquet"),
-        ("s3", "webdataset"),
-        ("gcs", "cifar10"),
-        ("gcs", "imagenet"),
-        ("gcs", "imagefolder"),
-        ("s3", "imagefolder"),
         ("web", "imagefolder"),
+        ("gcs", "parquet"),
+        slow("web", "parquet"),
+        slow("gcs", "petastorm"),
+        slow("s3", "webdataset"),
+        slow("gcs", "cifar10"),
+        slow("gcs", "cifar10 archive"),
+        slow("gcs", "imagenet archives"),
+        slow("gcs", "imagenet archives val"),
+        slow("gcs", "imagenet kaggle val"),
+        slow("gcs", "imagefolder"),
+        slow("s3", "imagefolder"),
     ],
 )
 def test_each_fault_in_each_source(
@@ -312,6 +316,7 @@ def test_each_fault_in_each_source(
 ) -> None:
     bucket = request.getfixturevalue(protocol)
     source, given = write_any_source(kind, tmp_path / "in")
+    kind = kind.split()[0]
     if protocol == "web":
         shutil.copytree(source, tmp_path / "web" / "in")
         bucket = Bucket(bucket, {}, bucket)
@@ -325,8 +330,7 @@ def test_each_fault_in_each_source(
         url = f"{proxy.url if protocol == 'web' else bucket.url}/in"
         options = [] if protocol == "web" else [*behind.arguments, "--storage-option", times]
         there = ["--root", url, *options]
-        result = convert(kind, *there, *given, "--to", "shards", "--out", tmp_path / "far")
-        require_said(result, 0)
+        require_said(convert(kind, *there, *given, "--to", "shards", "--out", tmp_path / "far"), 0)
         assert sum(one.fault is not None for one in proxy.exchanges) >= 3
     here = ["--root", source, *given, "--to", "shards", "--out", tmp_path / "near"]
     require_said(convert(kind, *here), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -10,21 +11,31 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import Progress, Silent, pack
 from fastdata.converters.uploading import Uploading
 from flaky_proxy import Exchange, FlakyProxy, wait_until
 from object_stores import Bucket, send_tree
-from sources import contents, contents_but_source, convert, make_tree, require_said
+from sources import (
+    contents,
+    contents_but_source,
+    convert,
+    encoded,
+    make_tree,
+    picture,
+    require_said,
+    run,
+)
+from test_cifar import Made, calls, write_archive
+from tiers import slow
 
 from fastdata import ImageDataset
-from fastdata.cli import cli
 from fastdata.errors import DataError
 from fastdata.remote.filesystem import list_files, read_bytes, remove, upload
 from fastdata.remote.urls import join_url
-from fastdata.staging.staged import find_staged
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.manifest import WORK_NAME, FileEntry
 
@@ -34,10 +45,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image folder of 36 small photographs in 3 classes; do not change it."""
     root = tmp_path_factory.mktemp("urls") / "tree"
     return make_tree(root, [f"{name}/{number:02}.jpg" for name in "abc" for number in range(12)])
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def remote_contents(bucket: Bucket, url: str, folder: Path) -> dict[str, str]:
@@ -54,7 +61,7 @@ SMALL = ("--shard-size", "5KiB")
 
 @pytest.mark.parametrize(
     ("store", "container"),
-    [("gcs", "shards"), ("gcs", "parquet"), ("gcs", "lmdb"), ("s3", "shards")],
+    [("gcs", "shards"), slow("gcs", "parquet"), slow("gcs", "lmdb"), slow("s3", "shards")],
 )
 def test_convert_to_a_bucket(
     store: str, container: str, tree: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -74,12 +81,6 @@ def test_convert_to_a_bucket(
     assert "already packed" in again.stdout
     # Nothing is left of it on this machine.
     assert not any((tmp_path / "cache").rglob("*.*"))
-
-
-@pytest.fixture(params=["gcs", "s3"])
-def bucket(request: pytest.FixtureRequest) -> Bucket:
-    found: Bucket = request.getfixturevalue(request.param)
-    return found
 
 
 def packed(bucket: Bucket, tree: Path, container: str = "shards", *more: object) -> str:
@@ -144,16 +145,6 @@ def test_damage_in_a_bucket_is_found(gcs: Bucket, tree: Path, tmp_path: Path) ->
     require_said(staged, 1, names[0], "damaged")
 
 
-def test_bytes_that_come_damaged_once_are_not_the_datasets(gcs: Bucket, tree: Path) -> None:
-    url = packed(gcs, tree)
-    with gcs.through_proxy() as (slow, proxy):
-        proxy.inject(
-            "corrupt", lambda exchange: bool(exchange.range) and "/shard-" in exchange.path
-        )
-        require_said(run("verify", "--workers", 1, url, *slow.arguments), 0)
-        assert any(exchange.fault for exchange in proxy.exchanges)
-
-
 def start(*arguments: object) -> subprocess.Popen[bytes]:
     """Starts a command in a process of its own, to be killed."""
     command = [sys.executable, "-m", "fastdata", *(str(argument) for argument in arguments)]
@@ -170,6 +161,7 @@ def is_upload(exchange: Exchange) -> bool:
     return exchange.method == "POST" and "/upload/" in exchange.path
 
 
+@pytest.mark.slow
 def test_killed_while_uploading(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
     arguments = ("imagefolder", "--root", tree, "--to", "shards", *SMALL)
     require_said(convert(*arguments, "--out", tmp_path / "local"), 0)
@@ -219,7 +211,6 @@ def uploads_of(proxy: FlakyProxy) -> int:
     return sum(exchange.method in ("POST", "PUT") for exchange in proxy.exchanges)
 
 
-@pytest.mark.parametrize("bucket", ["gcs", "s3"], indirect=True)
 def test_uploads_under_way_are_given_up_at_ctrl_c(bucket: Bucket, tmp_path: Path) -> None:
     entries = []
     for number in range(7):  # more than are sent at once
@@ -256,23 +247,6 @@ def test_uploads_under_way_are_given_up_at_ctrl_c(bucket: Bucket, tmp_path: Path
     assert not any((tmp_path / entry.name).exists() for entry in entries)
 
 
-def test_ctrl_c_ends_a_packing_whose_uploads_hang(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    arguments = ("imagefolder", "--root", tree, "--to", "shards", *SMALL)
-    require_said(convert(*arguments, "--out", tmp_path / "local"), 0)
-    url = f"{gcs.url}/ds"
-    with gcs.through_proxy() as (slow, proxy):
-        proxy.inject("stall", is_upload, times=1000)
-        command = ("convert", *arguments, "--workers", 1, "--out", url, *slow.arguments)
-        process = start(*command)
-        wait_until(lambda: sum(is_upload(exchange) for exchange in proxy.exchanges) == 4)
-        process.send_signal(signal.SIGINT)
-        assert process.wait() != 0  # its workers end, and the interpreter
-        assert sum(is_upload(exchange) for exchange in proxy.exchanges) == 4
-        proxy.clear()
-        require_said(run(*command), 0)
-    assert remote_contents(gcs, url, tmp_path / "back") == contents(tmp_path / "local")
-
-
 class Removing(Progress):
     """Removes a file from the bucket before the manifest is sent."""
 
@@ -289,9 +263,7 @@ class Removing(Progress):
             remove(f"{self._url}/{name}", self._options)
 
 
-def test_no_manifest_is_sent_where_a_file_is_missing(
-    gcs: Bucket, tree: Path, tmp_path: Path
-) -> None:
+def test_no_manifest_without_its_files(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
     def packing(progress: Progress) -> None:
         pack(
             ImageFolder(tree),
@@ -309,43 +281,6 @@ def test_no_manifest_is_sent_where_a_file_is_missing(
     assert "_dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
     packing(Silent())
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
-
-
-def test_killed_while_staging(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    url = packed(gcs, tree)
-    shards = [name for name in list_files(url, gcs.storage_options) if name.endswith(".tar")]
-    (tmp_path / "fast").mkdir()
-    with gcs.through_proxy() as (slow, proxy):
-        proxy.delay = 0.2
-        command = ("stage", url, "--to", tmp_path / "fast", "--threads", 2, *slow.arguments)
-        process = start(*command)
-        wait_until(lambda: proxy.count("GET", "/shard-") >= 5)
-        kill(process)
-        proxy.delay = 0
-        proxy.settle()
-        assert find_staged(url, slow.storage_options) is None
-        proxy.inject("corrupt", lambda exchange: "/shard-" in exchange.path)
-        done = run(*command)
-        require_said(done, 0)
-        # What two threads were at is fetched again, and what came damaged.
-        assert len(shards) < proxy.count("GET", "/shard-") <= len(shards) + 3
-        copy = find_staged(url, slow.storage_options)
-    assert copy is not None
-    found = contents(copy)
-    del found["staged.json"]
-    expected = remote_contents(gcs, url, tmp_path / "back")
-    del expected[".huggingface.yaml"]  # no part of the dataset
-    assert found == expected
-
-
-def test_ranks_that_stage_at_once_stage_once(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    url = packed(gcs, tree)
-    shards = [name for name in list_files(url, gcs.storage_options) if name.endswith(".tar")]
-    (tmp_path / "fast").mkdir()
-    with gcs.through_proxy() as (slow, proxy):
-        ranks = [start("stage", url, "--to", tmp_path / "fast", *slow.arguments) for _ in range(3)]
-        assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
-        assert proxy.count("GET", "/shard-") == len(shards)
 
 
 def test_a_bucket_with_something_else(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
@@ -389,66 +324,6 @@ def test_options_for_drivers_need_a_url(tree: Path, tmp_path: Path) -> None:
     )
 
 
-def equal_but_source(remote: Path, local: Path) -> bool:
-    return contents_but_source(remote) == contents_but_source(local)
-
-
-@pytest.mark.parametrize(
-    ("bucket", "container"), [("gcs", "shards"), ("s3", "lmdb")], indirect=["bucket"]
-)
-def test_sources_in_a_bucket(container: str, bucket: Bucket, tree: Path, tmp_path: Path) -> None:
-    odd = make_tree(
-        tmp_path / "odd", ["a/x/2.jpg", "a/x-y/1.jpg", "a/z.jpg", "b/B.JPEG", "b/a.jpg"]
-    )
-    (odd / "a" / "notes.txt").write_text("no image")
-    for root in (tree, odd):
-        url = send_tree(bucket, root, root.name)
-        arguments = ("--to", container, "--workers", 2 if root is tree else 1)
-        remote, local = tmp_path / f"{root.name}-r", tmp_path / f"{root.name}-l"
-        result = convert(
-            "imagefolder", "--root", url, *arguments, "--out", remote, *bucket.arguments
-        )
-        require_said(result, 0)
-        require_said(convert("imagefolder", "--root", root, *arguments, "--out", local), 0)
-        assert equal_but_source(remote, local)
-        about = json.loads((remote / "_dataset.json").read_text())["source"]
-        assert about["root"] == url
-
-
-def test_tar_shards_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    shards = packed(gcs, tree)
-    arguments = ("--to", "parquet", "--encoding", "jpeg", "--max-side", 24)
-    with gcs.through_proxy() as (slow, proxy):
-        out = tmp_path / "remote"
-        result = convert("webdataset", "--root", shards, *arguments, "--out", out, *slow.arguments)
-        require_said(result, 0)
-        sizes = list_files(shards, gcs.storage_options)
-        stored = sum(size for name, size in sizes.items() if name.endswith(".tar"))
-        # Once to list, once to pack; a sample of records to estimate from.
-        assert proxy.received("GET", "/shard-") <= 3 * stored
-    staged = run("stage", shards, "--to", tmp_path / "fast", *gcs.arguments)
-    copy = staged.stdout.partition(": ")[0]
-    require_said(convert("webdataset", "--root", copy, *arguments, "--out", tmp_path / "local"), 0)
-    assert equal_but_source(tmp_path / "remote", tmp_path / "local")
-    one = convert(
-        "webdataset", "--root", f"{shards}/shard-000000.tar", "--out", tmp_path / "one",
-        "--to", "shards", *gcs.arguments,
-    )  # fmt: skip
-    require_said(one, 0)
-
-
-def test_imagenet_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
-    names = [f"{split}/n0000000{n}/{n}.JPEG" for split in ("train", "val") for n in (1, 2)]
-    url = send_tree(gcs, make_tree(tmp_path / "imagenet", names), "imagenet")
-    out = f"{gcs.url}/made-{{split}}"
-    arguments = ("imagenet", "--to", "shards", "--out", out, *gcs.arguments)
-    require_said(convert(*arguments, "--root", url), 0)
-    for split in ("train", "val"):
-        about = run("info", "--json", out.replace("{split}", split), *gcs.arguments)
-        assert json.loads(about.stdout)["samples"] == 2
-    require_said(convert(*arguments, "--root", f"{gcs.url}/no"), 1, f"{gcs.url}/no", "--root")
-
-
 def test_an_index_of_images_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
     url = send_tree(gcs, tree, "tree")
     arguments = ("imagefolder", "--root", url, "--to", "folder", *gcs.arguments)
@@ -469,12 +344,85 @@ def test_an_index_of_images_in_a_bucket(gcs: Bucket, tree: Path, tmp_path: Path)
     assert f"{url}/b/00.jpg: No such file" in gone.stdout
 
 
-def test_a_source_that_fails_for_a_while(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    url = send_tree(gcs, tree, "tree")
+# Sources that are files with much in them.
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parquet in Spark's layout, of 48 noisy photographs; do not change it."""
+    root = tmp_path_factory.mktemp("rows") / "rows"
+    for number, name in enumerate(["split=a/part-0", "split=b/part-1", "z"]):
+        path = root / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seeds = range(16 * number, 16 * number + 16)
+        columns = {
+            "picture": [encoded(picture(seed, (320, 240)), quality=97) for seed in seeds],
+            "label": [seed % 5 for seed in seeds],
+            # What is not asked for is not fetched.
+            "unused": [random.Random(seed).randbytes(400_000) for seed in seeds],
+        }
+        pq.write_table(pa.table(columns), path, row_group_size=8)
+    (root / "_temporary").mkdir()
+    (root / "_temporary" / "half.parquet").write_bytes(b"PAR1")
+    (root / "_SUCCESS").touch()
+    return root
+
+
+def test_parquet_in_a_bucket(bucket: Bucket, rows: Path, tmp_path: Path) -> None:
+    url = send_tree(bucket, rows, "rows.parquet")
+    given = ("--image-column", "picture", "--to", "shards", "--workers", 2, "--fields", "")
+    with bucket.through_proxy() as (slow, proxy):
+        require_said(
+            convert(
+                "parquet", "--root", url, *given, "--out", tmp_path / "remote", *slow.arguments
+            ),
+            0,
+        )
+        images = sum(path.stat().st_size for path in rows.rglob("*.parquet")) - 48 * 400_000
+        # Footers, labels for the classes and for the records; the images, and some to estimate.
+        assert proxy.received("GET", ".parquet") < 2.5 * images + 40 * (64 << 10)
+        assert not proxy.count("GET", "half.parquet")
+    require_said(convert("parquet", "--root", rows, *given, "--out", tmp_path / "local"), 0)
+    assert contents_but_source(tmp_path / "remote") == contents_but_source(tmp_path / "local")
+    source = json.loads((tmp_path / "remote" / "_dataset.json").read_text())["source"]
+    assert (source["kind"], source["root"]) == ("parquet", url)
+    one = ("--root", f"{url}/z.parquet", "--order", "source", "--out", tmp_path / "one")
+    require_said(convert("parquet", *one, *given, *bucket.arguments), 0)
+    assert ImageDataset(tmp_path / "one").row(3).key == "z/00000003"
+
+
+def test_parquet_that_may_not_be_read(gcs: Bucket, rows: Path, tmp_path: Path) -> None:
+    url = send_tree(gcs, rows, "rows")
+    given = ("parquet", "--root", url, "--image-column", "picture", "--to", "shards")
     with gcs.through_proxy() as (slow, proxy):
-        for fault in ("503", "reset", "truncate"):
-            proxy.inject(fault, lambda exchange: ".jpg" in exchange.path)
-        arguments = ("imagefolder", "--root", url, "--to", "shards", *slow.arguments)
-        require_said(convert(*arguments, "--out", tmp_path / "out"), 0)
-        assert sum(exchange.fault is not None for exchange in proxy.exchanges) == 3
-    require_said(run("verify", "--workers", 1, tmp_path / "out"), 0)
+        proxy.inject("403", lambda exchange: "z.parquet" in exchange.path, times=1000)
+        refused = convert(*given, "--out", tmp_path / "no", *slow.arguments)
+        # That images cannot be reached is no sign that they are bad.
+        require_said(refused, 1, f"{url}/z.parquet", "credentials")
+        assert "cannot be packed" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("parquet", "no *.parquet here"),
+        ("petastorm", "no _common_metadata"),
+        ("cifar10", "holds neither cifar-10-python.tar.gz nor cifar-10-batches-py/"),
+        ("imagenet", "ILSVRC2012_img_train.tar"),
+        ("webdataset", "holds no *.tar"),
+    ],
+)
+def test_nothing_at_a_url(source: str, text: str, gcs: Bucket, tmp_path: Path) -> None:
+    for url in (f"{gcs.url}/none", f"{gcs.url}-none/none.parquet"):
+        result = convert(source, "--root", url, "--out", tmp_path / "{split}", *gcs.arguments)
+        require_said(result, 1, url, text)
+
+
+def test_a_malicious_pickle_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
+    made = Made("cifar10")
+    made.files["test_batch"] = calls("os", "system", f"touch {tmp_path / 'proof'}")
+    (tmp_path / "in").mkdir()
+    url = send_tree(gcs, write_archive("cifar10", made.files, tmp_path / "in"), "cifar")
+    given = ("--root", url, "--split", "test", "--out", tmp_path / "out", *gcs.arguments)
+    require_said(convert("cifar10", *given), 1, url, "test_batch", "os.system")
+    assert not (tmp_path / "proof").exists()

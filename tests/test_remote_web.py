@@ -8,19 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, dataset, same, tree
-from sources import require_said
+from sources import require_said, run
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.cli import cli
 from fastdata.errors import DatasetError, RemoteError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import download, list_files, read_bytes
-from fastdata.remote.urls import join_url, redact_text, resolve_url
+from fastdata.remote.urls import redact_text
 from fastdata.storage.manifest import with_root
 
 pytest.importorskip("aiohttp")
@@ -29,25 +25,11 @@ SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10, progress=False)
 NO_RANGES = r"shard-\d+\.tar: the server ignores .*whole file\n.*Range header"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def test_a_dataset_on_a_web_server(tmp_path: Path) -> None:
-    near = ImageDataset(dataset("shards"), CROPS)
-    with WebServer(dataset("shards")) as server:
-        for cache in (None, tmp_path / "pieces"):
-            far = ImageDataset(server.url, CROPS, cache=cache, remote=SMALL)
-            one, other = (DataLoader(of, 8, seed=3, num_workers=1) for of in (far, near))
-            assert same(list(one), list(other))
-
-
 TOKEN = "token=s3cr3t-value&v=1"
 
 
 @pytest.mark.parametrize("container", ["shards", "folder"])
 def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
-    """The query of a URL is sent with every file's name, and never shown."""
     packed = tmp_path / "site" / "packed"
     shutil.copytree(dataset(container), packed)
     manifest = packed / "_dataset.json"
@@ -96,22 +78,6 @@ def test_the_query_is_in_no_error(tmp_path: Path) -> None:
     assert "s3cr3t" not in redact_text(f"GET /ds/file?{TOKEN} failed: s3cr3t-value")
 
 
-@given(
-    st.sampled_from(["https://host", "http://host:1/a", "https://host/a/b", "gs://bucket/ds"]),
-    st.lists(st.sampled_from(["..", ".", "x", "y.jpg"]), min_size=1, max_size=4),
-    st.text("abc=&%/.", max_size=8),
-)
-def test_a_folder_beside_another(base: str, parts: list[str], query: str) -> None:
-    """Its path is as if there were no query, and the query is behind it."""
-    path = "/".join(parts)
-    plain = resolve_url(base, path)
-    if base.startswith("http"):
-        assert resolve_url(f"{base}?{query}", path) == f"{plain}?{query}"
-        assert join_url(f"{base}?{query}", "f") == f"{base}/f?{query}"
-    folder = Path(os.path.normpath("/" + base.partition("://")[2] + "/" + path))
-    assert Path("/" + plain.partition("://")[2]) == folder or ".." in parts
-
-
 @pytest.mark.parametrize("kind", ["ranges", "cache"])
 def test_a_server_that_knows_no_ranges_is_named_at_once(tmp_path: Path, kind: str) -> None:
     cache = None if kind == "ranges" else tmp_path / "pieces"
@@ -140,7 +106,6 @@ def test_a_whole_file_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_other_drivers_answers_are_measured(tmp_path: Path) -> None:
-    """Where a driver tells nothing but bytes."""
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.registry import register_implementation
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jpegs import SAMPLINGS, encode, picture, pillow, sample_files
 from PIL import Image
 from scans import Scan, drawn, progression, sequential, write
-from sources import convert
+from sources import convert, require_said
 
 from fastdata import ImageDataset
 from fastdata.decode import (
@@ -64,7 +64,6 @@ def test_what_pillow_writes(sampling, quality):
 
 
 def test_codes_of_16_bits(monkeypatch):
-    """Symbols as frequent as Fibonacci's numbers would have longer ones."""
     image = drawn(900, 720, "grey", random.Random(0))
     blocks = image.blocks[0]
     blocks[...] = 0
@@ -81,7 +80,6 @@ def test_codes_of_16_bits(monkeypatch):
 
 
 def test_real_photographs():
-    """A tenth more bytes at most."""
     before = after = 0
     for path in random.Random(1).sample(sample_files(), 20):
         with Image.open(path) as image:
@@ -107,17 +105,6 @@ def test_segments_are_kept():
     assert rewritten.startswith(b"\xff\xd8" + exif)
     assert rewritten.count(comment) == data.count(comment) > 3
     assert rewritten.endswith(b"\xff\xd9behind the end")
-
-
-def test_wide_quantisation_steps():
-    data = write(drawn(30, 30, "grey", random.Random(1)), [Scan((0,), 0, 0), Scan((0,), 1)])
-    table = segment(0xDB, b"\x10" + (300).to_bytes(2, "big") * 64)
-    assert_rewritten(data.replace(segment(0xDB, b"\0" + b"\x03" * 64), table))
-
-
-def test_baseline_files_are_the_same_bytes():
-    data = encode(picture(60, 50, 1)) + b"more"
-    assert rewrite_baseline(data) == data
 
 
 SCRIPT = [Scan((0,), 0, 0), Scan((0,), 1, 63, 0, 1), Scan((0,), 1, 63, 1, 0)]
@@ -153,42 +140,28 @@ def test_what_cannot_be_rewritten_is_left_alone(name):
 
 @pytest.mark.skipif(not decodes(), reason="Pillow's libjpeg has no arithmetic decoder")
 def test_through_the_command(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    Image.fromarray(picture(60, 50, 4)).save(out, "PNG")
     files = {
         "0.jpg": encode(picture(60, 50, 0), progressive=True),
         "1.jpg": encode(picture(60, 50, 1)),
         "2.jpg": encode(picture(60, 50, 2), restart_marker_rows=1),
         "3.jpg": declined()["missing scan"],
-        "4.png": b"",
+        "4.png": out.getvalue(),
         "6.jpg": COLOUR,
     }
-    out = io.BytesIO()
-    Image.fromarray(picture(60, 50, 4)).save(out, "PNG")
-    files["4.png"] = out.getvalue()
     folder = tmp_path / "tree" / "a"
     folder.mkdir(parents=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    (folder / "5.mp4").write_bytes(b"no image")
-    root = ("imagefolder", "--root", tmp_path / "tree", "--workers", 1)
-
-    result = convert(*root, "--out", tmp_path / "original")
-    assert result.exit_code == 0, result.output
-    assert "stored: 2 jpeg (" in result.output and "2 jpeg-progressive (" in result.output
-    assert "1 jpeg-arithmetic (" in result.output
-    told = "33% of the images are progressive JPEGs. --encoding baseline"
-    assert told in result.output
-    assert "left out by suffix: .mp4 1\n" in result.output
-
     (folder / "7.jpg").write_bytes(files["0.jpg"][:-300])
-    baseline = ("--encoding", "baseline", "--skip-bad")
-    result = convert(*root, "--out", tmp_path / "baseline", *baseline)
-    assert result.exit_code == 0, result.output
+    root = ("imagefolder", "--root", tmp_path / "tree", "--skip-bad")
+    result = convert(*root, "--out", tmp_path / "original")
+    assert "33% of the images are progressive JPEGs. --encoding baseline" in result.output
+    result = convert(*root, "--out", tmp_path / "baseline", "--encoding", "baseline")
+    require_said(result, 0)
     assert "stored: 3 jpeg (" in result.output and "1 jpeg-progressive (" in result.output
     assert "1 progressive JPEGs are unchanged" in result.output
-    stored = sum(len(data) for data in files.values())
-    assert f"--encoding baseline: {stored / 1000:.1f} kB became" in result.output
-    assert "only in the source" in result.output
-
     dataset = ImageDataset(tmp_path / "baseline")
     assert dataset.manifest.options["encoding"] == "baseline"
     for number, (name, data) in enumerate(files.items()):
@@ -199,4 +172,4 @@ def test_through_the_command(tmp_path: Path) -> None:
         assert probe(blob).encoding == row.encoding
         assert (row.seek_points is not None) == (row.encoding == "jpeg")
     result = convert(*root, "--out", tmp_path / "no", "--encoding", "baseline", "--max-side", 9)
-    assert result.exit_code == 2 and "--max-side" in result.output
+    require_said(result, 2, "--max-side")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,12 +13,12 @@ import loader_data
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from containers import pack_tree
 from fastdata.converters.table import TableImages
 from loader_data import dataset, tree
 from PIL import Image
 from test_fields_storage import BLOBS, as_files, has_null, same
+from tiers import slow
 from torch.utils.data import ConcatDataset, Subset
 from torchvision_stub import import_torchvision
 from web_server import WebServer
@@ -139,6 +138,8 @@ class Conformance:
 
     def test_gathered_rows(self, source: Source, written: list[Written], number: Identity) -> None:
         rows = np.random.default_rng(1).integers(0, len(written), 64)
+        none = source.gather(np.empty(0, np.int64), BOTH)
+        assert len(none.blobs["image"].extents) == len(none.columns["label"]) == 0
         gathered = source.gather(number(rows), BOTH)
         assert [*gathered.blobs, *gathered.columns] == [field.name for field in source.fields]
         assert not source.gather(number(rows)).columns
@@ -160,10 +161,6 @@ class Conformance:
                 assert code < 0 or ENCODINGS[code].startswith(str(image.format).lower())
                 assert not (images.pillow[slot] and image.format == "JPEG" and image.mode == "RGB")
 
-    def test_no_rows(self, source: Source) -> None:
-        gathered = source.gather(np.empty(0, np.int64), BOTH)
-        assert len(gathered.blobs["image"].extents) == len(gathered.columns["label"]) == 0
-
     def test_errors(self, source: Source, number: Identity) -> None:
         row = int(number(np.array([5]))[0])
         start = f"{source.describe(row)}: it is green"
@@ -181,25 +178,8 @@ class Conformance:
             with pytest.raises(UsageError, match=f"no column field '{name}'"):
                 source.column(name)
 
-    def test_threads(self, source: Source, written: list[Written], number: Identity) -> None:
-        rows = number(np.arange(len(written)))
-        found: list[list[int]] = []
-
-        def work() -> None:
-            for _ in range(20):
-                gathered = source.gather(rows, BOTH)
-            found.append(gathered.columns["label"].tolist())
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == [[row.label for row in written]] * 4
-
     @pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
     def test_pixels(self, source: Source, written: list[Written], number: Identity) -> None:
-        """The decoder of single samples takes any source; twice, as some learn sizes."""
         recipe = compile_recipe(Resize((20, 16)))
         assert isinstance(recipe, Recipe)
         options = ImageDataset(dataset())
@@ -207,7 +187,7 @@ class Conformance:
         images = Images(
             "rows", source, options, lambda learns: source, None, None, recipe, subset=numbers
         )
-        decoder = SampleDecoder(images, {"image": Settings(recipe, True, False, options.limits)})
+        decoder = SampleDecoder(images, {"image": Settings(recipe, True, options.limits)})
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:
@@ -225,14 +205,14 @@ class TestMemory(Conformance):
         return Memory(packed_rows()), packed_rows()
 
 
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+@pytest.mark.parametrize("container", ["lmdb", slow("parquet"), slow("shards"), "folder"])
 class TestPacked(Conformance):
     @pytest.fixture
     def opened(self, container: str) -> Any:
         return ImageDataset(dataset(container)).source, packed_rows()
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [False, slow(True)])
 class TestRemote(Conformance):
     @pytest.fixture
     def opened(self, cached: bool, tmp_path: Path) -> Iterator[Any]:
@@ -246,7 +226,7 @@ def image_folder() -> Any:
     return import_torchvision().datasets.ImageFolder(tree())
 
 
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("learns", [slow(False), True])
 class TestFolder(Conformance):
     @pytest.fixture
     def opened(self, learns: bool) -> Any:
@@ -263,42 +243,13 @@ def opened_images(data: Any, rows: list[Written]) -> Any:
     return source, rows, images.numbering(source)
 
 
+@pytest.mark.slow
 class TestConcatenation(Conformance):
     @pytest.fixture
     def opened(self) -> Any:
         parts = [ImageDataset(dataset("lmdb")), image_folder(), ImageDataset(dataset("shards"))]
         rows = packed_rows()
         return opened_images(ConcatDataset(parts), [*rows, *listed_rows(), *rows])
-
-
-class TestSubset(Conformance):
-    @pytest.fixture
-    def opened(self) -> Any:
-        numbers = np.random.default_rng(2).permutation(len(packed_rows()))[:40].tolist()
-        rows = packed_rows()
-        return opened_images(
-            Subset(ImageDataset(dataset("parquet")), numbers), [rows[n] for n in numbers]
-        )
-
-
-class TestSubsetOfConcatenation(Conformance):
-    @pytest.fixture
-    def opened(self) -> Any:
-        rows = [*packed_rows(), *listed_rows()]
-        numbers = np.random.default_rng(3).integers(0, len(rows), 40).tolist()
-        parts = [ImageDataset(dataset("folder")), image_folder()]
-        return opened_images(Subset(ConcatDataset(parts), numbers), [rows[n] for n in numbers])
-
-
-def test_files_are_torchvisions() -> None:
-    folder = image_folder()
-    assert folder.samples == [(row.key, row.label) for row in listed_rows()]
-    found = ImageDataset(folder)
-    assert found.read([3]) == [listed_rows()[3].path.read_bytes()]
-    assert found.targets == found.labels.tolist() == folder.targets
-    loader = DataLoader(ImageDataset(folder, Resize((8, 8))), 7, num_workers=0)
-    labels = torch.cat([labels for _, labels in loader])
-    assert labels.tolist() == folder.targets
 
 
 #: Columns of every kind, and further blobs.
@@ -427,7 +378,6 @@ class FieldConformance:
             source.column("second")
 
     def test_samples(self, opened: Any) -> None:
-        """Single samples, and several at once."""
         data, rows = opened
         everything = data.__getitems__([*range(len(rows))]) if hasattr(data, "__getitems__") else []
         for sample in (*((at, data[at]) for at in range(0, len(rows), 7)), *enumerate(everything)):
@@ -489,13 +439,14 @@ def further_blobs(rows: Any) -> dict[str, list[bytes | None]]:
 ALL_ROWS = list(range(field_data.ROWS))
 
 
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+@pytest.mark.parametrize("container", ["shards", slow("lmdb"), slow("parquet"), slow("folder")])
 class TestPackedFields(FieldConformance):
     @pytest.fixture
     def opened(self, container: str) -> Any:
         return opened_fields(with_fields(container)), ALL_ROWS
 
 
+@pytest.mark.slow
 class TestFieldsWithoutLabels(FieldConformance):
     has_label = False
 
@@ -504,7 +455,7 @@ class TestFieldsWithoutLabels(FieldConformance):
         return opened_fields(with_fields(labels=False)), ALL_ROWS
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [slow(False), True])
 class TestRemoteFields(FieldConformance):
     @pytest.fixture
     def opened(self, cached: bool, tmp_path: Path) -> Iterator[Any]:
@@ -516,6 +467,7 @@ class TestRemoteFields(FieldConformance):
             )
 
 
+@pytest.mark.slow
 class TestConcatenatedFields(FieldConformance):
     @pytest.fixture
     def opened(self) -> Any:
@@ -525,56 +477,28 @@ class TestConcatenatedFields(FieldConformance):
         return Subset(ConcatDataset(parts), numbers), rows
 
 
-def hub(datasets: Any, kind: str, tmp_path: Path) -> Any:
-    """The files in a ``datasets.Dataset``; some of them beside it, but for the kind "bytes"."""
-    names = ["class0", "class1", "class2"]
-    features = datasets.Features(
-        {"photo": datasets.Image(), "label": datasets.ClassLabel(names=names)}
-    )
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for at, row in enumerate(hub_rows(range(len(files())))):
-            inside = kind == "bytes" or (kind != "files" and at % 5)
-            image = {"bytes": row.path.read_bytes(), "path": row.path.name}
-            yield {"photo": image if inside else str(row.path), "label": row.label}
-
-    if kind == "memory":
-        return datasets.Dataset.from_list(list(rows()), features)
-    found = datasets.Dataset.from_generator(rows, features, cache_dir=str(tmp_path / "cache"))
-    assert found.cache_files
-    if kind != "bytes":
-        return found
-    found.save_to_disk(tmp_path / "saved", num_shards=3)
-    return datasets.load_from_disk(tmp_path / "saved")
-
-
-def hub_rows(numbers: Any) -> list[Written]:
-    rows = listed_rows()
-    return [Written(f"{at}:", rows[at].label, rows[at].path) for at in numbers]
-
-
-def keyed(source: Source, rows: list[Written]) -> list[Written]:
-    """The rows with their keys, which begin with their number in the table."""
-    keys = list(map(source.key, range(len(rows))))
-    assert all(key.startswith(row.key) for key, row in zip(keys, rows, strict=True))
-    assert all(key.endswith(row.path.name) for key, row in zip(keys, rows, strict=True))
-    return [row._replace(key=key) for key, row in zip(keys, rows, strict=True)]
-
-
-@pytest.mark.parametrize("kind", ["memory", "mapped", "files", "bytes"])
 class TestHub(Conformance):
     @pytest.fixture
-    def opened(self, kind: str, hugging_face: Any, tmp_path: Path) -> Any:
-        data = ImageDataset(hub(hugging_face, kind, tmp_path))
-        return data.source, keyed(data.source, hub_rows(range(len(data))))
-
-
-class TestShuffledHub(Conformance):
-    @pytest.fixture
     def opened(self, hugging_face: Any, tmp_path: Path) -> Any:
-        data = hub(hugging_face, "mapped", tmp_path)
-        order = np.random.default_rng(6).permutation(len(data))[:40]
+        """A ``datasets.Dataset`` on the disk, shuffled; some of its images are files beside it."""
+        names = ["class0", "class1", "class2"]
+        label = hugging_face.ClassLabel(names=names)
+        features = hugging_face.Features({"photo": hugging_face.Image(), "label": label})
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for at, row in enumerate(listed_rows()):
+                image = {"bytes": row.path.read_bytes(), "path": row.path.name}
+                yield {"photo": image if at % 5 else str(row.path), "label": row.label}
+
+        cache_dir = str(tmp_path / "cache")
+        data = hugging_face.Dataset.from_generator(rows, features, cache_dir=cache_dir)
+        order = np.random.default_rng(6).permutation(len(data))[:40].tolist()
         images = recognise(ImageDataset(data.select(order)))
         assert isinstance(images, Images)
         source = images.open(True)
-        return source, keyed(source, hub_rows(order.tolist()))
+        found = []
+        for at, number in enumerate(order):
+            row, key = listed_rows()[number], source.key(at)
+            assert key.startswith(f"{number}:") and key.endswith(row.path.name)
+            found.append(row._replace(key=key))
+        return source, found

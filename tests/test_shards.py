@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import tarfile
 import warnings
-from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from containers import FileContainerConformance, Made, originals, pack_tree, png, row_of
+from containers import FileContainerConformance, Made, originals, pack_tree, png
 from fastdata.converters import Encoding, WebDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from sources import tar_bytes
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
-from fastdata.storage.formats import Sample
-from fastdata.storage.formats.shards import ShardWriter, extents, member_head, sample_name
+from fastdata.storage.formats.shards import extents, member_head
 
 
 def shards(dataset: Path) -> list[str]:
@@ -64,15 +61,6 @@ class TestShards(FileContainerConformance):
             blob = sample["jpg"] if "jpg" in sample else sample["png"]
             assert blob == image.path.read_bytes()
 
-    def test_webdataset_decodes_it(self, made: Made) -> None:
-        samples = web_samples(made.path, decode="pilrgb")
-        for image, sample in list(zip(made.images, samples, strict=True))[::7]:
-            decoded = sample["jpg"] if "jpg" in sample else sample["png"]
-            with Image.open(image.path) as original:
-                assert decoded.tobytes() == original.convert("RGB").tobytes()
-            assert sample["cls"] == image.label
-            assert (sample["json"]["width"], sample["json"]["height"]) == decoded.size
-
     def test_the_code_of_the_formats_page_runs(
         self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -89,15 +77,6 @@ class TestShards(FileContainerConformance):
             labels = [label for _, label in names["ds"]]
             gc.collect()
         assert labels == [image.label for image in made.images]
-
-    def test_tarfile_lists_it(self, made: Made) -> None:
-        names: list[str] = []
-        for path in shards(made.path):
-            with tarfile.open(path, "r:") as tar:
-                names += tar.getnames()
-            assert Path(path).stat().st_size % tarfile.RECORDSIZE == 0
-        assert len(names) == 3 * len(made.images)
-        assert [name.rpartition(".")[0] for name in names[::3]] == [i.key for i in made.images]
 
 
 def test_raw_pixels_are_arrays(made_tree: Path, tmp_path: Path) -> None:
@@ -145,55 +124,17 @@ def test_shards_packed_again_are_the_same(odd_tree: Path, tmp_path: Path) -> Non
     assert twice.read_bytes() == once.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("a/b", "a/b"),
-        ("a.b/c.d", "a.b/c%2Ed"),
-        ("50%", "50%25"),
-        ("a%2Eb", "a%252Eb"),
-        ("a/.b", "a/%2Eb"),
-    ],
-)
-def test_member_names(key: str, name: str) -> None:
-    assert sample_name(key) == name
-
-
-def test_an_empty_shard_is_a_tar_file(tmp_path: Path) -> None:
-    with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
-        assert writer.finish() == {"image": []}
-    with tarfile.open(tmp_path / "shard.tar", "r:") as tar:
-        assert tar.getnames() == []
-    assert list(extents(tmp_path / "shard.tar")) == []
-
-
 def test_foreign_and_broken_tars(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(b"not a tar file" * 100)
     with pytest.raises(CorruptionError, match="tar file"):
         list(extents(path))
-    with tarfile.open(path, "w") as tar:
-        tar.addfile(tarfile.TarInfo("../escape.jpg"), io.BytesIO())
+    path.write_bytes(tar_bytes([("../escape.jpg", b"")]))
     with pytest.raises(CorruptionError, match="outside the folder"):
         list(extents(path))
-    with tarfile.open(path, "w") as tar:
-        info = tarfile.TarInfo("class/1.npy")
-        info.size = 20
-        tar.addfile(info, io.BytesIO(b"not numpy's magic...."))
+    path.write_bytes(tar_bytes([("class/1.npy", b"not numpy's magic....")]))
     with pytest.raises(CorruptionError):
         list(extents(path))
-
-
-def test_a_raw_blob_follows_numpys_header(tmp_path: Path) -> None:
-    pixels = bytes(range(18))
-    with closing(ShardWriter(tmp_path / "shard.tar", ["class"])) as writer:
-        writer.add(Sample(row_of(0, pixels, encoding="raw"), pixels))
-        (offset,) = writer.finish()["image"]
-    assert (tmp_path / "shard.tar").read_bytes()[offset : offset + 18] == pixels
-    with tarfile.open(tmp_path / "shard.tar") as tar:
-        member = tar.extractfile("class/0.npy")
-        assert member is not None
-        assert np.load(io.BytesIO(member.read())).shape == (2, 3, 3)
 
 
 @settings(max_examples=500)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from containers import pack_tree
-from sources import make_tree, require_said
+from sources import make_tree, require_said, run
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
 from fastdata.errors import DatasetError, SampleError
 from fastdata.transforms import RandomResizedCrop
 
@@ -30,30 +28,19 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "in", ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
 
 
 @pytest.mark.parametrize("replace", [fifo, endless])
-class TestManifest:
-    @pytest.fixture
-    def dataset(self, tree: Path, tmp_path: Path, replace: Callable[[Path], None]) -> Path:
-        pack_tree(tree, tmp_path / "out", "shards")
-        replace(tmp_path / "out" / "_dataset.json")
-        return tmp_path / "out"
-
-    def test_opening(self, dataset: Path) -> None:
-        with pytest.raises(DatasetError, match=f"_dataset.json: cannot be read: {NOT_A_FILE}"):
-            ImageDataset(dataset)
-
-    @pytest.mark.parametrize("command", ["info", "verify", "stage"])
-    def test_commands(self, dataset: Path, command: str) -> None:
-        require_said(run(command, dataset), 1, "_dataset.json", NOT_A_FILE)
+def test_a_manifest(tree: Path, tmp_path: Path, replace: Callable[[Path], None]) -> None:
+    pack_tree(tree, tmp_path / "out", "shards")
+    replace(tmp_path / "out" / "_dataset.json")
+    with pytest.raises(DatasetError, match=f"_dataset.json: cannot be read: {NOT_A_FILE}"):
+        ImageDataset(tmp_path / "out")
+    for command in ("info", "verify", "stage"):
+        require_said(run(command, tmp_path / "out"), 1, "_dataset.json", NOT_A_FILE)
 
 
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
+import resource
 import signal
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hangs import HANG
 
 from fastdata import _native
-from fastdata.errors import BusyError, SpaceError, is_no_space
-from fastdata.storage.files import (
-    file_lock,
-    free_space,
-    human_bytes,
-    no_space,
-    publish,
-    read_exactly,
-    read_extent,
-    whole_file,
-    written_behind,
-)
+from fastdata.errors import BusyError, is_no_space
+from fastdata.storage.direct import DirectFile
+from fastdata.storage.files import file_lock, publish, read_extent, whole_file
 
 #: More than a reader keeps open.
 FILES = 300
@@ -55,10 +48,7 @@ def files_of(folder: Path) -> _native.Files:
     return _native.Files([folder / str(number) for number in range(FILES)], [60] * FILES)
 
 
-def test_extents_of_more_files_than_are_kept_open(
-    folder: Path, limited: Callable[[int], None]
-) -> None:
-    """All that this process reads share a quarter of the limit, which may change."""
+def test_more_files_than_are_kept_open(folder: Path, limited: Callable[[int], None]) -> None:
     several = [files_of(folder) for _ in range(3)]
     for limit in (512, 256):
         limited(limit)
@@ -71,37 +61,6 @@ def test_extents_of_more_files_than_are_kept_open(
     assert 0 < open_files(folder) < 64
     del several, files
     assert open_files(folder) == 0
-
-
-def open_until_none_is_left(path: Path, opened: list[int]) -> None:
-    while True:
-        opened.append(os.open(path, os.O_RDONLY))
-
-
-def test_files_are_closed_where_others_are_opened(
-    folder: Path, limited: Callable[[int], None]
-) -> None:
-    """By the program, until no more may be open: the core's, and those of Python."""
-    files = files_of(folder)
-    for number in range(40):
-        files.read(number, 0, 6)
-    limited(len(os.listdir("/proc/self/fd")) + 1)
-    others: list[int] = []
-    with pytest.raises(OSError, match="Too many open files"):
-        open_until_none_is_left(folder / "0", others)
-    try:
-        assert _native.Files([folder / "299"]).read(0, 0, 6) == b"000299"
-        assert read_extent(folder / "299", 0, 6) == b"000299"
-        assert files.read(0, 0, 6) == b"000000"
-        while _native.close_files():
-            pass
-        with pytest.raises(OSError, match="Too many open files"):
-            open_until_none_is_left(folder / "0", others)
-        with pytest.raises(OSError, match="Too many open files"):
-            files.read(1, 0, 6)
-    finally:
-        for other in others:
-            os.close(other)
 
 
 @pytest.mark.parametrize("change", ["replaced", "written"])
@@ -154,7 +113,6 @@ def test_threads_read_while_files_are_closed(folder: Path, limited: Callable[[in
 
 
 def test_files_are_read_after_a_fork(folder: Path, limited: Callable[[int], None]) -> None:
-    """A child counts the files that it has from its parent."""
     limited(256)
     files = files_of(folder)
     assert all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
@@ -212,7 +170,6 @@ def test_who_makes_progress_is_waited_for(holder: int, tmp_path: Path) -> None:
 
 
 def test_who_makes_no_progress_is_not_waited_for(holder: int, tmp_path: Path) -> None:
-    """As a process that was stopped by Ctrl-Z, or hangs on a disk."""
     os.kill(holder, signal.SIGSTOP)
     with (
         pytest.raises(BusyError, match=f"lock: process {holder} holds the lock") as caught,
@@ -231,14 +188,6 @@ def test_an_extent_beyond_the_end_is_short(folder: Path) -> None:
         files.read(1, 0, 1)
     with pytest.raises(FileNotFoundError):
         read_extent(folder / "missing", 0, 1)
-
-
-def test_short_preads_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 7), at))
-    with (folder / "12").open("rb") as file:
-        assert read_exactly(file.fileno(), 0, 60) == b"000012" * 10
-        assert read_exactly(file.fileno(), 30, 60) == b"000012" * 5
 
 
 def test_a_whole_file_appears_at_the_end(tmp_path: Path) -> None:
@@ -267,7 +216,7 @@ def test_a_failed_file_does_not_appear(tmp_path: Path, exception: type[BaseExcep
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(
+def test_a_file_is_synced_before_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -289,67 +238,77 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2.5e6, "2.5 MB"), (1e9, "1.0 GB"),
-     (7.25e12, "7.2 TB"), (3e15, "3000.0 TB")],
-)  # fmt: skip
-def test_human_bytes(count: float, text: str) -> None:
-    assert human_bytes(count) == text
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "full"), True),
+        (OSError(errno.EDQUOT, "quota"), True),
+        (RuntimeError("mdb_txn_commit: No space left on device"), True),
+        (RuntimeError("mdb_put: MDB_MAP_FULL"), False),
+        (OSError(errno.EACCES, "denied"), False),
+    ],
+)
+def test_a_full_disk_is_recognised(error: Exception, full: bool) -> None:
+    assert is_no_space(error) is full
 
 
-def test_free_space_of_a_folder_to_be_made(tmp_path: Path) -> None:
-    there = free_space(tmp_path)
-    assert there > 0
-    # Others write to this disk as well.
-    assert abs(free_space(tmp_path / "a" / "b") - there) < 1 << 30
+# Files written past the page cache.
+BUFFER = 4 << 20
 
 
-def test_a_full_disk_is_recognised_and_mended(tmp_path: Path) -> None:
-    assert is_no_space(OSError(errno.ENOSPC, "full"))
-    assert is_no_space(OSError(errno.EDQUOT, "quota"))
-    assert is_no_space(RuntimeError("wrapped: No space left on device"))
-    assert not is_no_space(OSError(errno.EACCES, "denied"))
-    error = no_space(tmp_path, OSError(errno.ENOSPC, "full"), "Make room.")
-    assert isinstance(error, SpaceError)
-    assert str(tmp_path) in error.what
-    assert error.hint == "Make room."
+@pytest.mark.parametrize("place", ["", "/dev/shm"])
+def test_direct_files_hold_what_was_written(place: str, tmp_path: Path) -> None:
+    before = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    data = os.urandom(2 * BUFFER + 5000)
+    edges = [0, 1, 4095, 4096, 4097, BUFFER - 1, BUFFER, BUFFER + 1, 2 * BUFFER + 4097]
+    with tempfile.TemporaryDirectory(dir=place or tmp_path) as folder:
+        path = Path(folder) / "file"
+        for sizes in (*((size,) for size in edges), (7, BUFFER, 4089), (1, 1, 2 * BUFFER)):
+            path.write_bytes(b"older and longer" * 1000)
+            pieces = [data[at : at + size] for at, size in enumerate(sizes)]
+            file = DirectFile(path)
+            for piece in pieces:
+                file.write(piece)
+            file.close()
+            assert path.read_bytes() == b"".join(pieces)
+    assert (set(threading.enumerate()), len(os.listdir("/proc/self/fd"))) == before
 
 
-def test_written_behind_lets_go_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    data = os.urandom(1 << 20)
-    before = set(os.listdir("/proc/self/fd"))
-    with path.open("wb") as file, written_behind(path):
-        for _ in range(20):
-            file.write(data)
-            time.sleep(0.005)
-    with pytest.raises(RuntimeError, match="stop"), written_behind(path):
-        raise RuntimeError("stop")
-    assert path.read_bytes() == 20 * data
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert not [t for t in threading.enumerate() if t.name == "fastdata-write-behind"]
+@pytest.mark.parametrize(("limit", "size"), [(BUFFER, 4 * BUFFER), (4096, 100_000)])
+def test_an_error_of_the_disk_is_raised(tmp_path: Path, limit: int, size: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = DirectFile(tmp_path / "file")
+
+    def write() -> None:
+        file.write(bytes(size))
+        file.close()  # by the last write
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        file.abandon()
 
 
-def dirty_pages(path: Path) -> int:
-    """Pages of a file that the kernel has yet to write, by cachestat(2)."""
-    span, found = (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
-    with path.open("rb") as file:
-        failed = ctypes.CDLL(None).syscall(451, file.fileno(), span, found, 0)
-    if failed:
-        pytest.skip("needs Linux 6.5")
-    return found[1]
+def test_ctrl_c_while_a_file_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    real = os.pwrite
 
+    def slowly(*args: Any) -> int:
+        reached.set()
+        go_on.wait(HANG)
+        return real(*args)
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is Linux's")
-def test_written_behind_writes_before_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with path.open("wb", buffering=0) as file:
-        file.write(os.urandom(8 << 20))
-    if not dirty_pages(path):
-        pytest.skip("this file system has no dirty pages")
-    with written_behind(path):
-        time.sleep(0.2)
-        deadline = time.monotonic() + 20  # the kernel's own timer would take 30 s
-        while dirty_pages(path) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not dirty_pages(path)
+    monkeypatch.setattr(os, "pwrite", slowly)
+    file = DirectFile(tmp_path / "file")
+    file.write(bytes(BUFFER + 1))
+    reached.wait(HANG)
+    main = threading.main_thread().ident
+    threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        file.abandon()
+    threading.Timer(0.2, go_on.set).start()
+    file.abandon()
+    assert go_on.is_set()  # it has waited for the write
+    assert (tmp_path / "file").stat().st_size > 0

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from click.testing import CliRunner
 from fastdata.converters import index
 from hub_datasets import cell, jpeg, mask
-from sources import require_said
+from sources import require_said, run
+from tiers import first_of, slow
 from torch.utils.data import ConcatDataset, RandomSampler, Subset
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
 from fastdata.errors import CorruptionError, DatasetError, SlowPathWarning, UsageError
 from fastdata.remote.options import RemoteOptions
 from fastdata.transforms import CenterCrop, Compose, Resize
@@ -89,16 +85,15 @@ def _bytes(column: str) -> list[bytes | None]:
     return [one["bytes"] if isinstance(one, dict) else one for one in values]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", first_of(WRITERS))
 def test_values_are_those_of_pyarrow(kind: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     WRITERS[kind](tmp_path / "in")
     before = {path.name: path.read_bytes() for path in (tmp_path / "in").iterdir()}
     for _ in range(2):  # the second time it is up to date
-        said = CliRunner().invoke(
-            cli, ["index", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--workers", "1"]
+        require_said(
+            run("index", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--workers", "1"), 0
         )
-        require_said(said, 0)
     dataset = ImageDataset(tmp_path / "out", fields=("image", "label", "text", "mask"))
     assert dataset.manifest.container == "tables"
     assert dataset.read(range(COUNT)) == _bytes("image")
@@ -120,12 +115,12 @@ def test_an_index_is_packed_and_gains_seek_points(snappy: Path, tmp_path: Path) 
         ("convert", "dataset", "--root", snappy, "--to", "lmdb", "--out", tmp_path / "packed"),
         ("info", snappy),
     ):
-        require_said(CliRunner().invoke(cli, list(map(str, command))), 0)
+        require_said(run(*command), 0)
     for place in (snappy, tmp_path / "packed"):
         assert ImageDataset(place).read(range(COUNT)) == _bytes("image")
     staging = ["stage", str(snappy), "--to", str(tmp_path / "fast")]
-    require_said(CliRunner().invoke(cli, staging), 2, "convert dataset")
-    require_said(CliRunner().invoke(cli, ["doctor", str(snappy)]), 2, "convert dataset")
+    require_said(run(*staging), 2, "convert dataset")
+    require_said(run("doctor", str(snappy)), 2, "convert dataset")
     with pytest.raises(UsageError, match="cache="):
         ImageDataset(snappy, cache=tmp_path / "cache")
 
@@ -148,11 +143,8 @@ GROUP = sum(map(len, map(jpeg, range(9)))) * EACH // 9
 GROUPS = -(-COUNT // EACH)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("memory", [1, 5 * GROUP, 1 << 30])
-def test_each_row_group_is_decoded_once_in_bounded_memory(
-    snappy: Path, workers: int, memory: int
-) -> None:
+@pytest.mark.parametrize(("memory", "workers"), [(5 * GROUP, 2), slow(1, 0), slow(1 << 30, 2)])
+def test_each_row_group_is_decoded_once(snappy: Path, workers: int, memory: int) -> None:
     loader = _loader(snappy, memory, num_workers=workers)
     orders = []
     for _ in range(2):
@@ -169,17 +161,6 @@ def test_each_row_group_is_decoded_once_in_bounded_memory(
     assert "each is read once" in loader.explain()
 
 
-def test_pixels_are_those_of_the_same_rows_packed(snappy: Path, tmp_path: Path) -> None:
-    packing = ["convert", "dataset", "--root", str(snappy), "--to", "lmdb", "--out"]
-    require_said(CliRunner().invoke(cli, [*packing, str(tmp_path / "packed")]), 0)
-    steps, fields = Compose([Resize(24), CenterCrop(20)]), ("image", "text")
-    packed: Any = DataLoader(ImageDataset(tmp_path / "packed", steps, fields=fields), COUNT)
-    ((images, texts),) = list(packed)
-    by_text = dict(zip(texts, images, strict=True))
-    for images, texts in _loader(snappy, 5 * GROUP):
-        assert torch.equal(images, torch.stack([by_text[text] for text in texts]))
-
-
 def test_a_pass_resumes_with_other_ranks(snappy: Path) -> None:
     loader = _loader(snappy, 5 * GROUP)
     passing = iter(loader)
@@ -194,27 +175,15 @@ def test_a_pass_resumes_with_other_ranks(snappy: Path) -> None:
     assert sorted(seen) == sorted(whole)
 
 
-def test_torch_workers_read_the_same(snappy: Path) -> None:
-    dataset = ImageDataset(snappy, fields=("text", "label"))
-    loader: Any = torch.utils.data.DataLoader(dataset, 8, num_workers=2)
-    assert [text for texts, _ in loader for text in texts] == TABLE["text"].to_pylist()
-    images = ImageDataset(snappy, lambda image: torch.from_numpy(np.array(image)).sum())
-    sums = [int(one) for batch, _ in torch.utils.data.DataLoader(images, 8, num_workers=2)
-            for one in batch]  # fmt: skip
-    assert sums == [int(np.asarray(images.open_image(n)).astype(int).sum()) for n in range(COUNT)]
-
-
-def test_concatenations_decode_each_row_group_once(snappy: Path) -> None:
-    remote = RemoteOptions(memory=5 * GROUP)
-    parts = [ImageDataset(snappy, Resize((9, 9)), fields=("image", "text"), remote=remote)
-             for _ in range(2)]  # fmt: skip
+def test_slowness_is_warned_of(snappy: Path) -> None:
+    with pytest.warns(SlowPathWarning, match=r"pyarrow decodes.*convert dataset") as said:
+        pickle.loads(pickle.dumps(ImageDataset(snappy)))
+    ImageDataset(snappy)
+    assert len(said) == 1
+    parts = [ImageDataset(snappy, Resize((9, 9)), fields=("image", "text")) for _ in range(2)]
     with pytest.warns(SlowPathWarning, match="part 0 of the ConcatDataset.* row group"):
-        loader: Any = DataLoader(ConcatDataset(parts), 8, shuffle=True)
-    assert sorted(_texts(loader)) == sorted(2 * TABLE["text"].to_pylist())
-    assert [part.source.local_cache.counts()[1] for part in parts] == [GROUPS] * 2
-
-
-def test_random_orders_are_warned_of(snappy: Path) -> None:
+        both: Any = DataLoader(ConcatDataset(parts), 8, shuffle=True)
+    assert sorted(_texts(both)) == sorted(2 * TABLE["text"].to_pylist())
     with pytest.warns(SlowPathWarning, match="again and again"):
         loader = _loader(snappy, 1, order="random", shuffle=None)
     assert sorted(_texts(loader)) == sorted(TABLE["text"].to_pylist())
@@ -224,16 +193,6 @@ def test_random_orders_are_warned_of(snappy: Path) -> None:
         DataLoader(dataset, 8, sampler=RandomSampler(dataset))
     with pytest.warns(SlowPathWarning, match="again and again"):
         DataLoader(Subset(dataset, range(30)), 8, shuffle=True)
-
-
-def test_that_it_is_slow_is_said_once(snappy: Path) -> None:
-    with pytest.warns(SlowPathWarning, match=r"pyarrow decodes.*convert dataset") as said:
-        dataset = ImageDataset(snappy)
-    pickle.loads(pickle.dumps(dataset))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ImageDataset(snappy)
-    assert len(said) == 1
 
 
 def test_files_that_changed_are_named(snappy: Path, tmp_path: Path) -> None:

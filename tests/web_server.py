@@ -6,9 +6,48 @@ import http.server
 import re
 import threading
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+class Quiet:
+    """Part of a handler: HTTP/1.1, and no log."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Server on loopback; a context manager."""
+
+    request_queue_size = 128  # beyond, a connection waits for seconds
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Any:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, *_: Any) -> None:
+        pass  # who has hung up, has
+
+
+@contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """Serve by a handler; yield the server's URL."""
+    with Server(handler) as server:
+        yield server.url
 
 
 @dataclass
@@ -21,8 +60,8 @@ class Request:
     sent: int = 0
 
 
-class WebServer:
-    """Serves a folder on loopback; a context manager.
+class WebServer(Server):
+    """Serves a folder.
 
     Args:
         folder: The folder.
@@ -30,6 +69,7 @@ class WebServer:
         query: The query that each request must have; others are refused.
         state: The header by which answers name a file's state; none by default.
         stalls: Requests whose path has it are not answered until the server ends.
+        lists: Whether a folder's URL is answered with a page of links.
 
     Attributes:
         url: Where it is, with no slash at its end.
@@ -44,14 +84,13 @@ class WebServer:
         query: str = "",
         state: str = "",
         stalls: str | None = None,
+        lists: bool = False,
     ) -> None:
         self.requests: list[Request] = []
         self._ends = threading.Event()
         server = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Files(Quiet, http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 path, _, given = self.path.partition("?")
                 file = folder / urllib.parse.unquote(path).lstrip("/")
@@ -63,6 +102,10 @@ class WebServer:
                 status, data = 200, b""
                 if given != query:
                     status = 403
+                elif lists and file.is_dir():
+                    names = [one.name + "/" * one.is_dir() for one in file.iterdir()]
+                    links = (f'<a href="{urllib.parse.quote(name)}">{name}</a>' for name in names)
+                    data = "".join(links).encode()
                 elif not file.is_file():
                     status = 404
                 else:
@@ -84,23 +127,8 @@ class WebServer:
 
             do_HEAD = do_GET  # noqa: N815 - http.server's name
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        class Server(http.server.ThreadingHTTPServer):
-            request_queue_size = 128  # beyond, a connection waits for seconds
-
-            def handle_error(self, *_: Any) -> None:
-                pass  # who has hung up, has
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> WebServer:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
+        super().__init__(Files)
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__()
