@@ -85,13 +85,6 @@ def test_numbers_do_not_depend_on_the_batch(
     assert together.tolist() == alone
 
 
-@given(st.lists(st.tuples(WORDS, st.integers(1, 2**63 - 1)), max_size=50), st.integers(0, 2**40))
-def test_integers_are_the_bits_times_the_bound(drawn: list[tuple[int, int]], draw: int) -> None:
-    keys = np.array([key for key, _ in drawn], np.uint64)
-    bounds = np.array([bound for _, bound in drawn], np.int64)
-    found = integers(keys, draw, bounds)
-    assert found.dtype == np.int64
-    assert found.tolist() == [(child(key, draw) * bound) >> 64 for key, bound in drawn]
 
 
 @pytest.mark.parametrize(("seed", "draw"), [(0, 0), (-1, 1), (2**70, 7)])
