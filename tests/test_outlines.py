@@ -71,7 +71,7 @@ def _packed(folder: Path, change: Callable[[dict[str, list[Any]]], None] | None 
     types |= {"path": pa.string()}
     table = pa.table({name: pa.array(column, types[name]) for name, column in values.items()})
     out = folder / "packed"
-    pack(TableImages(table, folder), out)
+    pack(TableImages(table, folder), out, workers=1)
 
     def mean(fields: dict[str, Any]) -> None:
         formats = {"boxes": "xywh", "polygons": "polygons", "rle": "rle"}
