@@ -7,15 +7,14 @@ them. Each script's classes stand in a class of its name.
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from PIL import ImageFilter, ImageOps
 
 import_torchvision()
 
@@ -327,7 +326,17 @@ class Copied:
             return transforms.functional.resized_crop(img, *box, self.size, mode)
 
 
-# --- masked images -----------------------------------------------------------------------------
+# --- steps that fastdata has no equivalent of ---------------------------------------------------
+
+
+class _Unknown:
+    """Step of which the name alone matters here: it returns the image."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __call__(self, img: Any) -> Any:
+        return img
 
 
 class MAE:
@@ -336,203 +345,30 @@ class MAE:
 
         @staticmethod
         def get_params(img: Any, scale: Any, ratio: Any) -> Any:
-            width, height = img.size
-            area = height * width
-            target_area = area * torch.empty(1).uniform_(scale[0], scale[1]).item()
-            log_ratio = torch.log(torch.tensor(ratio))
-            aspect_ratio = torch.exp(torch.empty(1).uniform_(log_ratio[0], log_ratio[1])).item()
-
-            w = int(round(math.sqrt(target_area * aspect_ratio)))  # noqa: RUF046
-            h = int(round(math.sqrt(target_area / aspect_ratio)))  # noqa: RUF046
-            w = min(w, width)
-            h = min(h, height)
-
-            i = torch.randint(0, height - h + 1, size=(1,)).item()
-            j = torch.randint(0, width - w + 1, size=(1,)).item()
-            return i, j, h, w
+            side = min(img.size)
+            return 0, 0, side, side
 
 
 class SimMIM:
-    class MaskGenerator:
-        """A mask of some of the patches: BEiT's in kind."""
-
-        def __init__(self, input_size: int, patch_size: int, ratio: float) -> None:
-            self.rand_size = input_size // patch_size
-            self.token_count = self.rand_size**2
-            self.mask_count = int(np.ceil(self.token_count * ratio))
-
-        def __call__(self) -> Any:
-            mask_idx = np.random.permutation(self.token_count)[: self.mask_count]
-            mask = np.zeros(self.token_count, dtype=int)
-            mask[mask_idx] = 1
-            return mask.reshape((self.rand_size, self.rand_size))
-
-    class SimMIMTransform:
-        def __init__(self, transform_img: Any, mask_generator: Any) -> None:
-            self.transform_img = transform_img
-            self.mask_generator = mask_generator
-
-        def __call__(self, img: Any) -> Any:
-            img = self.transform_img(img)
-            mask = self.mask_generator()
-            return img, mask
+    class SimMIMTransform(_Unknown):
+        """An image and a mask of its patches."""
 
 
 class BEiT:
-    class RandomResizedCropAndInterpolationWithTwoPic:
-        def __init__(self, size: int, second_size: int) -> None:
-            self.size = (size, size)
-            self.second_size = (second_size, second_size)
-
-        def __call__(self, img: Any) -> Any:
-            i, j, h, w = transforms.RandomResizedCrop.get_params(img, (0.08, 1.0), (3 / 4, 4 / 3))
-            resized_crop = transforms.functional.resized_crop
-            mode = transforms.InterpolationMode
-            return (
-                resized_crop(img, i, j, h, w, self.size, mode.BICUBIC),
-                resized_crop(img, i, j, h, w, self.second_size, mode.LANCZOS),
-            )
-
-    class DataAugmentationForBEiT:
+    class DataAugmentationForBEiT(_Unknown):
         """A picture, the same for the tokeniser, and the mask of its patches."""
 
-        def __init__(self, common: Any, patch: Any, visual_token: Any, masks: Any) -> None:
-            self.common_transform = common
-            self.patch_transform = patch
-            self.visual_token_transform = visual_token
-            self.masked_position_generator = masks
 
-        def __call__(self, image: Any) -> Any:
-            for_patches, for_visual_tokens = self.common_transform(image)
-            return (
-                self.patch_transform(for_patches),
-                self.visual_token_transform(for_visual_tokens),
-                self.masked_position_generator(),
-            )
-
-
-# --- tensors -----------------------------------------------------------------------------------
-
-
-class Cutout:
+class Cutout(_Unknown):
     """Squares of zeros in a tensor, anywhere, cut at its borders."""
 
-    def __init__(self, n_holes: int, length: int) -> None:
-        self.n_holes = n_holes
-        self.length = length
 
-    def __call__(self, img: Any) -> Any:
-        h = img.size(1)
-        w = img.size(2)
-        mask = np.ones((h, w), np.float32)
-        for _ in range(self.n_holes):
-            y = np.random.randint(h)
-            x = np.random.randint(w)
-            y1 = np.clip(y - self.length // 2, 0, h)
-            y2 = np.clip(y + self.length // 2, 0, h)
-            x1 = np.clip(x - self.length // 2, 0, w)
-            x2 = np.clip(x + self.length // 2, 0, w)
-            mask[y1:y2, x1:x2] = 0.0
-        mask = torch.from_numpy(mask)
-        mask = mask.expand_as(img)
-        return img * mask
-
-
-class Lighting:
+class Lighting(_Unknown):
     """Noise along the principal components of ImageNet's colours: AlexNet's."""
 
-    def __init__(self, alphastd: float, eigval: Any, eigvec: Any) -> None:
-        self.alphastd = alphastd
-        self.eigval = torch.tensor(eigval)
-        self.eigvec = torch.tensor(eigvec)
 
-    def __call__(self, img: Any) -> Any:
-        if self.alphastd == 0:
-            return img
-        alpha = img.new_empty(3).normal_(0, self.alphastd)
-        rgb = (self.eigvec.type_as(img) * alpha.view(1, 3) * self.eigval.view(1, 3)).sum(1)
-        return img.add(rgb.view(3, 1, 1).expand_as(img))
-
-
-IMAGENET_PCA: tuple[Any, Any] = (
-    [0.2175, 0.0188, 0.0045],
-    [
-        [-0.5675, 0.7192, 0.4009],
-        [-0.5808, -0.0045, -0.8140],
-        [-0.5836, -0.6948, 0.4203],
-    ],
-)
-
-
-# --- FixMatch ----------------------------------------------------------------------------------
-
-_STEPS = 10
-
-
-def _enhanced(kind: Any) -> Callable[..., Any]:
-    def enhance(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-        return kind(img).enhance(float(v) * max_v / _STEPS + bias)
-
-    return enhance
-
-
-def _signed(v: int, max_v: float) -> float:
-    value = float(v) * max_v / _STEPS
-    return -value if random.random() < 0.5 else value
-
-
-def auto_contrast(img: Any, **kwargs: Any) -> Any:
-    return ImageOps.autocontrast(img)
-
-
-def equalize(img: Any, **kwargs: Any) -> Any:
-    return ImageOps.equalize(img)
-
-
-def identity(img: Any, **kwargs: Any) -> Any:
-    return img
-
-
-def posterize(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    return ImageOps.posterize(img, int(v * max_v / _STEPS) + int(bias))
-
-
-def rotate(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    return img.rotate(_signed(v, max_v))
-
-
-def shear_x(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    return img.transform(img.size, Image.AFFINE, (1, _signed(v, max_v), 0, 0, 1, 0))
-
-
-def shear_y(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    return img.transform(img.size, Image.AFFINE, (1, 0, 0, _signed(v, max_v), 1, 0))
-
-
-def solarize(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    return ImageOps.solarize(img, 256 - int(v * max_v / _STEPS))
-
-
-def translate_x(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    moved = int(_signed(v, max_v) * img.size[0])
-    return img.transform(img.size, Image.AFFINE, (1, 0, moved, 0, 1, 0))
-
-
-def translate_y(img: Any, v: int, max_v: float, bias: float = 0) -> Any:
-    moved = int(_signed(v, max_v) * img.size[1])
-    return img.transform(img.size, Image.AFFINE, (1, 0, 0, 0, 1, moved))
-
-
-def cutout(img: Any, size: int) -> Any:
-    """A grey square, cut at the borders."""
-    w, h = img.size
-    x0 = int(max(0, np.random.uniform(0, w) - size / 2.0))
-    y0 = int(max(0, np.random.uniform(0, h) - size / 2.0))
-    x1 = int(min(w, x0 + size))
-    y1 = int(min(h, y0 + size))
-    img = img.copy()
-    ImageDraw.Draw(img).rectangle((x0, y0, x1, y1), (127, 127, 127))
-    return img
+class RandAugmentMC(_Unknown):
+    """Operations of Pillow by random strengths, each done in half of the images: FixMatch's."""
 
 
 class TransformFixMatch:
@@ -545,38 +381,6 @@ class TransformFixMatch:
         weak = self.weak(x)
         strong = self.strong(x)
         return self.normalize(weak), self.normalize(strong)
-
-
-class RandAugmentMC:
-    """Operations of Pillow by random strengths, each done in half of the images: FixMatch's."""
-
-    def __init__(self, n: int, m: int) -> None:
-        self.n = n
-        self.m = m
-        self.augment_pool = [
-            (auto_contrast, 0, 0),
-            (_enhanced(ImageEnhance.Brightness), 0.9, 0.05),
-            (_enhanced(ImageEnhance.Color), 0.9, 0.05),
-            (_enhanced(ImageEnhance.Contrast), 0.9, 0.05),
-            (equalize, 0, 0),
-            (identity, 0, 0),
-            (posterize, 4, 4),
-            (rotate, 30, 0),
-            (_enhanced(ImageEnhance.Sharpness), 0.9, 0.05),
-            (shear_x, 0.3, 0),
-            (shear_y, 0.3, 0),
-            (solarize, 256, 0),
-            (translate_x, 0.3, 0),
-            (translate_y, 0.3, 0),
-        ]
-
-    def __call__(self, img: Any) -> Any:
-        ops = random.choices(self.augment_pool, k=self.n)
-        for op, max_v, bias in ops:
-            v = np.random.randint(1, self.m)
-            if random.random() < 0.5:
-                img = op(img, v=v, max_v=max_v, bias=bias)
-        return cutout(img, int(32 * 0.5))
 
 
 # --- functions ---------------------------------------------------------------------------------

@@ -253,33 +253,12 @@ def _ends(s: _Script) -> Makers:
 
 def _masked(s: _Script) -> Makers:
     """Masked images, and what follows their training."""
-    tv = s.tv
-    masks = published.SimMIM.MaskGenerator(192, 32, 0.6)
-    mapped = tv.Lambda(lambda x: (1 - 2 * 0.1) * x + 0.1)
     return {
         "MAE, linear probing": lambda: s.view(
             published.MAE.RandomResizedCrop(224, interpolation=3), s.flip()
         ),
-        "SimMIM": lambda: published.SimMIM.SimMIMTransform(
-            s.view(
-                tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
-                tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
-                s.flip(),
-            ),
-            masks,
-        ),
-        "BEiT, pretraining": lambda: published.BEiT.DataAugmentationForBEiT(
-            tv.Compose(
-                [
-                    tv.ColorJitter(0.4, 0.4, 0.4),
-                    s.flip(),
-                    published.BEiT.RandomResizedCropAndInterpolationWithTwoPic(224, 112),
-                ]
-            ),
-            s.view(),
-            tv.Compose([tv.ToTensor(), mapped]),
-            published.SimMIM.MaskGenerator(224, 16, 0.4),
-        ),
+        "SimMIM": published.SimMIM.SimMIMTransform,
+        "BEiT, pretraining": published.BEiT.DataAugmentationForBEiT,
     }
 
 
@@ -288,7 +267,7 @@ def _supervised(s: _Script) -> Makers:
     tv = s.tv
     dino = published.DINO
     three = [published.DeiT.gray_scale(1.0), dino.Solarization(1.0), dino.GaussianBlur(1.0)]
-    lighting = published.Lighting(0.1, *published.IMAGENET_PCA)
+    lighting = published.Lighting(0.1)
     return {
         "DeiT III, 3-Augment": lambda: s.view(
             tv.RandomResizedCrop(224, scale=(0.08, 1.0), interpolation=3),

@@ -47,31 +47,6 @@ def recipe_of(transform: Any) -> Recipe:
     return recipe
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("SimCLR", [224] * 2),
-        ("BYOL", [224] * 2),
-        ("MoCoV2", [224] * 2),
-        ("SimSiam", [224] * 2),
-        ("VICReg", [224] * 2),
-        ("SwaV", [224] * 2 + [96] * 6),
-        ("DINO", [224] * 2 + [96] * 6),
-        ("IBOT", [224] * 2 + [96] * 10),
-        ("MSN", [224] * 2 + [96] * 10),
-    ],
-)
-def test_lightlys_views_are_native(lightly: Any, name: str, sizes: list[int]) -> None:
-    transform = getattr(lightly, f"{name}Transform")()
-    recipe = recipe_of(transform)
-    assert [program.size for program in recipe.programs] == [(size, size) for size in sizes]
-    views, _ = next(iter(DataLoader(images(transform), 2, require_native=True)))
-    theirs = transform(Image.new("RGB", (300, 200)))
-    assert [(view.shape[1:], view.dtype) for view in views] == [
-        (view.shape, view.dtype) for view in theirs
-    ]
-
-
 def test_lightlys_blur_and_solarisation_are_pillows(lightly: Any) -> None:
     views = [
         lightly.torchvision_transforms.Compose(
