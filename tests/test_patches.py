@@ -42,6 +42,21 @@ def by_hand(image: Image.Image, grid: tuple[int, int], side: int) -> Any:
     return torch.from_numpy(np.stack(patches)), torch.tensor(places)
 
 
+@pytest.mark.parametrize(
+    ("size", "side", "most", "ratio", "patches"),
+    [
+        ((500, 375), 16, 256, None, 14 * 18),
+        ((640, 480), 14, 729, None, 23 * 31),
+        ((100, 60), 16, 256, 1.0, 4 * 7),
+        ((2000, 30), 16, 64, None, 64),
+        ((1, 1), 16, 1024, None, 7 * 7),
+    ],
+)
+def test_some_sizes(size: Any, side: int, most: int, ratio: Any, patches: int) -> None:
+    """Those that timm makes, in an environment without it."""
+    assert ResizeToSequence(side, most, max_ratio=ratio).patches(*size).tolist() == [patches]
+
+
 def test_sizes_are_timms(naflex: Any) -> None:
     rng = np.random.default_rng(0)
     for number in range(300):

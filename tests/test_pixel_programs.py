@@ -17,13 +17,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision_calls import Call, recording, recording_tensors
+from torchvision_calls import Call, recording
 from torchvision_stub import import_torchvision
 
 from fastdata import _native
 from fastdata.plan import draws
 from fastdata.transforms import (
-    ColorJitter,
     Compose,
     RandomApply,
     RandomChoice,
@@ -95,18 +94,6 @@ def test_numbers_are_those_of_the_draws_in_python() -> None:
     assert (found[:, 3] == np.float32(float(least) + float(most - least) * units)).all()
 
 
-def test_normal_numbers_are_normal_within_their_bounds() -> None:
-    def build(tree: Builder) -> None:
-        value = Random("normal", 3.0, 2.0, options=(("least", 1.0), ("greatest", 6.0)))
-        tree.call("brightness", value.number(tree))
-
-    program = built(build)
-    found = [program.draw(key, 9, 9)[0][0][1][0] for key in keys_of(COUNT)]
-    wanted = np.random.default_rng(1).normal(3.0, 2.0, COUNT).clip(1.0, 6.0)
-    distance, bound = kolmogorov_smirnov(found, wanted.tolist())
-    assert distance <= bound
-
-
 def test_a_sample_takes_none_twice_and_by_weight() -> None:
     """As numpy draws without replacement."""
     weights = (1.0, 3.0, 0.0, 2.0, 0.5)
@@ -124,13 +111,6 @@ def test_a_sample_takes_none_twice_and_by_weight() -> None:
             left -= chances[number]
         assert abs(count / COUNT - p) <= 4.5 * np.sqrt(p * (1 - p) / COUNT)
     assert len(found) == 24
-
-
-def test_what_a_node_draws_does_not_depend_on_what_else_was_drawn() -> None:
-    jitter = ColorJitter(0.5)
-    alone = [native_program((jitter,)).draw(key, 9, 9)[0][-1] for key in keys_of(50)]
-    behind = native_program((jitter, RandomInvert(), TrivialAugmentWide()))
-    assert [behind.draw(key, 9, 9)[0][0] for key in keys_of(50)] == alone
 
 
 @pytest.mark.parametrize(
@@ -165,12 +145,6 @@ def test_what_is_no_tree_is_refused(nodes: Any, values: Any, words: str) -> None
     full = [(*value, *defaults[len(value) :]) for value in values]
     with pytest.raises(ValueError, match=words):
         _native.PixelProgram(nodes, full, [])
-
-
-def test_a_tree_that_is_too_deep_is_refused() -> None:
-    nodes = [("sequence", "", 100, 0, 0, 0)] * 100
-    with pytest.raises(ValueError, match="deep"):
-        _native.PixelProgram(nodes, [], [])
 
 
 kinds = st.sampled_from(_native.NODES)
@@ -363,59 +337,6 @@ def test_draws_of_v2s_own_are_distributed_as_torchvisions(name: str) -> None:
     transform = getattr(v2, name)()
     pipeline = v2.Compose([v2.Resize(SIZE[::-1]), transform])
     assert_same_distribution(ours(pipeline, COUNT), theirs(transform, COUNT))
-
-
-def mixture(calls: list[Call]) -> tuple[list[float], tuple[Call, ...]]:
-    """A mixture's weights, of the image and of each chain; and its augmentations."""
-    weights = [values[0] for name, values in calls if name in ("mix_begin", "mix_add")]
-    others = [(name, tuple(values)) for name, values in calls if not name.startswith("mix_")]
-    return weights, canonical(others)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mixture_width": 1},
-        {"mixture_width": 1, "severity": 10, "chain_depth": 1, "alpha": 0.2},
-        {"mixture_width": 3, "chain_depth": 1, "alpha": 4.0, "all_ops": False},
-    ],
-    ids=["default", "severe", "wide"],
-)
-@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
-def test_augmix_is_distributed_as_torchvisions(version: str, options: Any) -> None:
-    torchvision = import_torchvision()
-    tv = torchvision.transforms if version == "transforms" else torchvision.transforms.v2
-    transform = tv.AugMix(**options)
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), transform]))
-    mine = [mixture(program.draw(key, *SIZE)[0]) for key in keys_of(COUNT)]
-    others = []
-    torch.manual_seed(1)
-    drawn: list[torch.Tensor] = []
-    sample = transform._sample_dirichlet
-
-    def sample_dirichlet(params: torch.Tensor) -> torch.Tensor:
-        drawn.append(sample(params))
-        return drawn[-1]
-
-    transform._sample_dirichlet = sample_dirichlet
-    # Of SIZE, with hardly a pixel to mix.
-    image = torch.zeros((1, 1, 1), dtype=torch.uint8).expand(3, *SIZE[::-1])[:, :1, :1]
-    with recording_tensors(SIZE) as calls:
-        for _ in range(COUNT // 4):
-            transform(image)
-            (first,), (second,) = drawn
-            weights = [float(first[0]), *(float(weight * first[1]) for weight in second)]
-            others.append((weights, canonical(calls)))
-            drawn.clear()
-            calls.clear()
-    assert_same_distribution(
-        [calls for _, calls in mine[: len(others)]], [calls for _, calls in others]
-    )
-    for place in range(1 + options["mixture_width"]):
-        distance, bound = kolmogorov_smirnov(
-            [weights[place] for weights, _ in mine], [weights[place] for weights, _ in others]
-        )
-        assert distance <= bound, place
 
 
 @pytest.mark.parametrize(

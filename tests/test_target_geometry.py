@@ -48,12 +48,11 @@ def _pipelines(v2: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["cut", "crop", "pad", "rotate", "affine", "perspective", "zoom"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str, workers: int) -> None:  # noqa: F811
+def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str) -> None:  # noqa: F811
     transform = v2.Compose([*_pipelines(v2)[name], v2.ToImage()])
     plain = ImageDataset(packed, fields=("image", "boxes"))
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=list, require_native=True)
+    loader = DataLoader(dataset, 5, num_workers=2, collate_fn=list, require_native=True)
     samples = [sample for batch in loader for sample in batch]
     for row, (image, target) in enumerate(samples):
         stored, boxes = plain[row]
@@ -66,30 +65,6 @@ def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str, workers: int)
         expected = _around(_moved(geometry, _corners(whole)), geometry.size)
         found = target["boxes"].as_subclass(torch.Tensor).double()
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
-
-
-def test_the_corners_are_those_that_torchvision_moves(packed: Path, v2: Any) -> None:  # noqa: F811
-    from torchvision import tv_tensors
-
-    transform = v2.Compose([v2.Resize((64, 48)), v2.CenterCrop(40), v2.RandomHorizontalFlip(1.0)])
-    dataset = ImageDataset(packed, transforms=transform, fields=("image", "geometry"))
-    plain = ImageDataset(packed, fields=("image",))
-    for row in range(len(dataset)):
-        image, geometry = dataset[row]
-        (stored,) = plain[row]
-        size = stored.height, stored.width
-        whole = tv_tensors.BoundingBoxes(
-            [[0, 0, stored.width, stored.height]],
-            format="XYXY",
-            canvas_size=size,
-            dtype=torch.float32,
-            clamping_mode=None,
-        )
-        moved = transform(stored, whole)[1].as_subclass(torch.Tensor)
-        points = _moved(geometry, _corners(moved.new_tensor([[0, 0, size[1], size[0]]])))
-        assert image.size == tuple(geometry.size.tolist())
-        whole = torch.cat([points.amin(1), points.amax(1)], 1).float()
-        torch.testing.assert_close(whole, moved, rtol=0, atol=1e-4)
 
 
 def test_a_batch_has_one_tensor_of_each(packed: Path) -> None:  # noqa: F811

@@ -14,7 +14,7 @@ from fastdata.converters import TableImages, pack
 from PIL import Image
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.errors import SampleError, UsageError
+from fastdata.errors import SampleError
 
 _SIZE = (40, 30)
 _NAN, _INF = math.nan, math.inf
@@ -199,12 +199,3 @@ def test_many_boxes_in_one_sample(v2: Any, tmp_path: Path) -> None:
     assert abs(len(target["boxes"]) - int(kept.sum())) <= 5  # in single precision
     assert np.allclose(target["boxes"].numpy(), many[target["labels"].numpy()])
     assert other["labels"].tolist() == [1, 2]
-
-
-def test_strings_are_no_boxes(tmp_path: Path) -> None:
-    Image.new("RGB", _SIZE).save(tmp_path / "0.png")
-    strings = pa.array([[["1", "2", "x", "3"]]], pa.list_(pa.list_(pa.string())))
-    table = pa.table({"path": ["0.png"], "boxes": strings})
-    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1)
-    with pytest.raises(UsageError, match=r"its column boxes is .*string.*, which cannot be xyxy"):
-        _dataset(tmp_path / "packed", None)
