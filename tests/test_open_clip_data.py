@@ -178,18 +178,9 @@ def test_training_has_the_losses_of_open_clips_own_loader(setting: _Setting) -> 
                 found.append(loss["contrastive_loss"].item())
                 return loss
 
-        args = setting.args(
-            device="cpu",
-            precision="fp32",
-            distill=False,
-            accum_freq=1,
-            skip_scheduler=True,
-            grad_clip_norm=None,
-            horovod=False,
-            log_local=False,
-            log_every_n_steps=1,
-            wandb=False,
-        )
+        names = ("distill", "grad_clip_norm", "horovod", "log_local", "wandb")
+        options = {"device": "cpu", "precision": "fp32", "accum_freq": 1, "log_every_n_steps": 1}
+        args = setting.args(**dict.fromkeys(names), **options, skip_scheduler=True)
         optimizer = torch.optim.SGD(model.parameters(), 0.3)
         train_one_epoch(model, {"train": info}, Recorded(), 0, optimizer, None, None, None, args)
         return found

@@ -199,28 +199,6 @@ def test_the_function_of_a_lambda_is_told_to_offer_one(of: Any) -> None:
         DataLoader(dataset, 4)
 
 
-def test_a_pass_has_the_draws_of_the_transforms_that_are_offered() -> None:
-    class Crop:
-        def __init__(self) -> None:
-            self.crop = v1.RandomResizedCrop(24)
-
-        def __call__(self, image: Any) -> Any:
-            return self.crop(image)
-
-        def __fastdata__(self) -> Any:
-            return own.RandomResizedCrop(24)
-
-    def batch(transform: Any) -> Any:
-        dataset = images(v1.Compose([transform, v1.RandomHorizontalFlip(), v1.ToTensor()]))
-        return [list(DataLoader(dataset, 9, seed=3, require_native=True)) for _ in range(2)]
-
-    first, again = batch(Crop())
-    for wanted in (again, batch(v1.RandomResizedCrop(24))[0]):
-        assert all(
-            torch.equal(one, other) for (one, _), (other, _) in zip(first, wanted, strict=True)
-        )
-
-
 def test_what_is_offered_is_read_when_an_epoch_begins() -> None:
     class Stops:
         steps = own.Compose([own.Resize(SIZE), own.RandomHorizontalFlip(1.0)])
@@ -356,15 +334,6 @@ def test_mistakes_are_errors_that_name_the_class(name: str) -> None:
             DataLoader(folder(held(offering(MISTAKES[name]))), 4)
     with pytest.raises(UsageError, match="Blur"):
         DataLoader(folder(pipeline(Blur)), 4)
-
-
-def test_a_class_that_derives_from_fastdatas_does_not_call_what_it_offers() -> None:
-    class Calls(Own):
-        def __call__(self, image: Any, *targets: Any) -> Any:
-            return own.CenterCrop.__call__(self, image)
-
-    with pytest.raises(UsageError, match="Calls"):
-        Calls(24)(Image.new("RGB", (40, 40)))
 
 
 def test_errors_of_the_method_are_its_own() -> None:

@@ -15,7 +15,7 @@ from fastdata import DataLoader, ImageDataset, transforms
 from fastdata.errors import SlowPathWarning
 
 tv: Any = import_torchvision()
-v2, F = tv.transforms.v2, tv.transforms.functional
+v2 = tv.transforms.v2
 
 
 class DetectionPresetTrain:
