@@ -8,8 +8,7 @@ them. Each script's classes stand in a class of its name.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,43 +19,44 @@ import_torchvision()
 
 from torchvision import transforms  # noqa: E402
 
+
+class _Held:
+    """Base of classes that keep their arguments as attributes, in the order of `held`."""
+
+    held: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        vars(self).update(self.held, **dict(zip(self.held, values, strict=False)), **named)
+
+
 # --- several views -----------------------------------------------------------------------------
 
 
 class MoCo:
     """MoCo's, of versions 1 and 2, and SimSiam's."""
 
-    class TwoCropsTransform:
-        def __init__(self, base_transform: Any) -> None:
-            self.base_transform = base_transform
+    class TwoCropsTransform(_Held):
+        held: ClassVar = {"base_transform": None}
 
         def __call__(self, x: Any) -> Any:
-            q = self.base_transform(x)
-            k = self.base_transform(x)
-            return [q, k]
+            return [self.base_transform(x), self.base_transform(x)]
 
-    class GaussianBlur:
-        def __init__(self, sigma: Sequence[float] = (0.1, 2.0)) -> None:
-            self.sigma = sigma
+    class GaussianBlur(_Held):
+        held: ClassVar = {"sigma": (0.1, 2.0)}
 
         def __call__(self, x: Any) -> Any:
             sigma = random.uniform(self.sigma[0], self.sigma[1])
-            x = x.filter(ImageFilter.GaussianBlur(radius=sigma))
-            return x  # noqa: RET504
+            return x.filter(ImageFilter.GaussianBlur(radius=sigma))
 
 
 class MoCoV3:
     """Blurs as MoCo."""
 
-    class TwoCropsTransform:
-        def __init__(self, base_transform1: Any, base_transform2: Any) -> None:
-            self.base_transform1 = base_transform1
-            self.base_transform2 = base_transform2
+    class TwoCropsTransform(_Held):
+        held: ClassVar = {"base_transform1": None, "base_transform2": None}
 
         def __call__(self, x: Any) -> Any:
-            im1 = self.base_transform1(x)
-            im2 = self.base_transform2(x)
-            return [im1, im2]
+            return [self.base_transform1(x), self.base_transform2(x)]
 
     class Solarize:
         def __call__(self, x: Any) -> Any:
@@ -64,9 +64,8 @@ class MoCoV3:
 
 
 class SupContrast:
-    class TwoCropTransform:
-        def __init__(self, transform: Any) -> None:
-            self.transform = transform
+    class TwoCropTransform(_Held):
+        held: ClassVar = {"transform": None}
 
         def __call__(self, x: Any) -> Any:
             return [self.transform(x), self.transform(x)]
@@ -75,13 +74,11 @@ class SupContrast:
 class SimCLR:
     """Of the version in PyTorch."""
 
-    class ContrastiveLearningViewGenerator:
-        def __init__(self, base_transform: Any, n_views: int = 2) -> None:
-            self.base_transform = base_transform
-            self.n_views = n_views
+    class ContrastiveLearningViewGenerator(_Held):
+        held: ClassVar = {"base_transform": None, "n_views": 2}
 
         def __call__(self, x: Any) -> Any:
-            return [self.base_transform(x) for i in range(self.n_views)]
+            return [self.base_transform(x) for _ in range(self.n_views)]
 
     class GaussianBlur:
         def __init__(self, kernel_size: int) -> None:
@@ -108,19 +105,14 @@ class SimCLR:
 
 
 class BarlowTwins:
-    class Transform:
-        def __init__(self, transform: Any, transform_prime: Any) -> None:
-            self.transform = transform
-            self.transform_prime = transform_prime
+    class Transform(_Held):
+        held: ClassVar = {"transform": None, "transform_prime": None}
 
         def __call__(self, x: Any) -> Any:
-            y1 = self.transform(x)
-            y2 = self.transform_prime(x)
-            return y1, y2
+            return self.transform(x), self.transform_prime(x)
 
-    class GaussianBlur:
-        def __init__(self, p: float) -> None:
-            self.p = p
+    class GaussianBlur(_Held):
+        held: ClassVar = {"p": None}
 
         def __call__(self, img: Any) -> Any:
             if random.random() < self.p:
@@ -128,14 +120,11 @@ class BarlowTwins:
                 return img.filter(ImageFilter.GaussianBlur(sigma))
             return img
 
-    class Solarization:
-        def __init__(self, p: float) -> None:
-            self.p = p
+    class Solarization(_Held):
+        held: ClassVar = {"p": None}
 
         def __call__(self, img: Any) -> Any:
-            if random.random() < self.p:
-                return ImageOps.solarize(img)
-            return img
+            return ImageOps.solarize(img) if random.random() < self.p else img
 
 
 class VICReg:
@@ -144,26 +133,27 @@ class VICReg:
     class TrainTransform(BarlowTwins.Transform):
         pass
 
-    class GaussianBlur(BarlowTwins.GaussianBlur):
+    class GaussianBlur(_Held):
+        held: ClassVar = {"p": None}
+
         def __call__(self, img: Any) -> Any:
             if np.random.rand() < self.p:
                 sigma = np.random.rand() * 1.9 + 0.1
                 return img.filter(ImageFilter.GaussianBlur(sigma))
             return img
 
-    class Solarization(BarlowTwins.Solarization):
+    class Solarization(_Held):
+        held: ClassVar = {"p": None}
+
         def __call__(self, img: Any) -> Any:
-            if np.random.rand() < self.p:
-                return ImageOps.solarize(img)
-            return img
+            return ImageOps.solarize(img) if np.random.rand() < self.p else img
 
 
 class BYOL:
     """Of versions in PyTorch."""
 
-    class MultiViewDataInjector:
-        def __init__(self, transforms: Sequence[Any]) -> None:
-            self.transforms = transforms
+    class MultiViewDataInjector(_Held):
+        held: ClassVar = {"transforms": None}
 
         def __call__(self, sample: Any) -> Any:
             return [transform(sample) for transform in self.transforms]
@@ -175,42 +165,30 @@ class BYOL:
             self.p = p
 
         def forward(self, x: Any) -> Any:
-            if random.random() > self.p:
-                return x
-            return self.fn(x)
+            return x if random.random() > self.p else self.fn(x)
 
 
 class DINO:
-    class DataAugmentationDINO:
-        def __init__(self, first: Any, second: Any, local: Any, local_crops_number: int) -> None:
-            self.global_transfo1 = first
-            self.global_transfo2 = second
-            self.local_crops_number = local_crops_number
-            self.local_transfo = local
+    class DataAugmentationDINO(_Held):
+        held: ClassVar = dict.fromkeys(
+            ("global_transfo1", "global_transfo2", "local_transfo", "local_crops_number")
+        )
 
         def __call__(self, image: Any) -> Any:
-            crops = []
-            crops.append(self.global_transfo1(image))
-            crops.append(self.global_transfo2(image))
-            for _ in range(self.local_crops_number):
-                crops.append(self.local_transfo(image))
-            return crops
+            crops = [self.global_transfo1(image), self.global_transfo2(image)]
+            return crops + [self.local_transfo(image) for _ in range(self.local_crops_number)]
 
-    class GaussianBlur:
-        def __init__(
-            self, p: float = 0.5, radius_min: float = 0.1, radius_max: float = 2.0
-        ) -> None:
-            self.prob = p
-            self.radius_min = radius_min
-            self.radius_max = radius_max
+    class GaussianBlur(_Held):
+        held: ClassVar = {"prob": 0.5, "radius_min": 0.1, "radius_max": 2.0}
+
+        def __init__(self, p: float = 0.5) -> None:
+            super().__init__(p)
 
         def __call__(self, img: Any) -> Any:
-            do_it = random.random() <= self.prob
-            if not do_it:
+            if random.random() > self.prob:
                 return img
-            return img.filter(
-                ImageFilter.GaussianBlur(radius=random.uniform(self.radius_min, self.radius_max))
-            )
+            radius = random.uniform(self.radius_min, self.radius_max)
+            return img.filter(ImageFilter.GaussianBlur(radius=radius))
 
     Solarization = BarlowTwins.Solarization
 
@@ -219,57 +197,40 @@ class IBOT:
     """Blurs and solarises as DINO."""
 
     class DataAugmentationiBOT(DINO.DataAugmentationDINO):
-        def __init__(self, *transforms: Any, global_crops_number: int = 2, **options: Any) -> None:
-            super().__init__(*transforms, **options)
-            self.global_crops_number = global_crops_number
+        held: ClassVar = {**DINO.DataAugmentationDINO.held, "global_crops_number": 2}
 
         def __call__(self, image: Any) -> Any:
-            crops = []
-            crops.append(self.global_transfo1(image))
-            for _ in range(self.global_crops_number - 1):
-                crops.append(self.global_transfo2(image))
-            for _ in range(self.local_crops_number):
-                crops.append(self.local_transfo(image))
-            return crops
+            crops = [self.global_transfo1(image)]
+            crops += [self.global_transfo2(image) for _ in range(self.global_crops_number - 1)]
+            return crops + [self.local_transfo(image) for _ in range(self.local_crops_number)]
 
 
 class SwAV:
-    class MultiCropDataset:
+    class MultiCropDataset(_Held):
         """Views of one image, as the dataset of this name makes them."""
 
-        def __init__(self, trans: Sequence[Any]) -> None:
-            self.trans = trans
+        held: ClassVar = {"trans": None}
 
         def __call__(self, image: Any) -> Any:
-            return list(map(lambda trans: trans(image), self.trans))  # noqa: C417
+            return [trans(image) for trans in self.trans]
 
     class PILRandomGaussianBlur(DINO.GaussianBlur):
         def __call__(self, img: Any) -> Any:
-            do_it = np.random.rand() <= self.prob
-            if not do_it:
+            if np.random.rand() > self.prob:
                 return img
-            return img.filter(
-                ImageFilter.GaussianBlur(radius=random.uniform(self.radius_min, self.radius_max))
-            )
+            radius = random.uniform(self.radius_min, self.radius_max)
+            return img.filter(ImageFilter.GaussianBlur(radius=radius))
 
 
 class MSN:
-    class MultiViewTransform:
-        def __init__(
-            self, rand_transform: Any, focal_transform: Any, rand_views: int, focal_views: int
-        ) -> None:
-            self.rand_views = rand_views
-            self.focal_views = focal_views
-            self.rand_transform = rand_transform
-            self.focal_transform = focal_transform
+    class MultiViewTransform(_Held):
+        held: ClassVar = dict.fromkeys(
+            ("rand_transform", "focal_transform", "rand_views", "focal_views")
+        )
 
         def __call__(self, img: Any) -> Any:
-            img_views = []
-            if self.rand_views > 0:
-                img_views += [self.rand_transform(img) for i in range(self.rand_views)]
-            if self.focal_views > 0:
-                img_views += [self.focal_transform(img) for i in range(self.focal_views)]
-            return img_views
+            views = [self.rand_transform(img) for _ in range(self.rand_views)]
+            return views + [self.focal_transform(img) for _ in range(self.focal_views)]
 
     class GaussianBlur(DINO.GaussianBlur):
         def __call__(self, img: Any) -> Any:
@@ -285,9 +246,8 @@ class MSN:
 class References:
     """Those of torchvision's scripts for classification."""
 
-    class ClassificationPresetTrain:
-        def __init__(self, transforms: Any) -> None:
-            self.transforms = transforms
+    class ClassificationPresetTrain(_Held):
+        held: ClassVar = {"transforms": None}
 
         def __call__(self, img: Any) -> Any:
             return self.transforms(img)
@@ -299,26 +259,18 @@ class References:
 class DeiT:
     """DeiT III's; blurs and solarises as DINO."""
 
-    class gray_scale:  # noqa: N801
-        def __init__(self, p: float = 0.2) -> None:
-            self.p = p
-            self.transf = transforms.Grayscale(3)
+    class gray_scale(_Held):  # noqa: N801
+        held: ClassVar = {"p": 0.2, "transf": transforms.Grayscale(3)}
 
         def __call__(self, img: Any) -> Any:
-            if random.random() < self.p:
-                return self.transf(img)
-            return img
+            return self.transf(img) if random.random() < self.p else img
 
 
 class Copied:
     """Copies of classes of timm."""
 
-    class RandomResizedCropAndInterpolation:
-        def __init__(self, size: int, scale: Any, ratio: Any, interpolation: Any) -> None:
-            self.size = (size, size)
-            self.interpolation = interpolation
-            self.scale = scale
-            self.ratio = ratio
+    class RandomResizedCropAndInterpolation(_Held):
+        held: ClassVar = dict.fromkeys(("size", "scale", "ratio", "interpolation"))
 
         def __call__(self, img: Any) -> Any:
             box = transforms.RandomResizedCrop.get_params(img, self.scale, self.ratio)
@@ -371,16 +323,11 @@ class RandAugmentMC(_Unknown):
     """Operations of Pillow by random strengths, each done in half of the images: FixMatch's."""
 
 
-class TransformFixMatch:
-    def __init__(self, weak: Any, strong: Any, normalize: Any) -> None:
-        self.weak = weak
-        self.strong = strong
-        self.normalize = normalize
+class TransformFixMatch(_Held):
+    held: ClassVar = {"weak": None, "strong": None, "normalize": None}
 
     def __call__(self, x: Any) -> Any:
-        weak = self.weak(x)
-        strong = self.strong(x)
-        return self.normalize(weak), self.normalize(strong)
+        return self.normalize(self.weak(x)), self.normalize(self.strong(x))
 
 
 # --- functions ---------------------------------------------------------------------------------

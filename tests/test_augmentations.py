@@ -343,56 +343,6 @@ def test_augmix_mixes_as_torchvisions(
 # --- what is random: compared for what was drawn ---------------------------------------------
 
 
-RANDOM: dict[str, tuple[int, Steps]] = {
-    "ColorJitter": (0, lambda tv: [tv.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
-    "SimCLR": (
-        1,
-        lambda tv: [
-            tv.RandomApply([tv.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            *(tv.RandomGrayscale(0.2), tv.RandomApply([tv.GaussianBlur(23)], 0.5)),
-            tv.RandomSolarize(128, 0.2),
-        ],
-    ),
-    "TrivialAugmentWide": (0, lambda tv: [tv.TrivialAugmentWide()]),
-    "RandAugment": (0, lambda tv: [tv.RandAugment(3, 20)]),
-    "RandAugment, bilinear": (
-        1,
-        lambda tv: [tv.RandAugment(1, interpolation=MODE.BILINEAR, fill=[1, 2, 3])],
-    ),
-    "AutoAugment": (0, lambda tv: [tv.AutoAugment(fill=128)]),
-    "RandomAffine": (0, lambda tv: [tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 10)]),
-    "RandomPerspective": (1, lambda tv: [tv.RandomPerspective(fill=3)]),
-    "crops": (
-        0,
-        lambda tv: [
-            *(tv.RandomInvert(), tv.RandomCrop(30, padding=6, fill=7, padding_mode="edge")),
-            tv.RandomCrop((40, 20), padding=0, pad_if_needed=True, fill=(1, 2, 3)),
-            tv.RandomResizedCrop(20, interpolation=3),
-        ],
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", RANDOM)
-def test_drawn_augmentations_give_torchvisions_pixels(tv: Any, name: str) -> None:
-    levels, make = RANDOM[name]
-    dataset = images(tv.Compose([tv.CenterCrop(SIZE), *make(tv), tv.PILToTensor()]))
-    crop = tv.CenterCrop(SIZE)
-    different = set()
-    for index, got in pixels(dataset, None, num_workers=2).items():
-        calls, _ = drawn(dataset, index, SIZE[::-1])
-        different.add(str(calls))
-        want = crop(dataset.open_image(index))
-        for operation, values in calls:
-            want = apply(want, (operation, tuple(values)))
-        want = np.asarray(want)
-        assert got.shape == want.shape
-        off = np.abs(got.astype(int) - want)
-        assert off.max() <= levels, (index, calls)
-    assert len(different) > SAMPLES // 5
-
-
 # --- erasing ---------------------------------------------------------------------------------
 
 
@@ -491,19 +441,6 @@ def test_epochs_and_views_are_augmented_differently() -> None:
     assert torch.equal(views[0], first) and not torch.equal(views[1], first)
 
 
-def test_views_have_augmentations_each(v1: Any) -> None:
-    one = v1.Compose([v1.CenterCrop(SIZE), v1.RandomInvert(1.0), v1.PILToTensor()])
-    other = v1.Compose([v1.CenterCrop(9), v1.ColorJitter(0.9), v1.PILToTensor()])
-    dataset = images(ours.Views(one, other))
-    for (inverted, jittered), indices in batches(dataset, 1, num_workers=2):
-        for place, index in enumerate(indices):
-            assert torch.equal(inverted[place], one(dataset.open_image(index)))
-            calls, _ = drawn(dataset, index, (9, 9), view=1)
-            want = v1.CenterCrop(9)(dataset.open_image(index))
-            want = apply(want, (calls[0][0], tuple(calls[0][1])))
-            assert np.array_equal(jittered[place].permute(1, 2, 0).numpy(), np.asarray(want))
-
-
 @pytest.mark.parametrize("name", ["FiveCrop", "TenCrop", "TenCrop, vertical"])
 def test_corners_are_views(v1: Any, name: str) -> None:
     kind, _, vertical = name.partition(", ")
@@ -547,23 +484,6 @@ def test_random_augmentations_do_not_stand_before_views() -> None:
 
 
 # --- the other paths -------------------------------------------------------------------------
-
-
-def test_what_stands_before_a_tail_is_native(v1: Any) -> None:
-    def doubled(image: Any) -> Any:
-        return image * 2
-
-    steps = [v1.CenterCrop(SIZE), v1.RandomEqualize(1.0), v1.ToTensor()]
-    dataset = images(v1.Compose([*steps, v1.Lambda(doubled), v1.RandomErasing(1.0)]))
-    recipe = compile_recipe(dataset.transform)
-    assert isinstance(recipe, Recipe)
-    assert [type(call).__name__ for call in recipe.tail] == ["Lambda", "RandomErasing"]
-    loader = DataLoader(dataset, 10, num_workers=2)
-    assert loader.explain().startswith("workers") and "Lambda" in loader.explain()
-    want = v1.Compose([*steps, v1.Lambda(doubled)])
-    found = torch.cat([batch for batch, _ in loader])
-    for index, image in enumerate(found):
-        assert torch.allclose(image[image != 0], want(dataset.open_image(index))[image != 0])
 
 
 @pytest.mark.parametrize(

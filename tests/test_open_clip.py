@@ -46,15 +46,6 @@ def test_training_crops_as_torchvision_does(module: Any) -> None:
     assert (drawn[0] == drawn[1]).all()
 
 
-def test_a_function_of_open_clips_is_known_by_what_it_is(module: Any) -> None:
-    tv = import_torchvision().transforms
-    crop = tv.CenterCrop(32)
-    recipe = compile_recipe(tv.Compose([crop, module._convert_to_rgb, tv.ToTensor()]))
-    assert isinstance(recipe, Recipe) and not recipe.tail
-    recipe = compile_recipe(tv.Compose([crop, lambda image: image.rotate(3), tv.ToTensor()]))
-    assert isinstance(recipe, Recipe) and len(recipe.tail) == 2
-
-
 def test_with_timm_all_of_training_is_native(module: Any) -> None:
     aug_cfg = {"use_timm": True, "color_jitter": 0.4, "re_prob": 0.5, "re_count": 2}
     transform = module.image_transform(48, is_train=True, aug_cfg=aug_cfg)

@@ -35,17 +35,6 @@ def noise(kind: str) -> tuple[np.ndarray, Any]:
 # --- strengths -------------------------------------------------------------------------------
 
 
-def test_evenly_spaced_numbers_are_torchs() -> None:
-    fixed = [0.3, 0.9, 0.99, 1.0, 30.0, 32.0, 135.0, 255.0]
-    sides = np.arange(8, 600, 7)
-    for end in [*fixed, *(150.0 / 331.0 * sides).tolist(), *(sides / 3.0).tolist()]:
-        for count in (2, 3, 10, 11, 31, 256):
-            assert _native.linspace(0.0, end, count) == torch.linspace(0.0, end, count).tolist()
-    for end in (1.0, 255.0):
-        for count in range(2, 300):
-            assert _native.linspace(end, 0.0, count) == torch.linspace(end, 0.0, count).tolist()
-
-
 def policy(tv: Any, name: str) -> tuple[Any, list[tuple[str, float]]]:
     """A policy, and each of its operations with each strength that it may have."""
     words = name.split()
@@ -159,21 +148,6 @@ def test_a_fixed_factor_gives_torchvisions_pixels(name: str, version: int, kind:
         program = program_of(tv.Compose([*first, tv.Resize(SIZE[::-1], antialias=True), transform]))
         ((operation, values),) = program.draw(7, *SIZE)[0]
         np.testing.assert_array_equal(_native.augment(pixels, operation, values), wanted)
-
-
-def test_what_is_drawn_is_in_single_precision() -> None:
-    """As torch.Tensor.uniform_ draws: else tensors' saturation truncates otherwise."""
-    tv = version_of(1)
-    transforms = [
-        tv.ColorJitter(0.4, 0.4, 0.4, 0.1),
-        tv.GaussianBlur(5, (0.1, 2.0)),
-        tv.RandomAffine(30, scale=(0.5, 1.5)),
-    ]
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), *transforms]))
-    for key in keys_of(200):
-        for operation, values in program.draw(key, *SIZE)[0]:
-            if operation not in ("resize", "affine"):
-                assert list(values) == np.float32(values).tolist()
 
 
 @pytest.mark.parametrize("version", [1, 2])

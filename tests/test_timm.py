@@ -30,7 +30,6 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 need("timm")
@@ -136,19 +135,6 @@ def test_policies_are_drawn_as_timm_draws_them(tv: Any, data: Any, policy: str) 
     assert_same_distribution(ours(tv, transform, COUNT), rounded(theirs(transform, COUNT)))
 
 
-def test_an_interpolation_is_kept_or_drawn_as_timm_does(tv: Any, data: Any) -> None:
-    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="bilinear")
-    kept = [
-        values[6] for calls in ours(tv, transform, 500) for _, values in calls if len(values) > 6
-    ]
-    assert kept and set(kept) == {1.0}
-    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="random")
-    drawn = [
-        values[6] for calls in ours(tv, transform, 2000) for _, values in calls if len(values) > 6
-    ]
-    assert set(drawn) == {1.0, 2.0} and abs(np.mean(drawn) - 1.5) < 0.1
-
-
 # --- policies: pixels ------------------------------------------------------------------------
 
 
@@ -235,20 +221,6 @@ def geometry_of(transform: Any, count: int = COUNT, size: tuple[int, int] = (500
     return program.draw(np.full(count, size[0]), np.full(count, size[1]), keys)
 
 
-def test_random_crops_are_drawn_in_double_with_a_filter_each(data: Any) -> None:
-    transform = data.create_transform(
-        64, is_training=True, interpolation="random", scale=(0.2, 0.7)
-    )
-    cut = geometry_of(transform)
-    crop = RandomResizedCrop(64, (0.2, 0.7), in_double=True)
-    wanted = geometry_of(Compose([crop, RandomHorizontalFlip()]))
-    assert (cut["box"] == wanted["box"]).all() and (cut["flip"] == wanted["flip"]).all()
-    assert set(cut["filter"].tolist()) == {1, 2}
-    assert abs((cut["filter"] == 1).mean() - 0.5) < 0.02
-    # Neither has to do with the other.
-    assert abs(np.corrcoef(cut["filter"], cut["box"][:, 0])[0, 1]) < 0.04
-
-
 def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
     for area in (0.09, 0.2025, 0.36, 0.5):
         for ratio in (1.0, 0.75, 4 / 3):
@@ -279,27 +251,6 @@ def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
     assert used == {1, 2}
 
 
-@pytest.mark.parametrize("mode", ["rkrc", "rkrr"])
-def test_random_sizes_are_drawn_as_timm_draws_them(data: Any, mode: str) -> None:
-    transform = data.create_transform(224, is_training=True, train_crop_mode=mode)
-    step = transform.transforms[0]
-    image = Image.new("RGB", (500, 333))
-    seed(1)
-    names = ["random_scale_prob", "random_scale_range", "random_scale_area"]
-    names += ["random_aspect_prob", "random_aspect_range"]
-    options = {name: getattr(step, name) for name in names}
-    wanted = np.array(
-        [step.get_params(image, step.size, step.longest, **options) for _ in range(COUNT)]
-    )
-    sizes = geometry_of(transform)["size"]
-    for got, want in ((sizes[:, 1], wanted[:, 0]), (sizes[:, 0], wanted[:, 1])):
-        distance, bound = kolmogorov_smirnov(got.tolist(), want.tolist())
-        assert distance <= bound
-    ratios = (sizes[:, 0] / sizes[:, 1]).tolist(), (wanted[:, 1] / wanted[:, 0]).tolist()
-    distance, bound = kolmogorov_smirnov(*ratios)
-    assert distance <= bound
-
-
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "edge", "symmetric"])
 def test_crops_that_pad_give_timms_pixels(tv: Any, data: Any, padding_mode: str) -> None:
     from timm.data.transforms import CenterCropOrPad
@@ -324,42 +275,6 @@ def assert_pixels(transform: Any, levels: float) -> None:
 
 
 # --- erasing ---------------------------------------------------------------------------------
-
-
-class Rectangles:
-    """In a tensor's place: notes where it is written over."""
-
-    dtype = torch.float32
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def size(self) -> tuple[int, int, int]:
-        return 3, SIZE[1], SIZE[0]
-
-    def __setitem__(self, where: Any, value: Any) -> None:
-        _, down, across = where
-        place = (across.start, down.start, across.stop - across.start, down.stop - down.start)
-        self.calls.append(("erase", tuple(map(float, place))))
-
-
-@pytest.mark.parametrize("options", [{}, {"max_count": 3}, {"probability": 1.0, "min_count": 2}])
-def test_rectangles_are_drawn_as_timm_draws_them(tv: Any, data: Any, options: Any) -> None:
-    from timm.data.random_erasing import RandomErasing
-
-    step = RandomErasing(device="cpu", **options)
-    seed(1)
-    wanted = []
-    for _ in range(COUNT):
-        rectangles = Rectangles()
-        step(rectangles)
-        wanted.append(tuple(rectangles.calls))
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), tv.ToTensor(), step]))
-    got = [
-        tuple(("erase", tuple(map(float, one))) for one in program.draw(key, *SIZE)[1])
-        for key in keys_of(COUNT)
-    ]
-    assert_same_distribution(got, wanted)
 
 
 @pytest.mark.parametrize("mode", ["const", "rand", "pixel"])

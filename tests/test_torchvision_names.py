@@ -17,7 +17,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
 from fastdata import transforms as ours
-from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.errors import UsageError
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 TV = import_torchvision().transforms
@@ -223,25 +223,6 @@ def test_colours_and_one_channel_do_not_mix(steps: Any, words: str) -> None:
         assert not isinstance(refused, Refusal) and refused.programs[0].output.channels == 3
     with pytest.raises(UsageError, match="three values, and the image has one channel"):
         ours.Compose([ours.Grayscale(), ours.Normalize((0.5,) * 3, (0.2,) * 3)])(noise(9, 9))
-
-
-def test_a_call_and_a_tail_have_one_channel_too() -> None:
-    image = noise(30, 30)
-    seen: list[Any] = []
-
-    def look(given: Any) -> Any:
-        seen.append(given)
-        return torch.zeros(1)
-
-    pipeline = TV.Compose([TV.CenterCrop(24), TV.Grayscale(1), look])
-    data = images(pipeline)
-    with pytest.warns(SlowPathWarning):
-        list(DataLoader(data, 4))
-    pipeline(image)
-    assert {(one.mode, one.size) for one in seen} == {("L", (24, 24))}
-    floats = ours.Compose([ours.Grayscale(), ours.Normalize(0.5, 0.25)])(image)
-    grey = TV.v2.functional.pil_to_tensor(TV.Grayscale()(image))
-    assert torch.allclose(floats, (grey / 255 - 0.5) / 0.25, atol=1e-6)
 
 
 def test_one_mean_serves_all_channels() -> None:

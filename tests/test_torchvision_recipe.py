@@ -431,13 +431,3 @@ def test_weights_transforms_give_torchvisions_pixels() -> None:
             recipe = recipe_of(transform)
             got = head(recipe, image, keys_of(1))
             assert_same(got, transform(image), levels_of(recipe), spread=min(transform.std))
-
-
-def test_weights_transforms_of_tensors_are_done_where_they_are_as_on_images(v1: Any) -> None:
-    preset = import_torchvision().models.ResNet18_Weights.DEFAULT.transforms()
-    recipe = recipe_of(v1.Compose([v1.CenterCrop(300), v1.PILToTensor(), preset]))
-    assert not recipe.tail and recipe.programs[0].size == (224, 224)
-    # Half of it is not done natively: all of it is called.
-    normalize = v1.Normalize(MEAN, STD)
-    recipe = recipe_of(v1.Compose([v1.CenterCrop(300), v1.ToTensor(), normalize, preset]))
-    assert recipe.tail == (preset,) and recipe.programs[0].size == (300, 300)

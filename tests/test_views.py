@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torchvision_calls import apply  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset, fast_collate  # noqa: E402
-from fastdata.decode import PendingBatch, decode_batch, seek_points  # noqa: E402
+from fastdata.decode import PendingBatch, seek_points  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
@@ -26,7 +26,6 @@ from fastdata.transforms import (  # noqa: E402
     Compose,
     FiveCrop,
     Normalize,
-    RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
@@ -197,41 +196,6 @@ def test_each_view_is_as_alone(options: dict[str, Any]) -> None:
         together = of(Views(*transforms))
         for number, transform in enumerate(transforms):
             assert same([views[number] for views in together], of(transform)), (name, number)
-
-
-def decoded_together(data: bytes, recipe: Recipe, size: tuple[int, int], **options: Any) -> Any:
-    """Each view of an image, decoded together, and alone."""
-    width, height = size
-    together, alone, pending = [], [], []
-    for number in reversed(range(len(recipe.programs))):
-        program = recipe.programs[number]
-        cut = program.draw([width], [height], sample_keys(7, np.array([len(data)]), number))
-        options |= program.batch_options(cut) | {"fallback": "never"}
-        wide, high = program.size
-        together.append(np.zeros((1, high, wide, 3), np.uint8))
-        views = () if number else pending
-        pending.append(PendingBatch([data], together[-1], views=views, **options))
-        alone.append(decode_batch([data], program.size, **options))
-    pending[-1].run()
-    pending[-1].result()
-    return zip(together, alone, strict=True)
-
-
-@pytest.mark.parametrize(("kind", "seeking"), [("4:2:0", True), ("4:4:4", False), ("grey", True)])
-def test_many_views_of_a_photograph_decoded_together(kind: str, seeking: bool) -> None:
-    recipe = recipe_of(
-        Views(
-            (RandomResizedCrop(40, (0.3, 1.0)), 2),
-            (LOCAL, 5),
-            RandomCrop(100),
-            RandomResizedCrop(300, interpolation="lanczos"),
-        )
-    )
-    for number in range(4):
-        data = encode(picture(400, 300, number, 25), kind)
-        tables = [seek_points(data)] if seeking else None
-        for together, alone in decoded_together(data, recipe, (400, 300), seek_points=tables):
-            assert np.array_equal(together, alone)
 
 
 def test_damage_where_no_view_looks_is_no_error() -> None:
