@@ -43,17 +43,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["v1", "v2"])
-def tv(request: pytest.FixtureRequest) -> Any:
-    module = import_torchvision()
-    return module.transforms if request.param == "v1" else module.transforms.v2
-
-
-@pytest.fixture(scope="module")
-def v1() -> Any:
-    return import_torchvision().transforms
-
-
 def batches(dataset: Any, count: int | None = None, **options: Any) -> list[Any]:
     """Lists of images and their numbers."""
     loader = DataLoader(dataset, **{"batch_size": KINDS, "seed": 3, **options}, **WITH_INDEX)

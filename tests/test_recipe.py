@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.plan import draws
 from fastdata.transforms import (
@@ -159,22 +158,6 @@ def test_steps_that_are_not_known_are_told_from_those_that_only_follow_them() ->
 # --- views -----------------------------------------------------------------------------------
 
 
-def test_each_view_is_a_program() -> None:
-    large, small = (
-        RandomResizedCrop(32, (0.4, 1.0)),
-        Compose([RandomResizedCrop(9), Normalize(MEAN, STD)]),
-    )
-    recipe = recipe_of(Compose([Views(large, small, large), len]))
-    assert [program.size for program in recipe.programs] == [(32, 32), (9, 9), (32, 32)]
-    assert [program.output.dtype for program in recipe.programs] == ["uint8", "float32", "uint8"]
-    assert recipe.tail == (len,)
-    assert recipe.describe().startswith("3 views: random resized crop to 32 x 32")
-    twice = recipe_of(Views(large, count=2))
-    assert len(twice.programs) == 2
-    assert twice.programs[0] == twice.programs[1] == program_of(large)
-    assert twice.describe().startswith("2 views of: random resized crop")
-
-
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
@@ -190,24 +173,6 @@ def test_each_view_is_a_program() -> None:
 )
 def test_views_that_cannot_be_composed_say_why(transform: Any, words: str) -> None:
     assert words in reason_of(transform)
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (("squeeze", 0, [], []), "squeeze"),
-        (("flip", 0, [], []), "values"),
-        (("resize", 0, [1.0, 2.0**31], [1]), "beyond"),
-        (("pad", 0, [0.0, 0.0, 0.0, 1e300], []), "beyond"),
-        (("random_crop", 0, [1.0, 1.0, 0.0, 0.0, 0.0, -1e300, 0.0], []), "beyond"),
-        (("iou_crop", 0, [0.3, 1.0, 0.5, 2.0, 1e300, 1.0, 0.0], []), "beyond"),
-        (("flip", 0, [1.0], [1]), "filters"),
-        (("resize", 0, [1.0, 1.0], [5]), "filter"),
-    ],
-)
-def test_numbers_that_mean_nothing_are_refused(step: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        _native.Geometry([step])
 
 
 def test_too_small_an_image_is_named() -> None:

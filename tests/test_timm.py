@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from core_pixels import by_pillow
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from recipe_packages import need
@@ -21,11 +20,10 @@ from test_pixel_programs import (
     SIZE,
     assert_same_distribution,
     keys_of,
-    kolmogorov_smirnov,
     program_of,
 )
 from timm_calls import recording
-from torchvision_calls import Call, apply
+from torchvision_calls import Call
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
@@ -165,52 +163,6 @@ def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> N
 
 # --- AugMix ----------------------------------------------------------------------------------
 
-_MIXES = ("mix_add", "mix_blend", "mix_end")
-
-
-def chains_of(calls: Any) -> tuple[list[list[Call]], list[float]]:
-    """A mixture's chains; and the weight of each, with the factor of the blend at its end."""
-    (name, _), *rest = calls
-    assert name == "mix_begin"
-    chains: list[list[Call]] = [[]]
-    weights = []
-    for name, values in rest:
-        if name in _MIXES:
-            weights.append(values[0])
-            chains.append([])
-        else:
-            chains[-1].append((name, tuple(values)))
-    assert not chains.pop() and not chains.pop()
-    return chains, weights
-
-
-@pytest.mark.parametrize("policy", ["augmix-m8-w3-d1", "augmix-m8-w3-d1-b1"])
-def test_augmix_gives_timms_pixels(
-    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own code, handed our weights and our augmentations."""
-    transform, crop = made(data, policy), tv.CenterCrop((41, 57))
-    pipeline = tv.Compose([crop, transform, tv.PILToTensor()])
-    dataset, program = images(pipeline), program_of(pipeline)
-    for batch, _, indices in DataLoader(dataset, batch_size=27, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            chains, (*weights, factor) = chains_of(program.draw(key, 57, 41)[0])
-            left = iter(chains)
-
-            def choose(ops: Any, depth: int, replace: bool, left: Any = left) -> Any:
-                return [partial(apply, call=call) for call in next(left)]
-
-            with monkeypatch.context() as patch:
-                patch.setattr(np.random, "choice", choose)
-                patch.setattr(np.random, "dirichlet", lambda alphas, found=weights: found)
-                patch.setattr(np.random, "beta", lambda a, b, found=factor: found)
-                ours = np.array(weights, np.float32)
-                patch.setattr(transform, "_calc_blended_weights", lambda ws, m, found=ours: found)
-                want = np.asarray(transform(crop(dataset.open_image(index))))
-            assert next(left, None) is None
-            assert np.abs(got.astype(int) - want).max() <= 1, index
-
 
 # --- geometry --------------------------------------------------------------------------------
 
@@ -229,26 +181,6 @@ def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
                 cut = geometry_of(crop, 1, size)["box"][0]
                 _, _, height, width = crop.get_params(Image.new("L", size), crop.scale, crop.ratio)
                 assert (cut[2] - cut[0], cut[3] - cut[1]) == (width, height)
-
-
-def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
-    transform = data.create_transform(
-        48, is_training=True, interpolation="random", color_jitter=None, use_prefetcher=True
-    )
-    dataset = images(transform)
-    program = compiled(transform).programs[0]
-    used = set()
-    for batch, _, indices in DataLoader(
-        dataset, batch_size=10, seed=3, num_workers=2, **WITH_INDEX
-    ):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            image = dataset.open_image(index).convert("RGB")
-            keys = sample_keys(epoch_key(3, 0), np.array([index]))
-            cut = program.draw([image.width], [image.height], keys)
-            used.add(cut["filter"][0])
-            want = np.asarray(by_pillow(image, cut[0]))
-            assert np.abs(got.astype(int) - want).max() <= 1, index
-    assert used == {1, 2}
 
 
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "edge", "symmetric"])
@@ -275,31 +207,6 @@ def assert_pixels(transform: Any, levels: float) -> None:
 
 
 # --- erasing ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
-def test_rectangles_are_written_over_as_timm_does(data: Any, mode: str) -> None:
-    transform = data.create_transform(
-        64, is_training=True, re_prob=1.0, re_mode=mode, color_jitter=None, hflip=0.0
-    )
-    dataset = images(transform)
-    program = program_of(transform)
-    values = []
-    for batch, _, indices in DataLoader(dataset, batch_size=10, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            for left, top, width, height in program.draw(key, 64, 64)[1]:
-                values.append(got[:, top : top + height, left : left + width].reshape(3, -1))
-    assert len(values) > SAMPLES * 0.9
-    within = [float(np.ptp(one, axis=1).max()) for one in values]
-    if mode == "const":
-        assert all((one == 0).all() for one in values)
-        return
-    assert all(within) if mode == "pixel" else not any(within)
-    numbers = [one.ravel() if mode == "pixel" else one[:, 0] for one in values]
-    normal = np.random.default_rng(1).normal(size=100_000)
-    distance, bound = kolmogorov_smirnov(np.concatenate(numbers).tolist(), normal.tolist())
-    assert distance <= bound
 
 
 # --- what else create_transform makes --------------------------------------------------------
@@ -467,18 +374,6 @@ def test_create_loaders_batches_for_evaluation(data: Any) -> None:
     theirs, ours = create_loader(data, img_dtype=torch.float16), replaced(data, "float16")
     for (want, _), (got, _) in zip(theirs, ours, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=8e-3)
-
-
-def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
-    from timm.data.random_erasing import RandomErasing
-
-    erase = RandomErasing(1.0, mode="const", device="cpu")
-    ours = replaced(data, "float32", lambda batch: (erase(batch[0]), batch[1]))
-    for (got, _), (before, _) in zip(ours, replaced(data, "float32"), strict=True):
-        for one, whole in zip(got, before, strict=True):
-            erased = (one == 0).all(0)
-            assert 0.01 < erased.float().mean() < 0.4
-            assert torch.equal(one[:, ~erased], whole[:, ~erased])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vision_datasets import (
 )
 
 from fastdata import DataLoader
-from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning
 
 # pycocotools has not moved to NumPy 2 completely.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -338,22 +338,3 @@ def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[
     alone = tv.datasets.VOCDetection(dataset.root, "2007", transform=tv.transforms.Resize((9, 9)))
     with pytest.warns(SlowPathWarning, match="(?s)boxes do not follow.*wrap_dataset_for"):
         DataLoader(alone, 4, collate_fn=_together)
-
-
-def test_a_fastdata_step_between_torchvisions(tv: Any, make: Callable[..., Any]) -> None:
-    from torchvision.transforms import v2
-
-    from fastdata.transforms import FixedSizeCrop
-
-    def opened_with(**fills: Any) -> Any:
-        steps = v2.Compose([FixedSizeCrop((64, 64), fill=(9, 8, 7), **fills), v2.ToImage()])
-        return make("CocoDetection", steps, ["boxes", "labels", "masks"])
-
-    with pytest.raises(UsageError, match="its fill is a colour, and masks are numbers"):
-        DataLoader(opened_with(), 4, collate_fn=_together)
-    dataset = opened_with(mask_fill=0)
-    for image, target in _loaded(dataset):
-        assert image.shape[1:] == (64, 64)
-        assert target.get("masks", image).shape[1:] == (64, 64)
-    with pytest.raises(UsageError, match="called with an image and its target"):
-        dataset[0]
