@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from test_targets import packed_targets  # noqa: F401
+from test_targets import packed  # noqa: F401
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import UsageError
@@ -55,7 +55,7 @@ def _pipelines(v2: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["cut", "crop", "pad", "rotate", "affine", "perspective", "zoom"])
-def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str) -> None:
+def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str) -> None:  # noqa: F811
     transform = v2.Compose([*_pipelines(v2)[name], v2.ToImage()])
     plain = ImageDataset(packed, fields=("image", "boxes"))
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
@@ -74,7 +74,7 @@ def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
 
 
-def test_a_batch_has_one_tensor_of_each(packed: Path) -> None:
+def test_a_batch_has_one_tensor_of_each(packed: Path) -> None:  # noqa: F811
     transform = Compose([Resize((50, 60)), RandomHorizontalFlip(1.0)])
     dataset = ImageDataset(packed, transforms=transform, fields=("image", "name", "geometry"))
     images, target = next(iter(DataLoader(dataset, 4)))
@@ -89,7 +89,7 @@ def test_a_batch_has_one_tensor_of_each(packed: Path) -> None:
     torch.testing.assert_close(one.matrix, matrices[0])
 
 
-def test_mistakes_are_named(packed: Path, v2: Any) -> None:
+def test_mistakes_are_named(packed: Path, v2: Any) -> None:  # noqa: F811
     with pytest.raises(UsageError, match="geometry"):
         ImageDataset(packed, fields=("image", "geometry"))
     transform = v2.Compose([v2.Resize((50, 60)), lambda image, target: (image, target)[::-1]])
@@ -106,7 +106,7 @@ _MOST = 2.5 * (2 / _DRAWS) ** 0.5
 _ROW = 3  # has three boxes
 
 
-def _ours(packed: Path, transform: Any) -> npt.NDArray[np.float64]:
+def _ours(packed: Path, transform: Any) -> npt.NDArray[np.float64]:  # noqa: F811
     """Return left, upper, width, height of the result, in the source image, of each draw."""
     dataset = ImageDataset(packed, transforms=transform, fields=("image", "boxes", "geometry"))
     torch.manual_seed(5)
@@ -119,7 +119,7 @@ def _ours(packed: Path, transform: Any) -> npt.NDArray[np.float64]:
 
 
 def _theirs(
-    packed: Path,
+    packed: Path,  # noqa: F811
     transform: Any,
     place: Callable[[dict[str, Any], int, int], list[float]],
 ) -> npt.NDArray[np.float64]:
@@ -149,7 +149,7 @@ def _assert_alike(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]
 
 
 @pytest.mark.parametrize("options", [{}, {"sampler_options": [0.2]}, {"min_scale": 0.6}])
-def test_crops_by_boxes(packed: Path, v2: Any, options: dict[str, Any]) -> None:
+def test_crops_by_boxes(packed: Path, v2: Any, options: dict[str, Any]) -> None:  # noqa: F811
     transform = v2.RandomIoUCrop(**options)
 
     def place(params: dict[str, Any], width: int, height: int) -> list[float]:
@@ -161,7 +161,7 @@ def test_crops_by_boxes(packed: Path, v2: Any, options: dict[str, Any]) -> None:
     _assert_alike(ours, _theirs(packed, transform, place))
 
 
-def test_zooms_out(packed: Path, v2: Any) -> None:
+def test_zooms_out(packed: Path, v2: Any) -> None:  # noqa: F811
     transform = v2.RandomZoomOut(p=1.0)
 
     def place(params: dict[str, Any], width: int, height: int) -> list[float]:

@@ -62,8 +62,8 @@ def _table(folder: Path) -> pa.Table:
     return found.set_column(at, "keypoints", fixed)
 
 
-@pytest.fixture(scope="module", name="packed")
-def packed_targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("targets")
     out = folder / "packed"
     pack(TableImages(_table(folder), folder), out, workers=1)
