@@ -238,16 +238,6 @@ def test_timms_own_dataset_is_told_of() -> None:
     assert DataLoader(native, 4, require_native=True)
 
 
-def test_lightlys_dataset_is_told_of() -> None:
-    needs("lightly")
-    from lightly.data import LightlyDataset
-
-    (words,) = told(LightlyDataset(str(tree()), to_tensor))
-    assert "lightly.data.dataset.LightlyDataset is not a dataset" in words
-    assert f"ImageFolder({str(tree())!r}), transform=...)" in words
-    assert 'fields=("image", "label", "key")' in words
-
-
 def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) -> None:
     features = hugging_face.Features(
         {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["cat", "dog"])}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,27 +211,6 @@ def assert_pixels(transform: Any, levels: float) -> None:
 # --- what else create_transform makes --------------------------------------------------------
 
 
-def test_arrays_are_made_of_what_is_left_to_call(tv: Any, data: Any) -> None:
-    from timm.data.transforms import ToNumpy
-
-    seen: list[Any] = []
-
-    def note(array: Any) -> Any:
-        seen.append(array)
-        return array
-
-    crop = tv.CenterCrop(32)
-    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (40, 50, 3), np.uint8))
-    recipe = compile_recipe(tv.Compose([crop, ToNumpy(), note]))
-    assert isinstance(recipe, Recipe)
-    tensor = torch.from_numpy(np.array(crop(image))).permute(2, 0, 1)
-    for call in recipe.tail:
-        tensor = call(tensor)
-    assert isinstance(seen[0], np.ndarray)
-    assert (seen[0] == ToNumpy()(crop(image))).all()
-    assert compile_recipe(tv.Compose([crop, ToNumpy()])) is not None
-
-
 # --- Mixup -----------------------------------------------------------------------------------
 
 MIXUP: dict[str, dict[str, Any]] = {
@@ -431,13 +409,3 @@ def test_create_loader_over_our_loader(
             assert inner.explain().startswith("native"), inner.explain()
             if mixup is None or not training:
                 assert sorted(torch.cat([each for _, each in batches]).tolist()) == list(range(8))
-
-
-@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
-def test_workers_are_seeded_by_a_function_of_ones_own(data: Any) -> None:
-    for init in (
-        partial(data.loader._worker_init, worker_seeding=lambda info: 7),
-        partial(data.loader.fast_collate),
-    ):
-        loader = DataLoader(images(data.create_transform(24)), 10, worker_init_fn=init)
-        assert loader.explain().startswith("workers"), loader.explain()
