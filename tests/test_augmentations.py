@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from torchvision_calls import apply
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as ours
@@ -27,7 +26,6 @@ from fastdata.transforms.tree import native_program
 slow = pytest.mark.slow
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MODE = import_torchvision().transforms.InterpolationMode
 BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 # (height, width) of all images; many are smaller, so that Pillow pads them first.
@@ -285,48 +283,6 @@ def test_drawn_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> 
         calls, _ = drawn(dataset, index, SIZE[::-1])
         want = tensor_calls.apply_all(crop(dataset.open_image(index)), calls)
         assert_tensors_equal(tv, got, want.permute(1, 2, 0).numpy())
-
-
-@pytest.mark.parametrize("given", ["pil", "tensor"])
-@pytest.mark.parametrize("fill", [pytest.param(None, marks=slow), 128])
-def test_augmix_mixes_as_torchvisions(
-    tv: Any, given: str, fill: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own code, handed our weights and our augmentations."""
-    first = [tv.CenterCrop(SIZE)] + [tv.PILToTensor()] * (given == "tensor")
-    mix = tv.AugMix(severity=10, mixture_width=2, chain_depth=2, fill=fill)
-    dataset = images(tv.Compose([*first, mix, *[tv.PILToTensor()] * (given == "pil")]))
-    weights: Any = None
-    ours_: Any = None
-
-    def apply_next(image: Any, *_: Any, **__: Any) -> Any:
-        return tensor_calls.apply(image[0], next(ours_))[None]
-
-    # Before torchvision's own code is replaced, which would take the native path away.
-    decoded = {
-        index: (got, drawn(dataset, index, SIZE[::-1])[0])
-        for index, got in pixels(dataset, num_workers=2).items()
-    }
-    auto = import_torchvision().transforms.autoaugment
-    monkeypatch.setattr(auto, "_apply_op", apply_next)
-    if tv.__name__.endswith("v2"):
-        monkeypatch.setattr(
-            type(mix), "_apply_image_or_video_transform", lambda self, *a, **k: apply_next(*a, **k)
-        )
-    monkeypatch.setattr(type(mix), "_sample_dirichlet", lambda self, params: next(weights))
-    for index, (got, calls) in decoded.items():
-        kept = [values[0] for name, values in calls if name == "mix_begin"]
-        added = [values[0] for name, values in calls if name == "mix_add"]
-        assert abs(sum(kept + added) - 1) < 1e-6 and len(added) == 2
-        weights = iter([torch.tensor([[*kept, 1.0]]), torch.tensor([added])])
-        ours_ = iter([call for call in calls if not call[0].startswith("mix_")])
-        image = dataset.open_image(index)
-        for step in first:
-            image = step(image)
-        want = np.asarray(mix(image))
-        want = want if given == "pil" else want.transpose(1, 2, 0)
-        assert np.abs(got.astype(int) - want).max() <= 1, (index, calls)
-        assert next(ours_, None) is None
 
 
 # --- what is random: compared for what was drawn ---------------------------------------------
