@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensor_calls
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 from PIL import Image
@@ -518,6 +518,7 @@ nested = st.recursive(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(max_examples=60)
 @given(
     step=nested,
     size=st.tuples(sides, sides),

@@ -54,7 +54,7 @@ def cuts(draw: Any) -> Any:
     return (width, height), cut
 
 
-_SETTINGS = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 _FILLS = st.sampled_from([(0, 0, 0), (7, 7, 7), RED])
 
 

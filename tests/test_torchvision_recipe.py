@@ -220,11 +220,11 @@ def test_random_resized_crops_of_the_same_box(tv: Any, mode: str) -> None:
     ],
 )
 def test_random_crops_are_the_crops_that_torchvision_makes(
-    tv: Any, size: tuple[int, int], options: dict[str, Any]
+    v2: Any, size: tuple[int, int], options: dict[str, Any]
 ) -> None:
     """Every crop that either draws, the other draws too."""
     image = noise(*size)
-    pipeline = tv.RandomCrop((30, 31), **options)
+    pipeline = v2.RandomCrop((30, 31), **options)
     recipe = recipe_of(pipeline)
     torch.manual_seed(0)
     theirs = {np.asarray(pipeline(image)).tobytes() for _ in range(6000)}
