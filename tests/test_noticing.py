@@ -207,14 +207,6 @@ def test_warnings_that_are_errors_end_the_first_batch_alone() -> None:
         assert len(list(batches)) == 2
 
 
-def test_nothing_is_told_where_the_native_path_is_taken() -> None:
-    from loader_data import images
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SlowPathWarning)
-        list(DataLoader(images(), 8))
-
-
 # Other libraries' datasets.
 
 

@@ -146,19 +146,8 @@ def test_too_small_an_image_is_named() -> None:
     assert program.too_small(alone) == {} and np.array_equal(drawn["box"][2:], alone["box"])
 
 
-@pytest.mark.parametrize(
-    ("transform", "words"),
-    [
-        (
-            Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(MEAN, STD)]),
-            "random resized crop to 224 x 224 (bilinear), flip with p 0.5, float32 normalised",
-        ),
-        (
-            RandomResizedCrop(96, scale=(0.25, 1.0)),
-            "random resized crop to 96 x 96 (bilinear) of 0.25 to 1 of the area, uint8",
-        ),
-    ],
-)
-def test_a_recipe_describes_itself(transform: Any, words: str) -> None:
-    assert recipe_of(transform).describe() == words
-    assert str(recipe_of(transform)) == words
+def test_a_recipe_describes_itself() -> None:
+    crop = RandomResizedCrop(96, scale=(0.25, 1.0))
+    recipe = recipe_of(Compose([crop, RandomHorizontalFlip(), Normalize(MEAN, STD)]))
+    words = "random resized crop to 96 x 96 (bilinear) of 0.25 to 1 of the area, flip with p 0.5"
+    assert str(recipe) == recipe.describe() == f"{words}, float32 normalised"
