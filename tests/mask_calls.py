@@ -12,7 +12,6 @@ from jpegs import sample_files
 from PIL import Image
 from torchvision_stub import import_torchvision
 
-from fastdata import _native
 from fastdata import transforms as t
 from fastdata.transforms.nodes import OnTensors
 from fastdata.transforms.tree import native_program
@@ -60,11 +59,10 @@ def as_png(mask: Image.Image) -> bytes:
 class Oracle:
     """Does to a mask with torchvision's functions what the core has drawn for its image."""
 
-    def __init__(self, mask: Image.Image | torch.Tensor) -> None:
+    def __init__(self, mask: Image.Image) -> None:
         self.tv = import_torchvision()
-        self.functions = __import__("torchvision.transforms.v2.functional", fromlist=["functional"])
-        given = isinstance(mask, torch.Tensor)
-        tensor: Any = mask if given else self.functions.pil_to_tensor(mask)
+        self.functions = self.tv.transforms.v2.functional
+        tensor = self.functions.pil_to_tensor(mask)
         self.dtype = tensor.dtype
         if tensor.dtype == torch.uint16:  # torch mirrors none of these
             tensor = tensor.to(torch.int32)
@@ -147,7 +145,3 @@ class Oracle:
                 made = functional.affine(plain, v[:6], "nearest", [float(fill)])
                 return self.tv.tv_tensors.Mask(made)
         return mask  # colours
-
-
-#: Levels of instruction sets that this processor has.
-LEVELS = tuple(_native.simd_levels())

@@ -74,101 +74,71 @@ class _Script:
 def _torchvision(s: _Script) -> Makers:
     """The presets of torchvision's reference scripts, by backend and version."""
     v1, v2 = s.tv, s.tv.v2
-    policies = {
-        "RandAugment": lambda tv: tv.RandAugment(),
-        "AugMix": lambda tv: tv.AugMix(),
-        "AutoAugment": lambda tv: tv.AutoAugment(),
-    }
+    bilinear, presets = s.tv.InterpolationMode.BILINEAR, published.References
 
-    def preset(
-        backend: str, version: int, mode: Any, crop: Callable[..., list[Any]], erasing: bool = False
-    ) -> Callable[[], Any]:
+    def steps(backend: str, version: int, *crop: Any) -> list[Any]:
         tv = v1 if version == 1 else v2
-        mode = mode or tv.InterpolationMode.BILINEAR
-        start = [] if backend == "pil" else [tv.PILToTensor()]
-        end = [tv.PILToTensor()] if backend == "pil" else []
-        if version == 1:
-            floats, pure = [tv.ConvertImageDtype(torch.float)], []
-        else:
-            floats, pure = [tv.ToDtype(torch.float, scale=True)], [tv.ToPureTensor()]
+        start, end = ([], [tv.PILToTensor()])[:: 1 if backend == "pil" else -1]
+        floats = (
+            tv.ToDtype(torch.float, scale=True)
+            if version == 2
+            else tv.ConvertImageDtype(torch.float)
+        )
+        return [*start, *crop, *end, floats, tv.Normalize(MEAN, STD)]
+
+    def train(backend: str, version: int, policy: str, mode: Any = bilinear) -> Callable[[], Any]:
+        tv = v1 if version == 1 else v2
 
         def make() -> Any:
-            last = [tv.RandomErasing(0.1)] if erasing else []
-            steps = [*start, *crop(tv, mode), *end, *floats, tv.Normalize(MEAN, STD)]
-            presets = published.References
-            kind = (
-                presets.ClassificationPresetTrain if erasing else presets.ClassificationPresetEval
-            )
-            return kind(tv.Compose([*steps, *last, *pure]))
+            crop = tv.RandomResizedCrop(176, interpolation=mode, antialias=True)
+            augmented = [getattr(tv, policy)()] if policy else []
+            made = steps(backend, version, crop, tv.RandomHorizontalFlip(0.5), *augmented)
+            pure = [tv.ToPureTensor()] if version == 2 else []
+            transforms = tv.Compose([*made, tv.RandomErasing(0.1), *pure])
+            return presets.ClassificationPresetTrain(transforms)
 
         return make
 
-    def train(backend: str, version: int, policy: Any, mode: Any = None) -> Callable[[], Any]:
-        def crop(tv: Any, mode: Any) -> list[Any]:
-            crops = tv.RandomResizedCrop(176, interpolation=mode, antialias=True)
-            return [crops, tv.RandomHorizontalFlip(0.5), *([policy(tv)] if policy else [])]
+    def evaluation(backend: str, version: int, mode: Any = bilinear) -> Callable[[], Any]:
+        tv = v1 if version == 1 else v2
 
-        return preset(backend, version, mode, crop, erasing=True)
+        def make() -> Any:
+            resize = tv.Resize(232, interpolation=mode, antialias=True)
+            made = steps(backend, version, resize, tv.CenterCrop(224))
+            pure = [tv.ToPureTensor()] if version == 2 else []
+            return presets.ClassificationPresetEval(tv.Compose([*made, *pure]))
 
-    def evaluation(backend: str, version: int, mode: Any = None) -> Callable[[], Any]:
-        def crop(tv: Any, mode: Any) -> list[Any]:
-            return [tv.Resize(232, interpolation=mode, antialias=True), tv.CenterCrop(224)]
-
-        return preset(backend, version, mode, crop)
+        return make
 
     found: Makers = {}
     for version in (1, 2):
         for backend in ("pil", "tensor"):
             name = f"torchvision, reference, v{version}, {backend}"
-            found[f"{name}, training"] = train(backend, version, lambda tv: tv.TrivialAugmentWide())
+            found[f"{name}, training"] = train(backend, version, "TrivialAugmentWide")
             found[f"{name}, evaluation"] = evaluation(backend, version)
-    for policy, make in policies.items():
-        found[f"torchvision, reference, v1, pil, {policy}"] = train("pil", 1, make)
-        found[f"torchvision, reference, v2, tensor, {policy}"] = train("tensor", 2, make)
+    for policy in ("RandAugment", "AugMix", "AutoAugment"):
+        found[f"torchvision, reference, v1, pil, {policy}"] = train("pil", 1, policy)
+        found[f"torchvision, reference, v2, tensor, {policy}"] = train("tensor", 2, policy)
+    bicubic, crop = "torchvision, reference, v2, tensor, bicubic", v2.RandomResizedCrop
+    floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    flip = v2.RandomHorizontalFlip()
     found |= {
-        "torchvision, reference, v2, tensor, bicubic, training": train(
-            "tensor", 2, None, s.bicubic
-        ),
-        "torchvision, reference, v2, tensor, bicubic, evaluation": evaluation(
-            "tensor", 2, s.bicubic
-        ),
+        f"{bicubic}, training": train("tensor", 2, "", s.bicubic),
+        f"{bicubic}, evaluation": evaluation("tensor", 2, s.bicubic),
         "torchvision, floats before the crop": lambda: v1.Compose(
             [v1.ToTensor(), v1.RandomResizedCrop(224), s.flip(), v1.Normalize(MEAN, STD)]
         ),
         "torchvision, v2, floats before the crop": lambda: v2.Compose(
-            [
-                v2.ToImage(),
-                v2.ToDtype(torch.float32, scale=True),
-                v2.RandomResizedCrop(224, antialias=True),
-                v2.RandomHorizontalFlip(),
-                v2.Normalize(MEAN, STD),
-            ]
+            [v2.ToImage(), floats[0], crop(224, antialias=True), flip, floats[1]]
         ),
         "torchvision, v2, bytes before the crop": lambda: v2.Compose(
-            [
-                v2.ToImage(),
-                v2.RandomResizedCrop(224, antialias=True),
-                v2.RandomHorizontalFlip(),
-                v2.ToDtype(torch.float32, scale=True),
-                v2.Normalize(MEAN, STD),
-            ]
+            [v2.ToImage(), crop(224, antialias=True), flip, *floats]
         ),
         "torchvision, tensors without antialiasing": lambda: v2.Compose(
-            [
-                v2.PILToTensor(),
-                v2.Resize((224, 224), antialias=False),
-                v2.RandomHorizontalFlip(),
-                v2.ToDtype(torch.float32, scale=True),
-                v2.Normalize(MEAN, STD),
-            ]
+            [v2.PILToTensor(), v2.Resize((224, 224), antialias=False), flip, *floats]
         ),
         "torchvision, jitter of floats": lambda: v1.Compose(
-            [
-                v1.Resize((224, 224)),
-                v1.ToTensor(),
-                v1.ColorJitter(0.4, 0.4, 0.4),
-                v1.Normalize(MEAN, STD),
-            ]
+            [v1.Resize((224, 224)), v1.ToTensor(), v1.ColorJitter(0.4, 0.4, 0.4), *s.tensor()[1:]]
         ),
     }
     return found
@@ -253,33 +223,12 @@ def _ends(s: _Script) -> Makers:
 
 def _masked(s: _Script) -> Makers:
     """Masked images, and what follows their training."""
-    tv = s.tv
-    masks = published.SimMIM.MaskGenerator(192, 32, 0.6)
-    mapped = tv.Lambda(lambda x: (1 - 2 * 0.1) * x + 0.1)
     return {
         "MAE, linear probing": lambda: s.view(
             published.MAE.RandomResizedCrop(224, interpolation=3), s.flip()
         ),
-        "SimMIM": lambda: published.SimMIM.SimMIMTransform(
-            s.view(
-                tv.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img),
-                tv.RandomResizedCrop(192, scale=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),
-                s.flip(),
-            ),
-            masks,
-        ),
-        "BEiT, pretraining": lambda: published.BEiT.DataAugmentationForBEiT(
-            tv.Compose(
-                [
-                    tv.ColorJitter(0.4, 0.4, 0.4),
-                    s.flip(),
-                    published.BEiT.RandomResizedCropAndInterpolationWithTwoPic(224, 112),
-                ]
-            ),
-            s.view(),
-            tv.Compose([tv.ToTensor(), mapped]),
-            published.SimMIM.MaskGenerator(224, 16, 0.4),
-        ),
+        "SimMIM": published.SimMIM.SimMIMTransform,
+        "BEiT, pretraining": published.BEiT.DataAugmentationForBEiT,
     }
 
 
@@ -288,7 +237,7 @@ def _supervised(s: _Script) -> Makers:
     tv = s.tv
     dino = published.DINO
     three = [published.DeiT.gray_scale(1.0), dino.Solarization(1.0), dino.GaussianBlur(1.0)]
-    lighting = published.Lighting(0.1, *published.IMAGENET_PCA)
+    lighting = published.Lighting(0.1)
     return {
         "DeiT III, 3-Augment": lambda: s.view(
             tv.RandomResizedCrop(224, scale=(0.08, 1.0), interpolation=3),
@@ -305,7 +254,7 @@ def _supervised(s: _Script) -> Makers:
         ),
         "timm's crop, copied into a script": lambda: s.view(
             published.Copied.RandomResizedCropAndInterpolation(
-                224, (0.08, 1.0), (3 / 4, 4 / 3), (s.bicubic, tv.InterpolationMode.BILINEAR)
+                (224, 224), (0.08, 1.0), (3 / 4, 4 / 3), (s.bicubic, tv.InterpolationMode.BILINEAR)
             ),
             s.flip(),
         ),

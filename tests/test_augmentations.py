@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import tensor_calls
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from torchvision_calls import apply
-from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as ours
@@ -23,10 +23,15 @@ from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.tree import native_program
 
+slow = pytest.mark.slow
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 # (height, width) of all images; many are smaller, so that Pillow pads them first.
 SIZE = (41, 57)
+#: Samples of a batch: one of each kind of image.
+KINDS = 13
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
@@ -36,36 +41,20 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["v1", "v2"])
-def tv(request: pytest.FixtureRequest) -> Any:
-    module = import_torchvision()
-    return module.transforms if request.param == "v1" else module.transforms.v2
-
-
-@pytest.fixture(scope="module")
-def v1() -> Any:
-    return import_torchvision().transforms
-
-
-@pytest.fixture(scope="module")
-def v2() -> Any:
-    return import_torchvision().transforms.v2
-
-
-def batches(dataset: Any, **options: Any) -> list[Any]:
+def batches(dataset: Any, count: int | None = None, **options: Any) -> list[Any]:
     """Lists of images and their numbers."""
-    loader = DataLoader(dataset, **{"batch_size": 10, "seed": 3, **options}, **WITH_INDEX)
+    loader = DataLoader(dataset, **{"batch_size": KINDS, "seed": 3, **options}, **WITH_INDEX)
     assert loader.explain().startswith("native"), loader.explain()
-    return [(batch, indices.tolist()) for batch, _, indices in loader]
+    return [(batch, indices.tolist()) for batch, _, indices in islice(loader, count)]
 
 
-def pixels(dataset: Any, **options: Any) -> dict[int, Any]:
+def pixels(dataset: Any, count: int | None = 1, **options: Any) -> dict[int, Any]:
     """Each sample's image, (H, W, 3) as ints or floats."""
     found = {}
-    for batch, indices in batches(dataset, **options):
+    for batch, indices in batches(dataset, count, **options):
         planes = batch.permute(0, 2, 3, 1).numpy()
         found.update(dict(zip(indices, planes, strict=True)))
-    assert sorted(found) == list(range(SAMPLES))
+    assert len(found) == (KINDS if count else SAMPLES)
     return found
 
 
@@ -80,23 +69,36 @@ def drawn(dataset: ImageDataset, index: int, size: tuple[int, int], view: int = 
 
 # --- what is random in nothing: compared whole -----------------------------------------------
 
+Steps = Callable[[Any], list[Any]]
+
 # Each with the levels by which it may be off.
-FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
-    "brightness": (0, lambda tv: [tv.ColorJitter((1.7, 1.7))]),
-    "contrast": (0, lambda tv: [tv.ColorJitter(contrast=(0.3, 0.3))]),
-    "saturation": (0, lambda tv: [tv.ColorJitter(saturation=(1.9, 1.9))]),
-    "hue": (0, lambda tv: [tv.ColorJitter(hue=(-0.3, -0.3))]),
-    "no jitter": (0, lambda tv: [tv.ColorJitter()]),
-    "grey": (0, lambda tv: [tv.Grayscale(3)]),
-    "grey by chance": (0, lambda tv: [tv.RandomGrayscale(1.0)]),
-    "inverted": (0, lambda tv: [tv.RandomInvert(1.0)]),
-    "never inverted": (0, lambda tv: [tv.RandomInvert(0.0)]),
-    "posterised": (0, lambda tv: [tv.RandomPosterize(3, 1.0)]),
-    "solarised": (0, lambda tv: [tv.RandomSolarize(99.5, 1.0)]),
-    "sharpened": (0, lambda tv: [tv.RandomAdjustSharpness(2.5, 1.0)]),
-    "autocontrast": (0, lambda tv: [tv.RandomAutocontrast(1.0)]),
-    "equalised": (0, lambda tv: [tv.RandomEqualize(1.0)]),
-    "upside down": (0, lambda tv: [tv.RandomVerticalFlip(1.0)]),
+FIXED: dict[str, tuple[int, Steps]] = {
+    "colours": (
+        0,
+        lambda tv: [
+            tv.ColorJitter((1.3, 1.3)),
+            tv.ColorJitter(contrast=(0.6, 0.6)),
+            tv.ColorJitter(saturation=(1.9, 1.9)),
+            tv.ColorJitter(hue=(-0.3, -0.3)),
+            tv.RandomAdjustSharpness(2.5, 1.0),
+        ],
+    ),
+    "histograms": (
+        0,
+        lambda tv: [
+            tv.RandomAutocontrast(1.0),
+            tv.RandomSolarize(99.5, 1.0),
+            tv.RandomPosterize(3, 1.0),
+            tv.RandomEqualize(1.0),
+        ],
+    ),
+    "nothing, then grey": (
+        0,
+        lambda tv: [
+            *(torch.nn.Identity(), tv.RandomApply([torch.nn.Identity()]), tv.ColorJitter()),
+            *(tv.RandomInvert(0.0), tv.RandomGrayscale(1.0), tv.Grayscale(3)),
+        ],
+    ),
     "mirrored, then inverted": (
         0,
         lambda tv: [tv.RandomInvert(1.0), tv.RandomHorizontalFlip(1.0), tv.RandomVerticalFlip(1.0)],
@@ -112,26 +114,20 @@ FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
     "turned left, expanding": (
         0,
         lambda tv: [
-            tv.CenterCrop((22, 31)),
-            tv.RandomRotation((90, 90), expand=True),
+            *(tv.CenterCrop((22, 31)), tv.RandomRotation((90, 90), expand=True)),
             tv.CenterCrop(24),
         ],
     ),
     "turned right, expanding": (
         0,
         lambda tv: [
-            tv.CenterCrop((22, 31)),
-            tv.RandomRotation((-450, -450), 3, True),
+            *(tv.CenterCrop((22, 31)), tv.RandomRotation((-450, -450), 3, True)),
             tv.CenterCrop(24),
         ],
     ),
     "one pixel wide": (0, lambda tv: [tv.RandomInvert(1.0), tv.CenterCrop((9, 1))]),
-    "one pixel high": (0, lambda tv: [tv.CenterCrop((1, 9))]),
-    "one pixel": (0, lambda tv: [tv.CenterCrop(1)]),
-    "rotated, bilinear": (
-        1,
-        lambda tv: [tv.RandomRotation((200, 200), interpolation=Image.Resampling.BILINEAR)],
-    ),
+    "one pixel": (0, lambda tv: [tv.CenterCrop((1, 9)), tv.CenterCrop(1)]),
+    "rotated, bilinear": (1, lambda tv: [tv.RandomRotation((200, 200), interpolation=BILINEAR)]),
     "sheared": (
         0,
         lambda tv: [tv.RandomAffine((9, 9), None, (1.2, 1.2), (5, 5, -8, -8), fill=4)],
@@ -140,41 +136,27 @@ FIXED: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
         0,
         lambda tv: [tv.RandomAffine((0, 0), shear=(20, 20), center=(0, 0))],
     ),
-    "padded": (0, lambda tv: [tv.Pad((1, 2, 3, 4), fill=(1, 2, 3))]),
-    "reflected": (0, lambda tv: [tv.Pad((5, 2), padding_mode="reflect")]),
-    "edges": (0, lambda tv: [tv.Pad(3, padding_mode="edge")]),
-    "symmetric": (0, lambda tv: [tv.Pad(3, padding_mode="symmetric")]),
-    "blurred": (1, lambda tv: [tv.GaussianBlur((5, 9), (1.3, 1.3))]),
-    "applied": (
-        0,
-        lambda tv: [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(4, 1.0)], 1.0)],
-    ),
-    "chosen": (0, lambda tv: [tv.RandomChoice([tv.RandomInvert(1.0), tv.Grayscale(3)], [0, 1])]),
-    "nothing, and what does it": (
-        0,
-        lambda tv: [torch.nn.Identity(), tv.RandomApply([torch.nn.Identity()]), tv.Grayscale(3)],
-    ),
-    "in an order": (0, lambda tv: [tv.RandomOrder([tv.RandomInvert(1.0)])]),
-    "resized twice": (
+    "padded": (
         0,
         lambda tv: [
-            tv.Resize((30, 20), interpolation=Image.Resampling.BICUBIC),
-            tv.Resize((50, 60), interpolation=Image.Resampling.NEAREST),
+            tv.Pad((1, 2, 3, 4), fill=(1, 2, 3)),
+            *(tv.Pad((5, 2), padding_mode=mode) for mode in ("reflect", "edge", "symmetric")),
         ],
     ),
-    "cropped, padded and cropped": (
-        0,
-        lambda tv: [tv.Pad(4, 200), tv.CenterCrop((90, 20)), tv.CenterCrop(30)],
-    ),
-    "everything": (
+    "blurred": (1, lambda tv: [tv.GaussianBlur((5, 9), (1.3, 1.3))]),
+    "held by others": (
         0,
         lambda tv: [
-            tv.RandomSolarize(128, 1.0),
-            tv.RandomEqualize(1.0),
-            tv.RandomRotation((5, 5)),
-            tv.ColorJitter((0.8, 0.8)),
-            tv.CenterCrop(20),
-            tv.RandomAutocontrast(1.0),
+            tv.RandomApply([tv.RandomInvert(1.0), tv.RandomPosterize(4, 1.0)], 1.0),
+            tv.RandomChoice([tv.RandomInvert(1.0), tv.Grayscale(3)], [0, 1]),
+            tv.RandomOrder([tv.RandomInvert(1.0)]),
+        ],
+    ),
+    "resized, cropped and padded": (
+        0,
+        lambda tv: [
+            *(tv.Resize((30, 20), interpolation=BICUBIC), tv.Resize((50, 60), interpolation=0)),
+            *(tv.Pad(4, 200), tv.CenterCrop((90, 20)), tv.CenterCrop(30)),
         ],
     ),
 }
@@ -192,14 +174,8 @@ def test_fixed_augmentations_give_torchvisions_pixels(tv: Any, name: str) -> Non
 
 
 def test_what_stands_before_the_resize_is_done_to_the_whole_image(tv: Any) -> None:
-    pipeline = tv.Compose(
-        [
-            tv.RandomEqualize(1.0),
-            tv.Resize(50, interpolation=Image.Resampling.BICUBIC),
-            tv.ColorJitter(contrast=(0.5, 0.5)),
-            tv.CenterCrop(48),
-        ]
-    )
+    steps = [tv.RandomEqualize(1.0), tv.Resize(50, interpolation=BICUBIC)]
+    pipeline = tv.Compose([*steps, tv.ColorJitter(contrast=(0.5, 0.5)), tv.CenterCrop(48)])
     dataset = images(tv.Compose([pipeline, tv.PILToTensor()]))
     for index, got in pixels(dataset, num_workers=2).items():
         assert np.array_equal(got, np.asarray(pipeline(dataset.open_image(index)))), index
@@ -212,55 +188,30 @@ def assert_tensors_equal(tv: Any, got: Any, want: Any) -> None:
     assert share <= 0.02 if tv.__name__.endswith("v2") else share == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hue",
-        "chained blends",
-        "rotate",
-        "shear",
-        "grey by chance",
-        "invert",
-        "grey",
-        "posterise",
-        "solarise",
-        "flip",
-        "blur",
-        "sharpen",
-        "autocontrast",
-        "equalise",
-        "pad",
-        "reflect",
-        "inverted twice",
+BYTES: dict[str, Steps] = {
+    "blends": lambda tv: [
+        tv.ColorJitter(contrast=(1.9, 1.9)),
+        tv.ColorJitter(saturation=(1.9, 1.9)),
+        *(tv.RandomEqualize(1.0), tv.RandomAdjustSharpness(3, 1.0), tv.RandomAutocontrast(1.0)),
     ],
-)
-def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name: str) -> None:
-    steps = {
-        "hue": [tv.ColorJitter(hue=(-0.2, -0.2))],
-        "chained blends": [
-            tv.ColorJitter(contrast=(1.9, 1.9)),
-            tv.ColorJitter(saturation=(1.9, 1.9)),
-            tv.RandomEqualize(1.0),
-            tv.RandomAdjustSharpness(3, 1.0),
-            tv.RandomAutocontrast(1.0),
-        ],
-        "rotate": [tv.RandomRotation((33, 33), fill=9)],
-        "shear": [tv.RandomAffine((0, 0), (0, 0), (1.3, 1.3), (9, 9), fill=[1, 2, 3])],
-        "grey by chance": [tv.RandomGrayscale(1.0)],
-        "invert": [tv.RandomInvert(1.0)],
-        "grey": [tv.Grayscale(3)],
-        "posterise": [tv.RandomPosterize(3, 1.0)],
-        "solarise": [tv.RandomSolarize(100, 1.0)],
-        "flip": [tv.RandomVerticalFlip(1.0)],
-        "sharpen": [tv.RandomAdjustSharpness(1.7, 1.0)],
-        "autocontrast": [tv.RandomAutocontrast(1.0)],
-        "equalise": [tv.RandomEqualize(1.0)],
-        "pad": [tv.Pad((1, 2, 3, 4), fill=9)],
-        "reflect": [tv.Pad(5, padding_mode="reflect")],
-        "blur": [tv.GaussianBlur(5, (1.1, 1.1))],
-        "inverted twice": [tv.RandomApply([tv.RandomInvert(1.0), tv.RandomInvert(1.0)], 1.0)],
-    }[name]
-    pipeline = tv.Compose([tv.CenterCrop(SIZE), tv.PILToTensor(), *steps])
+    "hue": lambda tv: [tv.ColorJitter(hue=(-0.2, -0.2))],
+    "warps": lambda tv: [
+        tv.RandomRotation((33, 33), fill=9),
+        tv.RandomAffine((0, 0), (0, 0), (1.3, 1.3), (9, 9), fill=[1, 2, 3]),
+    ],
+    "points": lambda tv: [
+        *(tv.RandomPosterize(3, 1.0), tv.RandomSolarize(100, 1.0), tv.RandomVerticalFlip(1.0)),
+        tv.RandomApply([tv.RandomInvert(1.0), tv.RandomInvert(1.0), tv.RandomInvert(1.0)], 1.0),
+    ],
+    "grey": lambda tv: [tv.RandomGrayscale(1.0), tv.Grayscale(3)],
+    "pads": lambda tv: [tv.Pad((1, 2, 3, 4), fill=9), tv.Pad(5, padding_mode="reflect")],
+    "blur": lambda tv: [tv.GaussianBlur(5, (1.1, 1.1))],
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> None:
+    pipeline = tv.Compose([tv.CenterCrop(SIZE), tv.PILToTensor(), *BYTES[name](tv)])
     dataset = images(pipeline)
     for index, got in pixels(dataset, num_workers=2).items():
         want = pipeline(dataset.open_image(index)).permute(1, 2, 0).numpy()
@@ -271,22 +222,21 @@ def test_augmentations_of_tensors_are_torchvisions_within_a_level(tv: Any, name:
 
 
 # Each with the levels by which it may be off: bytes are rounded after each step, floats are not.
-FLOATS: dict[str, tuple[float, Callable[[Any], list[Any]]]] = {
+FLOATS: dict[str, tuple[float, Steps]] = {
     "resized": (1, lambda tv: [tv.Resize((60, 70), antialias=True), tv.CenterCrop(SIZE)]),
     "cropped": (
         1,
         lambda tv: [tv.RandomResizedCrop(SIZE, (1.0, 1.0), (1.0, 1.0), antialias=True)],
     ),
     "rotated": (0, lambda tv: [tv.RandomRotation((33, 33)), tv.RandomAffine((5, 5))]),
-    "bilinear": (1, lambda tv: [tv.RandomRotation((33, 33), Image.Resampling.BILINEAR)]),
+    "bilinear": (1, lambda tv: [tv.RandomRotation((33, 33), BILINEAR)]),
     "inverted": (0, lambda tv: [tv.RandomInvert(1.0)]),
     "blurred": (0.51, lambda tv: [tv.GaussianBlur(5, (1.1, 1.1))]),
     "grey": (1, lambda tv: [tv.RandomGrayscale(1.0)]),
     "jittered": (
         4,
         lambda tv: [
-            tv.ColorJitter((1.3, 1.3)),
-            tv.ColorJitter(contrast=(0.7, 0.7)),
+            *(tv.ColorJitter((1.3, 1.3)), tv.ColorJitter(contrast=(0.7, 0.7))),
             tv.ColorJitter(saturation=(1.4, 1.4)),
         ],
     ),
@@ -309,13 +259,13 @@ def test_augmentations_of_floats_are_torchvisions_within_levels(tv: Any, name: s
 
 # --- tensors, and mixtures of them: by what was drawn ---------------------------------------
 
-TENSORS: dict[str, Callable[[Any], list[Any]]] = {
-    "ColorJitter": lambda tv: [tv.ColorJitter(0.4, 0.4, 0.4, 0.1)],
-    "TrivialAugmentWide": lambda tv: [tv.TrivialAugmentWide()],
-    "RandAugment": lambda tv: [tv.RandAugment(3, 20)],
+TENSORS: dict[str, Steps] = {
+    "policies": lambda tv: [tv.TrivialAugmentWide(), tv.RandAugment(3, 20)],
     "AutoAugment": lambda tv: [tv.AutoAugment(fill=128)],
-    "RandomAffine": lambda tv: [tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 10)],
-    "RandomPerspective, nearest": lambda tv: [tv.RandomPerspective(interpolation=0, fill=3)],
+    "warps": lambda tv: [
+        tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 10),
+        tv.RandomPerspective(interpolation=0, fill=3),
+    ],
     "everything": lambda tv: [
         tv.ColorJitter(0.4, 0.4, 0.4, 0.1),
         tv.RandomChoice([tv.RandAugment(), tv.RandomOrder([tv.RandomGrayscale(0.5)])]),
@@ -329,143 +279,13 @@ def test_drawn_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> 
     """One after the other, without an error that grows: nearest pixels, too."""
     crop = tv.Compose([tv.CenterCrop(SIZE), tv.PILToTensor()])
     dataset = images(tv.Compose([crop, *TENSORS[name](tv)]))
-    for index, got in pixels(dataset, num_workers=2).items():
+    for index, got in pixels(dataset, None, num_workers=2).items():
         calls, _ = drawn(dataset, index, SIZE[::-1])
         want = tensor_calls.apply_all(crop(dataset.open_image(index)), calls)
         assert_tensors_equal(tv, got, want.permute(1, 2, 0).numpy())
 
 
-@pytest.mark.parametrize("given", ["pil", "tensor"])
-@pytest.mark.parametrize("fill", [None, 128])
-def test_augmix_mixes_as_torchvisions(
-    tv: Any, given: str, fill: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own code, handed our weights and our augmentations."""
-    first = [tv.CenterCrop(SIZE)] + [tv.PILToTensor()] * (given == "tensor")
-    mix = tv.AugMix(severity=10, mixture_width=2, chain_depth=2, fill=fill)
-    dataset = images(tv.Compose([*first, mix, *[tv.PILToTensor()] * (given == "pil")]))
-    weights: Any = None
-    ours_: Any = None
-
-    def apply_next(image: Any, *_: Any, **__: Any) -> Any:
-        return tensor_calls.apply(image[0], next(ours_))[None]
-
-    # Before torchvision's own code is replaced, which would take the native path away.
-    decoded = {
-        index: (got, drawn(dataset, index, SIZE[::-1])[0])
-        for index, got in pixels(dataset, num_workers=2).items()
-    }
-    auto = import_torchvision().transforms.autoaugment
-    monkeypatch.setattr(auto, "_apply_op", apply_next)
-    if tv.__name__.endswith("v2"):
-        monkeypatch.setattr(
-            type(mix), "_apply_image_or_video_transform", lambda self, *a, **k: apply_next(*a, **k)
-        )
-    monkeypatch.setattr(type(mix), "_sample_dirichlet", lambda self, params: next(weights))
-    for index, (got, calls) in decoded.items():
-        kept = [values[0] for name, values in calls if name == "mix_begin"]
-        added = [values[0] for name, values in calls if name == "mix_add"]
-        assert abs(sum(kept + added) - 1) < 1e-6 and len(added) == 2
-        weights = iter([torch.tensor([[*kept, 1.0]]), torch.tensor([added])])
-        ours_ = iter([call for call in calls if not call[0].startswith("mix_")])
-        image = dataset.open_image(index)
-        for step in first:
-            image = step(image)
-        want = np.asarray(mix(image))
-        want = want if given == "pil" else want.transpose(1, 2, 0)
-        assert np.abs(got.astype(int) - want).max() <= 1, (index, calls)
-        assert next(ours_, None) is None
-
-
 # --- what is random: compared for what was drawn ---------------------------------------------
-
-RANDOM: dict[str, tuple[int, Callable[[Any], list[Any]]]] = {
-    "ColorJitter": (0, lambda tv: [tv.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
-    "SimCLR": (
-        1,
-        lambda tv: [
-            tv.RandomApply([tv.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            tv.RandomGrayscale(0.2),
-            tv.RandomApply([tv.GaussianBlur(23)], 0.5),
-            tv.RandomSolarize(128, 0.2),
-        ],
-    ),
-    "TrivialAugmentWide": (0, lambda tv: [tv.TrivialAugmentWide()]),
-    "RandAugment": (0, lambda tv: [tv.RandAugment(3, 20)]),
-    "RandAugment, bilinear": (
-        1,
-        lambda tv: [
-            tv.RandAugment(
-                1,
-                interpolation=import_torchvision().transforms.InterpolationMode.BILINEAR,
-                fill=[1, 2, 3],
-            )
-        ],
-    ),
-    "AutoAugment": (0, lambda tv: [tv.AutoAugment(fill=128)]),
-    "RandomAffine": (0, lambda tv: [tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 10)]),
-    "RandomPerspective": (1, lambda tv: [tv.RandomPerspective(fill=3)]),
-    "random crops": (
-        0,
-        lambda tv: [
-            tv.RandomInvert(),
-            tv.RandomCrop(30, padding=6, fill=7, padding_mode="edge"),
-            tv.RandomCrop((40, 20), padding=0, pad_if_needed=True, fill=(1, 2, 3)),
-        ],
-    ),
-    "random boxes": (
-        0,
-        lambda tv: [tv.RandomInvert(), tv.RandomResizedCrop(20, interpolation=3)],
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", RANDOM)
-def test_drawn_augmentations_give_torchvisions_pixels(tv: Any, name: str) -> None:
-    levels, make = RANDOM[name]
-    dataset = images(tv.Compose([tv.CenterCrop(SIZE), *make(tv), tv.PILToTensor()]))
-    crop = tv.CenterCrop(SIZE)
-    different = set()
-    for index, got in pixels(dataset, num_workers=2).items():
-        calls, _ = drawn(dataset, index, SIZE[::-1])
-        different.add(str(calls))
-        want = crop(dataset.open_image(index))
-        for operation, values in calls:
-            want = apply(want, (operation, tuple(values)))
-        want = np.asarray(want)
-        assert got.shape == want.shape
-        off = np.abs(got.astype(int) - want)
-        assert off.max() <= levels, (index, calls)
-    assert len(different) > SAMPLES // 5
-
-
-@pytest.mark.parametrize("size", [(3, 60, 50), (60, 50)])
-def test_sizes_that_are_drawn(v2: Any, size: Any) -> None:
-    """Only the last crop's size is fixed: each image is resized as it was drawn."""
-    if len(size) == 3:
-        resizes = [v2.RandomShortestSize([20, 40], 70), v2.RandomResize(25, 33)]
-    else:
-        resizes = [v2.ScaleJitter(size, (0.5, 1.5))]
-    for resize in resizes:
-        resize.interpolation = Image.Resampling.BICUBIC
-        steps = [v2.RandomInvert(1.0), resize, v2.CenterCrop(24)]  # else it would be geometry
-        dataset = images(v2.Compose([*steps, v2.PILToTensor()]))
-        for index, got in pixels(dataset, num_workers=2).items():
-            image = dataset.open_image(index)
-            calls, _ = drawn(dataset, index, image.size)
-            for operation, values in calls:
-                image = apply(image, (operation, tuple(values)))
-            assert np.array_equal(got, np.asarray(image)), (index, calls)
-
-
-def test_a_size_is_rounded_in_single_precision(v2: Any) -> None:
-    """57 / 41 * 41 is 57 there, and less in doubles."""
-    resize = v2.ScaleJitter((30, 57), (1, 1), interpolation=Image.Resampling.BICUBIC)
-    pipeline = v2.Compose([v2.CenterCrop((41, 14)), resize, v2.CenterCrop(9)])
-    dataset = images(v2.Compose([pipeline, v2.PILToTensor()]))
-    for index, got in pixels(dataset).items():
-        assert np.array_equal(got, np.asarray(pipeline(dataset.open_image(index)))), index
 
 
 # --- erasing ---------------------------------------------------------------------------------
@@ -473,7 +293,7 @@ def test_a_size_is_rounded_in_single_precision(v2: Any) -> None:
 
 def erased_parts(dataset: ImageDataset, **options: Any) -> Any:
     """Each image with the mask of what was erased."""
-    for index, got in pixels(dataset, num_workers=2, **options).items():
+    for index, got in pixels(dataset, None, num_workers=2, **options).items():
         _, erased = drawn(dataset, index, SIZE[::-1])
         mask = np.zeros(SIZE, bool)
         for left, top, width, height in erased:
@@ -512,24 +332,11 @@ def test_erasing_before_normalising_is_normalised(dtype: str) -> None:
             assert torch.allclose(part.double(), wanted.double(), rtol=2**-7)
 
 
-def test_erasing_bytes(v2: Any) -> None:
-    pipeline = v2.Compose([v2.CenterCrop(SIZE), v2.PILToTensor(), v2.RandomErasing(1.0, value=77)])
-    crop = v2.CenterCrop(SIZE)
-    dataset = images(pipeline)
-    for index, got, mask in erased_parts(dataset):
-        assert (got[mask] == 77).all() and mask.any()
-        assert np.array_equal(got[~mask], np.asarray(crop(dataset.open_image(index)))[~mask])
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_random_erasing_is_normal_noise_of_each_pixel(v1: Any, channels_last: bool) -> None:
-    if channels_last:
-        steps: Any = [ours.CenterCrop(SIZE), ours.Normalize(MEAN, STD)]
-        dataset = images(ours.Compose([*steps, ours.RandomErasing(1.0, value="random")]))
-    else:
-        steps = [v1.CenterCrop(SIZE), v1.ToTensor(), v1.Normalize(MEAN, STD)]
-        dataset = images(v1.Compose([*steps, v1.RandomErasing(1.0, value="random")]))
-    values = np.concatenate([got[mask] for _, got, mask in erased_parts(dataset)])
+def test_random_erasing_is_normal_noise_of_each_pixel(v1: Any) -> None:
+    erase = {"p": 1.0, "value": "random"}
+    steps = [v1.CenterCrop(SIZE), v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(**erase)]
+    found = {index: (got, mask) for index, got, mask in erased_parts(images(v1.Compose(steps)))}
+    values = np.concatenate([got[mask] for got, mask in found.values()])
     assert values.shape[1] == 3 and len(values) > 10_000
     for channel in range(3):
         one = values[:, channel]
@@ -539,17 +346,9 @@ def test_random_erasing_is_normal_noise_of_each_pixel(v1: Any, channels_last: bo
         assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 0.03
         assert abs(np.corrcoef(one, values[:, channel - 1])[0, 1]) < 0.03
     assert len(np.unique(values)) > 0.999 * values.size
-
-
-def test_erasing_noise_is_the_same_in_either_layout(v1: Any) -> None:
-    erase = {"p": 1.0, "value": "random"}
-    steps = [v1.CenterCrop(SIZE), v1.ToTensor(), v1.Normalize(MEAN, STD)]
-    planes = pixels(images(v1.Compose([*steps, v1.RandomErasing(**erase)])))
-    mine = ours.Compose(
-        [ours.CenterCrop(SIZE), ours.Normalize(MEAN, STD), ours.RandomErasing(**erase)]
-    )
-    for index, got in pixels(images(mine)).items():
-        assert np.allclose(got, planes[index], atol=1e-6)
+    mine = [ours.CenterCrop(SIZE), ours.Normalize(MEAN, STD), ours.RandomErasing(**erase)]  # type: ignore[arg-type]
+    for index, got in pixels(images(ours.Compose(mine))).items():  # channels last
+        assert np.allclose(got, found[index][0], atol=1e-6)
 
 
 # --- what they depend on ---------------------------------------------------------------------
@@ -568,12 +367,12 @@ ALL = ours.Compose(
 
 
 def test_any_number_of_threads_any_batch_and_any_container_give_the_same_bytes() -> None:
-    first = pixels(images(ALL))
+    first = pixels(images(ALL), None)
     for options in ({"num_workers": 1}, {"num_workers": 3, "batch_size": 7}, {"batch_size": 1}):
-        again = pixels(images(ALL), **options)
+        again = pixels(images(ALL), None, **options)
         assert all(np.array_equal(again[index], first[index]) for index in first), options
     for container in CONTAINERS:
-        again = pixels(images(ALL, container), num_workers=2, shuffle=True)
+        again = pixels(images(ALL, container), None, num_workers=2, shuffle=True)
         assert all(np.array_equal(again[index], first[index]) for index in first), container
 
 
@@ -587,45 +386,30 @@ def test_epochs_and_views_are_augmented_differently() -> None:
     assert torch.equal(views[0], first) and not torch.equal(views[1], first)
 
 
-def test_views_have_augmentations_each(v1: Any) -> None:
-    one = v1.Compose([v1.CenterCrop(SIZE), v1.RandomInvert(1.0), v1.PILToTensor()])
-    other = v1.Compose([v1.CenterCrop(9), v1.ColorJitter(0.9), v1.PILToTensor()])
-    dataset = images(ours.Views(one, other))
-    for (inverted, jittered), indices in batches(dataset, num_workers=2):
-        for place, index in enumerate(indices):
-            assert torch.equal(inverted[place], one(dataset.open_image(index)))
-            calls, _ = drawn(dataset, index, (9, 9), view=1)
-            want = v1.CenterCrop(9)(dataset.open_image(index))
-            want = apply(want, (calls[0][0], tuple(calls[0][1])))
-            assert np.array_equal(jittered[place].permute(1, 2, 0).numpy(), np.asarray(want))
-
-
-@pytest.mark.parametrize("before", [[], ["RandomInvert"]])
-@pytest.mark.parametrize("options", [None, {}, {"vertical_flip": True}])
-def test_corners_are_views(v1: Any, before: list[str], options: Any) -> None:
-    name = "FiveCrop" if options is None else "TenCrop"
-    first = [getattr(ours, step)(1.0) for step in before]
-    mine = ours.Compose(
-        [ours.CenterCrop(SIZE), *first, getattr(ours, name)((20, 31), **(options or {}))]
-    )
-    steps = [getattr(v1, step)(1.0) for step in before]
-    theirs = v1.Compose(
-        [v1.CenterCrop(SIZE), *steps, getattr(v1, name)((20, 31), **(options or {}))]
+@pytest.mark.parametrize("name", ["FiveCrop", "TenCrop", "TenCrop, vertical"])
+def test_corners_are_views(v1: Any, name: str) -> None:
+    kind, _, vertical = name.partition(", ")
+    options = {"vertical_flip": True} if vertical else {}
+    mine, theirs = (
+        of.Compose([of.CenterCrop(SIZE), of.RandomInvert(1.0), getattr(of, kind)(20, **options)])
+        for of in (ours, v1)
     )
     dataset = images(mine)
-    for views, indices in batches(dataset, num_workers=2):
-        assert len(views) == (5 if options is None else 10)
+    for views, indices in batches(dataset, 1, num_workers=2):
         for place, index in enumerate(indices):
             for view, want in zip(views, theirs(dataset.open_image(index)), strict=True):
                 assert np.array_equal(view[place].permute(1, 2, 0).numpy(), np.asarray(want))
 
 
-def test_corners_behind_something_random_are_a_workers(v1: Any) -> None:
-    steps = [v1.CenterCrop(SIZE), v1.RandomInvert(), v1.FiveCrop(16), v1.Lambda(len)]
-    loader = DataLoader(images(v1.Compose(steps)), 10)
-    assert loader.explain().startswith("workers")
-    assert "FiveCrop, Lambda" in loader.explain() and "random before it" in loader.explain()
-    assert next(iter(loader))[0].tolist() == [5] * 10
+def test_on_a_device_values_are_the_same_where_floats_were_erased() -> None:
+    erase = ours.RandomErasing(1.0, value=(0.5, -3, 7))
+    steps = [ours.CenterCrop(SIZE), ours.RandomInvert(), ours.Normalize(MEAN, STD), erase]
+    dataset = images(ours.Compose(steps))
+    host, there = (
+        torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3, **options)])
+        for options in ({}, {"device": "cpu"})
+    )
+    assert torch.allclose(host, there, atol=1e-5) and (there == -3).any()
 
 
 def test_corners_of_smaller_images_are_an_error() -> None:
@@ -635,80 +419,24 @@ def test_corners_of_smaller_images_are_an_error() -> None:
         DataLoader(images(ours.Compose([ours.CenterCrop(20), ours.FiveCrop(30)])), 10)
 
 
-def test_random_augmentations_do_not_stand_before_views() -> None:
-    shared = ours.Compose([ours.RandomInvert(), ours.Views(ours.CenterCrop(8), count=2)])
-    with pytest.raises(UsageError, match="RandomInvert stands before Views"):
-        DataLoader(images(shared), 4)
-    grey = ours.Compose([ours.Grayscale(3), ours.Views(ours.CenterCrop(8), ours.CenterCrop(9))])
-    for (small, _), _ in batches(images(grey)):
-        assert torch.equal(small[:, 0], small[:, 2])
-
-
 # --- the other paths -------------------------------------------------------------------------
 
 
-def test_what_stands_before_a_tail_is_native(v1: Any) -> None:
-    def doubled(image: Any) -> Any:
-        return image * 2
-
-    steps = [v1.CenterCrop(SIZE), v1.RandomEqualize(1.0), v1.ToTensor()]
-    dataset = images(v1.Compose([*steps, v1.Lambda(doubled), v1.RandomErasing(1.0)]))
-    recipe = compile_recipe(dataset.transform)
-    assert isinstance(recipe, Recipe)
-    assert [type(call).__name__ for call in recipe.tail] == ["Lambda", "RandomErasing"]
-    loader = DataLoader(dataset, 10, num_workers=2)
-    assert loader.explain().startswith("workers") and "Lambda" in loader.explain()
-    want = v1.Compose([*steps, v1.Lambda(doubled)])
-    found = torch.cat([batch for batch, _ in loader])
-    for index, image in enumerate(found):
-        assert torch.allclose(image[image != 0], want(dataset.open_image(index))[image != 0])
-
-
-@pytest.mark.parametrize("name", ["GaussianBlur", "ColorJitter", "GaussianNoise"])
-def test_numbers_beyond_the_cores_are_torchvisions(v2: Any, name: str) -> None:
-    steps = {
-        "GaussianBlur": v2.GaussianBlur((257, 1), 0.1),
-        "ColorJitter": v2.ColorJitter((1e7, 1e7)),
-        "GaussianNoise": v2.GaussianNoise(20.0, 0.0),
-    }
-    pipeline = v2.Compose([v2.CenterCrop((4, 150)), v2.ToImage(), steps[name]])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda v2: v2.GaussianBlur((257, 1), 0.1),
+        lambda v2: v2.ColorJitter((1e7, 1e7)),
+        lambda v2: v2.GaussianNoise(20.0, 0.0),
+    ],
+)
+def test_numbers_beyond_the_cores_are_torchvisions(v2: Any, step: Any) -> None:
+    pipeline = v2.Compose([v2.CenterCrop((4, 150)), v2.ToImage(), step(v2)])
     dataset = images(pipeline)
     loader = DataLoader(dataset, 10)
-    assert loader.explain().startswith("workers") and name in loader.explain()
+    assert loader.explain().startswith("workers")
     ((first, *_), _), *_ = loader
     assert torch.equal(first, pipeline(dataset.open_image(0)))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchs_own_loader_has_the_same_distribution_and_pixels(workers: int) -> None:
-    fixed = ours.Compose(
-        [ours.CenterCrop(SIZE), ours.RandomEqualize(1.0), ours.Normalize(MEAN, STD)]
-    )
-    native = torch.cat([batch for batch, _ in batches(images(fixed))])
-    theirs = torch.cat(
-        [batch for batch, _ in torch.utils.data.DataLoader(images(fixed), 10, num_workers=workers)]
-    )
-    assert torch.allclose(native, theirs, atol=1e-6)
-    random = images(ours.Compose([ours.CenterCrop(SIZE), ours.RandomInvert(0.5)]))
-    plain = torch.cat([batch for batch, _ in batches(images(ours.CenterCrop(SIZE)))])
-    found = torch.cat(
-        [batch for batch, _ in torch.utils.data.DataLoader(random, 10, num_workers=workers)]
-    )
-    inverted = (found == 255 - plain).all(dim=(1, 2, 3))
-    assert ((found == plain).all(dim=(1, 2, 3)) | inverted).all()
-    assert 0.2 * SAMPLES < inverted.sum() < 0.8 * SAMPLES
-
-
-@pytest.mark.parametrize("erases", [False, True])
-def test_on_a_device_the_values_are_the_same(erases: bool) -> None:
-    """Bytes go there and are normalised; but not where floats were erased."""
-    erase = [ours.RandomErasing(1.0, value=(0.5, -3, 7))] * erases
-    steps = [ours.CenterCrop(SIZE), ours.RandomInvert(), ours.Normalize(MEAN, STD), *erase]
-    dataset = images(ours.Compose(steps))
-    host = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3)])
-    there = torch.cat([batch for batch, _ in DataLoader(dataset, 10, seed=3, device="cpu")])
-    assert there.dtype == torch.float32 and torch.allclose(host, there, atol=1e-5)
-    assert bool((there == -3).any()) == erases
 
 
 def test_one_image_is_augmented_when_a_transform_is_called() -> None:
@@ -760,11 +488,8 @@ simple = st.one_of(
         fill=fills,
     ),
     st.builds(
-        ours.RandomAffine,
-        degrees,
-        st.tuples(probabilities, probabilities),
-        st.tuples(st.floats(0.2, 1), st.floats(1, 3)),
-        st.floats(0, 60),
+        *(ours.RandomAffine, degrees, st.tuples(probabilities, probabilities)),
+        *(st.tuples(st.floats(0.2, 1), st.floats(1, 3)), st.floats(0, 60)),
         fill=fills,
     ),
     st.builds(
@@ -772,14 +497,12 @@ simple = st.one_of(
     ),
     st.builds(ours.CenterCrop, st.tuples(sides, sides)),
     st.builds(
-        ours.RandomCrop,
-        st.tuples(sides, sides),
-        st.integers(0, 5),
-        st.just(True),
-        fill=fills,
+        ours.RandomCrop, st.tuples(sides, sides), st.integers(0, 5), st.just(True), fill=fills
     ),
     st.builds(ours.RandAugment, st.integers(0, 3), st.integers(0, 30), fill=fills),
     st.builds(ours.TrivialAugmentWide, st.integers(2, 40)),
+    st.builds(ours.RandomResize, st.just(9), st.just(40), st.just("bicubic")),
+    st.builds(ours.RandomShortestSize, st.just([20, 30]), interpolation=st.just("bicubic")),
     st.builds(ours.AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"])),
 )
 nested = st.recursive(
@@ -795,6 +518,7 @@ nested = st.recursive(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(max_examples=60)
 @given(
     step=nested,
     size=st.tuples(sides, sides),
@@ -824,65 +548,3 @@ def test_any_augmentations_of_any_image_are_the_calls_that_were_drawn(
         image = apply(image, (operation, tuple(numbers_)))
     assert got.shape == (3, height, width)
     assert np.array_equal(got.permute(1, 2, 0).numpy(), np.asarray(image)), calls
-
-
-# --- in words --------------------------------------------------------------------------------
-
-
-def test_pipelines_in_words() -> None:
-    text = DataLoader(images(ALL), 4).explain()
-    for words in (
-        "TrivialAugmentWide",
-        "colour jitter (brightness 0.6 to 1.4, contrast 0.6 to 1.4, saturation 0.6 to 1.4, hue",
-        "with p 0.5 (noise of 0.1, blur by 3 x 3, sigma 0.1 to 2)",
-        "float32 normalised, erase 0.02 to 0.33 of the area with p 0.5",
-    ):
-        assert words in text
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ours.ColorJitter(-1),
-        lambda: ours.ColorJitter(hue=0.6),
-        lambda: ours.ColorJitter(brightness=(2, 1)),
-        lambda: ours.RandomGrayscale(1.5),
-        lambda: ours.RandomPosterize(9),
-        lambda: ours.RandomSolarize(300),
-        lambda: ours.RandomAdjustSharpness(-1),
-        lambda: ours.GaussianBlur(4),
-        lambda: ours.GaussianBlur(257),
-        lambda: ours.ColorJitter((0, 1e7)),
-        lambda: ours.GaussianNoise(mean=11),
-        lambda: ours.GaussianBlur(3, 0),
-        lambda: ours.GaussianNoise(sigma=-1),
-        lambda: ours.RandomRotation(-3),
-        lambda: ours.RandomRotation(3, "lanczos"),
-        lambda: ours.RandomRotation(3, fill=256),
-        lambda: ours.RandomAffine(3, translate=(2, 0)),
-        lambda: ours.RandomAffine(3, scale=(0, 1)),
-        lambda: ours.RandomAffine(3, shear=(1, 2, 3)),
-        lambda: ours.RandomPerspective(2),
-        lambda: ours.Pad(-1),
-        lambda: ours.Pad(1, padding_mode="wrap"),
-        lambda: ours.RandomApply([]),
-        lambda: ours.RandomApply([3]),  # type: ignore[list-item]
-        lambda: ours.RandomChoice([ours.RandomInvert()], [0]),
-        lambda: ours.RandomChoice([ours.RandomInvert()], [1, 2]),
-        lambda: ours.RandAugment(magnitude=31),
-        lambda: ours.RandAugment(-1),
-        lambda: ours.TrivialAugmentWide(1),
-        lambda: ours.AutoAugment("coco"),
-        lambda: ours.RandomErasing(scale=(0.5, 0.1)),
-        lambda: ours.RandomErasing(ratio=(0, 1)),
-        lambda: ours.RandomErasing(value="some"),
-        lambda: ours.Grayscale(2),
-        lambda: ours.RandomResize(9, 9),
-        lambda: ours.RandomShortestSize([]),
-        lambda: ours.ScaleJitter((0, 9)),
-        lambda: ours.RandomPhotometricDistort(hue=(-1, 1)),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError):
-        make()

@@ -56,10 +56,6 @@ def other(image: Any) -> Any:
     return image
 
 
-def twice(image: Any) -> Any:
-    return image.convert("RGB").convert("L")
-
-
 def generator(image: Any) -> Any:
     yield image
 
@@ -78,17 +74,10 @@ def of_a_closure(mode: str) -> Callable[[Any], Any]:
 
 
 OTHERS: list[Callable[..., Any]] = [
-    annotated,
-    of_a_global,
-    other,
-    twice,
-    generator,
-    awaited,
-    wrapped,
-    of_a_closure("RGB"),
+    *(annotated, of_a_global, other, generator, awaited, wrapped, of_a_closure("RGB")),
     partial(_convert_image_to_rgb),
     lambda im: im.convert("L"),
-    lambda im: im.convert("RGBA"),
+    lambda im: im.convert("RGB").convert("L"),
     lambda im: im.convert(1),
     lambda im: im.draft("RGB"),
     lambda im: im.convert(mode="RGB"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,6 +79,7 @@ EXACT = {
     "sharpness": st.tuples(FACTORS),
     "hue": st.tuples(st.floats(-0.5, 0.5)),
     "grayscale": st.tuples(st.sampled_from([1, 3])),
+    "permute": st.tuples(*3 * [st.integers(0, 2)]),
     "posterize": st.tuples(st.integers(1, 8)),
     "solarize": st.tuples(st.one_of(st.floats(0, 256), st.integers(0, 256))),
     "solarize_add": st.tuples(st.integers(0, 255), st.integers(0, 256)),
@@ -91,23 +93,11 @@ EXACT = {
 
 
 @pytest.mark.parametrize("operation", sorted(EXACT))
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data(), pixels=IMAGES)
 def test_pixels_are_pillows(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
+    assume(operation != "permute" or pixels.ndim == 3)
     check(pixels, operation, data.draw(EXACT[operation]))
-
-
-def test_of_no_bits_nothing_is_left() -> None:
-    """Pillow 13 refuses 0 bits; those before it made images black."""
-    pixels = picture("noise", 9, 7, 3, 1)
-    assert not augment(pixels, "posterize", [0]).any()
-
-
-@settings(max_examples=30)
-@given(IMAGES, st.tuples(*3 * [st.integers(0, 2)]))
-def test_channels_are_permuted(pixels: np.ndarray, channels: tuple[int, int, int]) -> None:
-    assume(pixels.ndim == 3)
-    check(pixels, "permute", channels)
 
 
 def rotation(
@@ -138,13 +128,7 @@ SCALES = st.builds(
 ANY = st.lists(st.one_of(st.floats(-2, 2), st.floats(-1e5, 1e5)), min_size=6, max_size=6)
 
 
-def affine_values(
-    matrix: list[float], interpolation: int, fill: tuple[int, ...], size: tuple[int, int]
-) -> list[float]:
-    return [*matrix, interpolation, *fill, *size]
-
-
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     IMAGES,
     st.one_of(ROTATIONS, SCALES, ANY),
@@ -159,21 +143,8 @@ def test_affine_transforms_are_pillows(
     fill: tuple[int, ...],
     size: tuple[int, int],
 ) -> None:
-    values = affine_values(matrix, interpolation, fill, size)
+    values = [*matrix, interpolation, *fill, *size]
     check(pixels, "affine", values, within=0 if interpolation == 0 else 1)
-
-
-@pytest.mark.parametrize("interpolation", [0, 1, 2])
-def test_a_rotated_photograph_is_pillows(interpolation: int) -> None:
-    pixels = picture("smooth", 333, 222, 3, 1)
-    matrix = rotation(17, 1.1, 5, (166.5, 111))
-    check(pixels, "affine", affine_values(matrix, interpolation, (9, 8, 7), (333, 222)), 1)
-    found = augment(pixels, "affine", affine_values(matrix, interpolation, (9, 8, 7), (333, 222)))
-    expected = pillow_operations.apply(
-        pixels, "affine", affine_values(matrix, interpolation, (9, 8, 7), (333, 222))
-    )
-    # Weights of 14 bits: truncated, hardly a value in a hundred is another than Pillow's.
-    assert (found != expected).mean() < 0.01
 
 
 @settings(max_examples=100)
@@ -211,14 +182,6 @@ def test_blurred_pixels_are_exact_but_for_one_rounding(
     assert np.abs(off).max() <= 0.5 + 1e-3
 
 
-@pytest.mark.parametrize("value", [0, 1, 127, 254, 255])
-def test_blur_leaves_one_colour_alone(value: int) -> None:
-    pixels = np.full((60, 70), value, np.uint8)
-    for kernel in [3, 23, 117]:
-        blurred = augment(pixels, "gaussian_blur", [kernel, kernel, kernel / 4, kernel / 5])
-        assert (blurred == value).all()
-
-
 @settings(max_examples=100)
 @given(
     IMAGES,
@@ -242,7 +205,7 @@ def test_crops_are_pillows(pixels: np.ndarray, data: st.DataObject) -> None:
     check(pixels, "crop", [left, top, *size])
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(IMAGES, SIZES, SIZES, st.integers(0, 3))
 def test_resized_pixels_are_pillows(pixels: np.ndarray, width: int, height: int, kind: int) -> None:
     # Bilinear weights have 13 bits (native/resample/resample.h).
@@ -251,47 +214,42 @@ def test_resized_pixels_are_pillows(pixels: np.ndarray, width: int, height: int,
 
 def noise_of(value: int, mean: float, sigma: float, clip: bool, key: int = 7) -> np.ndarray:
     pixels = np.full((512, 512, 3), value, np.uint8)
-    return augment(pixels, "gaussian_noise", [mean, sigma, clip], key)
-
-
-def normal_below(x: float) -> float:
-    return 0.5 * (1 + math.erf(x / math.sqrt(2)))
+    return augment(pixels, "gaussian_noise", [mean, sigma, clip], key).astype(int)
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.1])
 def test_noise_is_normal_and_truncated(sigma: float) -> None:
-    added = noise_of(128, 0, sigma, clip=True).astype(int) - 128
-    count, scale = added.size, sigma * 255
+    added = noise_of(128, 0, sigma, clip=True) - 128
+    count, normal = added.size, statistics.NormalDist(0, sigma * 255)
     # torchvision truncates towards 0, so that k stands for k to k + 1, and 0 for -1 to 1.
     for edge in range(-60, 61, 5):
-        expected = normal_below((edge + (edge >= 0)) / scale if edge else 1 / scale)
-        below = (added <= edge).mean()
+        expected = normal.cdf(edge + (edge >= 0))
         error = math.sqrt(max(expected * (1 - expected), 1e-6) / count)
-        assert abs(below - expected) < 5 * error, (edge, below, expected)
+        assert abs((added <= edge).mean() - expected) < 5 * error, edge
 
 
 def test_noise_of_neighbours_channels_and_keys_is_independent() -> None:
-    noise = [noise_of(128, 0, 0.1, True, key).astype(float) - 128 for key in (7, 8, 7 + (1 << 32))]
+    noise = [noise_of(128, 0, 0.1, True, key) - 128 for key in (7, 8, 7 + (1 << 32))]
     assert abs(noise[0].mean()) < 0.2
     pairs = [(noise[0], noise[1]), (noise[0], noise[2])]
     pairs += [(noise[0], np.roll(noise[0], shift, axis)) for axis in (0, 1) for shift in (1, 2, 32)]
     pairs += [(noise[0][..., 0], noise[0][..., 1]), (noise[0][..., 1], noise[0][..., 2])]
     for a, b in pairs:
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / math.sqrt(a.size)
-    np.testing.assert_array_equal(noise[0], noise_of(128, 0, 0.1, True, 7).astype(float) - 128)
+    np.testing.assert_array_equal(noise[0], noise_of(128, 0, 0.1, True, 7) - 128)
 
 
 def test_noise_beyond_a_byte_is_clipped_or_wraps() -> None:
-    clipped, wrapped = (noise_of(250, 0.05, 0.1, clip).astype(int) for clip in (True, False))
+    clipped, wrapped = (noise_of(250, 0.05, 0.1, clip) for clip in (True, False))
     inside = clipped < 255
     assert 0.1 < inside.mean() < 0.9
     np.testing.assert_array_equal(clipped[inside], wrapped[inside])
     assert (wrapped[clipped == 255] <= 120).mean() > 0.95
-    assert (noise_of(100, 2, 0, True) == 255).all()
-    assert (noise_of(100, -2, 0, True) == 0).all()
-    assert (noise_of(100, 0.1, 0, True) == 125).all()
+    for mean, value in ((2, 255), (-2, 0), (0.1, 125)):
+        assert (noise_of(100, mean, 0, True) == value).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 1, 77, 127, -1, -127])
 def test_all_colours_turn_as_pillows(shift: int) -> None:
     every = np.arange(1 << 24, dtype=np.uint32)
@@ -308,28 +266,14 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("brightness", [-0.1], "factor"),
         ("contrast", [math.nan], "not finite"),
         ("saturation", [math.inf], "not finite"),
-        ("hue", [0.51], "-0.5 to 0.5"),
-        ("grayscale", [2], "1 or 3 channels"),
-        ("posterize", [-1], "0 to 8"),
-        ("posterize", [2.5], "0 to 8"),
-        ("solarize", [257], "0 to 256"),
-        ("solarize_add", [256, 9], "0 to 255"),
-        ("solarize_add", [9, 257], "0 to 256"),
-        ("box_blur", [50.1], "0 to 50"),
-        ("permute", [0, 1, 3], "0 to 2"),
         ("permute", [0, 1], "3 values, not 2"),
         ("gaussian_blur", [4, 3, 1, 1], "odd"),
         ("gaussian_blur", [257, 3, 1, 1], "1 to 255"),
         ("gaussian_blur", [3, 3, 0, 1], "above 0"),
         ("gaussian_blur", [11, 3, 1, 1], "as large as the image"),
         ("gaussian_noise", [0, -0.1, 1], "sigma"),
-        ("gaussian_noise", [11, 0.1, 1], "mean"),
-        ("gaussian_noise", [0, 0.1, 2], "clip"),
-        ("affine", [1, 0, 0, 0, 1, 0, 3, 0, 0, 0, 9, 9], "interpolation"),
-        ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 256, 9, 9], "fill"),
         ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9], "without pixels"),
         ("affine", [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1 << 30, 1 << 30], "1 GiB"),
-        ("perspective", [1, 0, 0, 0, 1, 0, 0, 0, 0.5, 0, 0, 0], "interpolation"),
         ("crop", [0, 0, 6, 4], "outside the image"),
         ("crop", [-1, 0, 5, 4], "outside the image"),
         ("resize", [0, 4, 1], "1 to 2"),
@@ -337,6 +281,10 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("pad", [-1, 0, 0, 0, 0, 0, 0, 0], "padding"),
         ("pad", [1, 0, 0, 0, 4, 0, 0, 0], "mode"),
         ("pad", [1 << 24, 1 << 24, 0, 0, 0, 0, 0, 0], "1 GiB"),
+        ("tensor_affine", [1e10, 0, 0, 0, 1, 0, 1, 0, 0, 0], "coefficient"),
+        ("mix_begin", [1.1], "weight"),
+        ("mix_add", [0.5], "mixed"),
+        ("mix_end", [1], "mixed"),
         ("dance", [], "not one of _native.OPERATIONS"),
     ],
 )
@@ -345,13 +293,3 @@ def test_values_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         _native.augment(np.zeros((4, 5, 3), np.uint8), operation, values)
-
-
-def test_only_contiguous_bytes_are_taken() -> None:
-    for pixels in [np.zeros((4, 5, 2), np.uint8), np.zeros((4, 5, 3), np.float32)]:
-        with pytest.raises(TypeError, match=r"\(H, W\) or \(H, W, 3\)"):
-            _native.augment(pixels, "invert", [])
-    with pytest.raises(TypeError):
-        _native.augment(np.zeros((4, 5, 3), np.uint8)[:, ::-1], "invert", [])
-    with pytest.raises(ValueError, match="without pixels"):
-        _native.augment(np.zeros((0, 5, 3), np.uint8), "invert", [])

@@ -80,14 +80,9 @@ def told(dataset: Any, passes: int = 2, **options: Any) -> list[str]:
     return [str(one.message) for one in mine]
 
 
-def pillow_list(samples: list[Any]) -> list[Any]:
-    return samples
-
-
 IMAGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "floats": (Globbed, {}),
-    "workers": (Globbed, {"num_workers": 2}),
-    "workers that persist": (Globbed, {"num_workers": 1, "persistent_workers": True}),
+    "workers": (Globbed, {"num_workers": 1, "persistent_workers": True}),
     "bytes": (lambda: Globbed(lambda image: np.asarray(to_tensor(image) * 255, np.uint8)), {}),
     "channels last": (lambda: Globbed(lambda image: to_tensor(image).permute(1, 2, 0)), {}),
     "half": (lambda: Globbed(lambda image: to_tensor(image).half()), {}),
@@ -96,12 +91,11 @@ IMAGES: dict[str, tuple[Any, dict[str, Any]]] = {
         Globbed,
         {"collate_fn": lambda s: (torch.stack([image for image, _ in s]), "labels")},
     ),
-    "Pillow's": (lambda: Globbed(lambda one: one.convert("RGB")), {"collate_fn": pillow_list}),
+    "Pillow's": (lambda: Globbed(lambda one: one.convert("RGB")), {"collate_fn": list}),
     "a dict": (lambda: Globbed(named), {}),
     "two views": (lambda: Globbed(lambda image: [to_tensor(image), to_tensor(image)]), {}),
     "on a device": (Globbed, {"device": "cpu"}),
-    "a subset": (lambda: Subset(Globbed(), [3, 1]), {}),
-    "several": (lambda: ConcatDataset([Globbed(), Globbed()]), {}),
+    "a subset of several": (lambda: Subset(ConcatDataset([Globbed(), Globbed()]), [3, 1]), {}),
 }
 
 
@@ -109,12 +103,10 @@ IMAGES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_images_of_a_dataset_of_ones_own_are_one_warning(name: str) -> None:
     make, options = IMAGES[name]
     (words,) = told(make(), **options)
-    assert "test_noticing.Globbed is not a dataset that fastdata knows how to read" in words
-    assert "the torch path, which is several times slower" in words
-    root = repr(str(tree()))
-    assert f"ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)" in words
-    assert f"fastdata convert imagefolder --root {root}" in words
-    assert "become fields of the packed dataset" in words
+    assert "test_noticing.Globbed is not a dataset" in words and "the torch path" in words
+    root = str(tree())
+    assert f"ImageDataset(torchvision.datasets.ImageFolder({root!r}), transform=...)" in words
+    assert f"fastdata convert imagefolder --root {root!r}" in words
 
 
 def test_what_is_advised_runs_natively() -> None:
@@ -137,19 +129,27 @@ def test_a_stream_of_images_is_told_of_and_read_once() -> None:
     assert stream.given == 12
 
 
-OTHERS: dict[str, Any] = {
-    "a table": [(torch.rand(20), 1.0)] * 8,
-    "sequences": [torch.rand(3, 40)] * 8,
-    "texts": ["one", "two"] * 4,
-    "tokens": [{"input_ids": torch.arange(64), "attention_mask": torch.ones(64)}] * 8,
-    "spectrograms": [(torch.rand(1, 64, 64), 1)] * 8,
-    "features": [torch.rand(12, 16, 16)] * 8,
-    "videos": [torch.rand(4, 3, 16, 16)] * 8,
-    "small matrices": [torch.rand(3, 4, 4)] * 8,
-    "numbers": [torch.ones(3, 16, 16, dtype=torch.int64)] * 8,
-    "masks": [(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8,
-    "depth": [(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8,
+PAIR = (Image.new("RGB", (20, 20)), Image.new("L", (20, 20)))
+#: Datasets of other data or of images in memory, and options.
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a table": ([(torch.rand(20), 1.0)] * 8, {}),
+    "texts": (["one", "two"] * 4, {}),
+    "tokens": ([{"input_ids": torch.arange(64), "attention_mask": torch.ones(64)}] * 8, {}),
+    "spectrograms": ([(torch.rand(1, 64, 64), 1)] * 8, {}),
+    "features": ([torch.rand(12, 16, 16)] * 8, {}),
+    "videos": ([torch.rand(4, 3, 16, 16)] * 8, {}),
+    "small matrices": ([torch.rand(3, 4, 4)] * 8, {}),
+    "numbers": ([torch.ones(3, 16, 16, dtype=torch.int64)] * 8, {}),
+    "masks": ([(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8, {}),
+    "depth": ([(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8, {}),
+    # Three of them have the shape of an image.
+    "padded sequences": (
+        [torch.rand(50, 16)] * 9,
+        {"batch_size": 3, "collate_fn": lambda s: (torch.stack(s), [50] * 3)},
+    ),
+    "images and masks of Pillow": ([PAIR] * 4, {"collate_fn": list}),
 }
+IN_MEMORY = TensorDataset(torch.rand(8, 3, 16, 16))
 
 
 class Given(Dataset[Any]):
@@ -165,28 +165,12 @@ class Given(Dataset[Any]):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_data_are_not_told_of(name: str) -> None:
-    assert told(Given(OTHERS[name])) == []
-
-
-def test_padded_sequences_of_a_collate_fn_are_not_told_of() -> None:
-    """Three of them have the shape of an image."""
-    padded = Given([torch.rand(50, 16)] * 9)
-    assert told(padded, batch_size=3, collate_fn=lambda s: (torch.stack(s), [50] * 3)) == []
-
-
-def test_images_and_masks_of_pillow_are_not_told_of() -> None:
-    pair = (Image.new("RGB", (20, 20)), Image.new("L", (20, 20)))
-    assert told(Given([pair] * 4), collate_fn=list) == []
+    samples, options = OTHERS[name]
+    assert told(Given(samples), **options) == []
 
 
 @pytest.mark.parametrize(
-    "dataset",
-    [
-        TensorDataset(torch.rand(8, 3, 16, 16)),
-        [(torch.rand(3, 16, 16), 0)] * 8,
-        Subset(TensorDataset(torch.rand(8, 3, 16, 16)), [1, 2]),
-    ],
-    ids=["TensorDataset", "list", "Subset"],
+    "dataset", [IN_MEMORY, [(torch.rand(3, 16, 16), 0)] * 8, Subset(IN_MEMORY, [1, 2])]
 )
 def test_images_in_memory_are_not_told_of(dataset: Any) -> None:
     assert told(dataset) == []
@@ -223,14 +207,6 @@ def test_warnings_that_are_errors_end_the_first_batch_alone() -> None:
         assert len(list(batches)) == 2
 
 
-def test_nothing_is_told_where_the_native_path_is_taken() -> None:
-    from loader_data import images
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SlowPathWarning)
-        list(DataLoader(images(), 8))
-
-
 # Other libraries' datasets.
 
 
@@ -252,16 +228,6 @@ def test_timms_own_dataset_is_told_of() -> None:
     native = create_dataset("torch/image_folder", root=str(tree()))
     create_loader(native, (3, 24, 24), 4, use_prefetcher=False)
     assert DataLoader(native, 4, require_native=True)
-
-
-def test_lightlys_dataset_is_told_of() -> None:
-    needs("lightly")
-    from lightly.data import LightlyDataset
-
-    (words,) = told(LightlyDataset(str(tree()), to_tensor))
-    assert "lightly.data.dataset.LightlyDataset is not a dataset" in words
-    assert f"ImageFolder({str(tree())!r}), transform=...)" in words
-    assert 'fields=("image", "label", "key")' in words
 
 
 def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) -> None:
@@ -286,6 +252,7 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) ->
     assert next(iter(DataLoader(packed, 4, require_native=True)))[1].tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_loader_in_the_place_of_torchs_warns_and_refuses_as_it_does_elsewhere() -> None:
     """Under torch's name, as docs/loader.md has it, in a process of its own."""
     script = """

@@ -11,13 +11,13 @@ import pytest
 from core_pixels import by_core
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jpegs import encode, picture, pillow
+from jpegs import picture
 from PIL import Image
 from torchvision_stub import import_torchvision
 
 from fastdata import _native
 from fastdata import transforms as ours
-from fastdata.decode import decode_batch, seek_points
+from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
 from fastdata.transforms.compile import Program, Recipe, compile_recipe
 from fastdata.transforms.geometry import render
@@ -54,7 +54,7 @@ def cuts(draw: Any) -> Any:
     return (width, height), cut
 
 
-_SETTINGS = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 _FILLS = st.sampled_from([(0, 0, 0), (7, 7, 7), RED])
 
 
@@ -72,63 +72,39 @@ def test_any_cut_has_pillows_pixels(simd: Any, drawn: Any, fill: Any, grey: bool
     assert off.max() <= int(_native.FILTERS[cut["filter"][0]] == "bilinear")
 
 
-@settings(_SETTINGS, max_examples=40)
-@given(drawn=cuts(), sampling=st.sampled_from(["4:2:0", "grey"]), seeking=st.booleans())
-def test_of_a_jpeg_too(simd: Any, drawn: Any, sampling: str, seeking: bool) -> None:
-    (width, height), cut = drawn
-    data = encode(picture(width, height, 3), sampling)
-    size = tuple(cut["canvas"][0].tolist())
-    table = [seek_points(data, 16)] if seeking else None
-    options = {"cuts": cut, "fill": RED}
-    got = decode_batch([data], size, seek_points=table, fallback="never", **options)
-    assert np.array_equal(got, decode_batch([pillow(data)], size, **options))
-
-
 # --- steps in turn -------------------------------------------------------------------------------
 
 CHAINS: dict[str, Any] = {
-    "pad": lambda tv: [tv.Pad((1, 2, 3, 4), fill=RED)],
-    "pad, crop": lambda tv: [tv.Pad(9), tv.CenterCrop((30, 20))],
-    "pad twice": lambda tv: [
-        tv.Pad(3, fill=9),
-        tv.RandomHorizontalFlip(1.0),
-        tv.Pad((4, 0), fill=9),
+    "pad": lambda v2: [v2.Pad((1, 2, 3, 4), fill=RED)],
+    "pad, crop": lambda v2: [v2.Pad(9), v2.CenterCrop((30, 20))],
+    "pad twice": lambda v2: [
+        *(v2.Pad(3, fill=9), v2.RandomHorizontalFlip(1.0), v2.Pad((4, 0), fill=9))
     ],
-    "pad, resize": lambda tv: [tv.Pad((9, 2), fill=RED), tv.Resize((31, 20), BICUBIC)],
-    "resize, pad": lambda tv: [
-        tv.Resize(20, BICUBIC),
-        tv.Pad(2),
-        tv.CenterCrop((24, 64)),
+    "pad, resize": lambda v2: [v2.Pad((9, 2), fill=RED), v2.Resize((31, 20), BICUBIC)],
+    "resize, pad": lambda v2: [v2.Resize(20, BICUBIC), v2.Pad(2), v2.CenterCrop((24, 64))],
+    "mirrored": lambda v2: [
+        *(v2.RandomHorizontalFlip(1.0), v2.Pad((1, 2, 3, 4), fill=9), v2.RandomVerticalFlip(1.0)),
+        *(v2.Resize((17, 29), NEAREST), v2.RandomHorizontalFlip(1.0)),
+        *(v2.Pad((4, 0, 0, 1), fill=9), v2.CenterCrop((15, 30))),
     ],
-    "mirrored": lambda tv: [
-        tv.RandomHorizontalFlip(1.0),
-        tv.Pad((1, 2, 3, 4), fill=9),
-        tv.RandomVerticalFlip(1.0),
-        tv.Resize((17, 29), NEAREST),
-        tv.RandomHorizontalFlip(1.0),
-        tv.Pad((4, 0, 0, 1), fill=9),
-        tv.CenterCrop((15, 30)),
+    "upside down": lambda v2: [
+        *(v2.RandomVerticalFlip(1.0), v2.Resize(30, BICUBIC), v2.CenterCrop(9))
     ],
-    "upside down": lambda tv: [
-        tv.RandomVerticalFlip(1.0),
-        tv.Resize(30, BICUBIC),
-        tv.CenterCrop(9),
+    "jitter": lambda v2: [v2.ScaleJitter((50, 70), (0.7, 0.7), BICUBIC), v2.CenterCrop(40)],
+    # In single precision, 57 / 41 * 41 is 57; in doubles it is less.
+    "rounded": lambda v2: [
+        *(v2.CenterCrop((41, 14)), v2.ScaleJitter((30, 57), (1, 1), BICUBIC), v2.CenterCrop(9))
     ],
-    "sizes": lambda tv: [tv.Resize(31, BICUBIC), tv.RandomVerticalFlip(1.0)],
-}
-# v2 alone has these.
-SIZED: dict[str, Any] = {
-    "jitter": lambda tv: [tv.ScaleJitter((50, 70), (0.7, 0.7), BICUBIC), tv.CenterCrop(40)],
-    "shortest": lambda tv: [tv.RandomShortestSize([29], 66, BICUBIC), tv.RandomHorizontalFlip(1.0)],
-    "shortest, unbounded": lambda tv: [tv.RandomShortestSize(29, interpolation=BICUBIC)],
-    "random": lambda tv: [tv.RandomResize(29, 30, BICUBIC), tv.Pad(3)],
+    "shortest": lambda v2: [v2.RandomShortestSize([29], 66, BICUBIC), v2.RandomHorizontalFlip(1.0)],
+    "shortest, unbounded": lambda v2: [v2.RandomShortestSize(29, interpolation=BICUBIC)],
+    "random": lambda v2: [v2.RandomResize(29, 30, BICUBIC), v2.Pad(3)],
 }
 
 
-@pytest.mark.parametrize("name", [*CHAINS, *SIZED])
+@pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_is_one_cut_with_the_pixels_of_its_steps(name: str) -> None:
     v2 = import_torchvision().transforms.v2
-    steps = {**CHAINS, **SIZED}[name](v2)
+    steps = CHAINS[name](v2)
     program = program_of(*steps)
     assert program.pixels == ()
     for width, height in SIZES:
@@ -136,34 +112,6 @@ def test_a_chain_is_one_cut_with_the_pixels_of_its_steps(name: str) -> None:
         want = v2.Compose(steps)(image)
         got = by_core(program, image, sample_keys(0, np.arange(1)))
         assert np.array_equal(got, np.asarray(want)), (width, height)
-
-
-@pytest.mark.parametrize(
-    ("steps", "left"),
-    [
-        # What is cut off would come back.
-        ([ours.RandomCrop(8), ours.Pad(1), ours.Resize((9, 9))], 1),
-        ([ours.Resize(20), ours.CenterCrop(9), ours.Pad(1)], 1),
-        ([ours.Pad(1), ours.RandomCrop(8), ours.Pad(1)], 1),
-        # A second fill.
-        ([ours.Pad(1), ours.Pad(1, fill=1)], 1),
-        ([ours.Pad(1), ours.Pad(1, mask_fill=1)], 1),
-        ([ours.Pad(1, padding_mode="edge"), ours.Resize((9, 9))], 2),
-        ([ours.Resize(20), ours.ScaleJitter((9, 9)), ours.CenterCrop(9)], 2),
-        ([ours.Pad(1, mask_fill=0), ours.Pad(1)], 0),
-    ],
-)
-def test_what_one_cut_does_not_express_is_the_programs(steps: list[Any], left: int) -> None:
-    assert len(program_of(*steps).pixels) == left
-
-
-def test_a_fill_of_floats_is_normalised() -> None:
-    program = program_of(
-        ours.Pad(2, fill=RED), ours.Resize((80, 80)), ours.Normalize([0.5], [0.25])
-    )
-    assert program.pixels == ()
-    got = by_core(program, Image.new("RGB", (60, 60)), sample_keys(0, np.arange(1)))
-    np.testing.assert_allclose(got[0, 0], (np.array(RED) / 255 - 0.5) / 0.25, rtol=1e-5)
 
 
 def test_padding_after_a_crop_shows_nothing_that_was_cut_off() -> None:
@@ -178,24 +126,6 @@ def test_padding_after_a_crop_shows_nothing_that_was_cut_off() -> None:
 
 
 # --- what is drawn -------------------------------------------------------------------------------
-
-
-def test_a_padded_crop_lies_where_torchvision_draws_it() -> None:
-    program = program_of(ours.RandomCrop((30, 20), padding=(1, 2, 3, 4), fill=RED))
-    image = Image.fromarray(picture(24, 31, 3, 255))
-    v2 = import_torchvision().transforms.v2
-    padded = np.asarray(v2.functional.pad(image, [1, 2, 3, 4], fill=list(RED)))
-    places = Counter()
-    for key in sample_keys(0, np.arange(400)):
-        got = by_core(program, image, np.array([key]))
-        found = [
-            (x, y)
-            for x, y in itertools.product(range(9), range(8))
-            if np.array_equal(got, padded[y : y + 30, x : x + 20])
-        ]
-        assert len(found) == 1
-        places[found[0]] += 1
-    assert len(places) == 9 * 8 and max(places.values()) < 20
 
 
 def test_sizes_are_drawn_uniformly() -> None:
@@ -214,12 +144,6 @@ def test_sizes_are_drawn_uniformly() -> None:
     assert 600 < np.count_nonzero(scaled < 40) < 600 * 1.1
     flips = program_of(ours.RandomVerticalFlip(0.3)).draw(widths, widths, keys)["flip"]
     assert set(flips.tolist()) == {0, 2} and 810 < np.count_nonzero(flips) < 990
-
-
-def test_a_size_of_nothing_is_an_error_of_its_image() -> None:
-    program = program_of(ours.ScaleJitter((9, 9), (0.01, 0.01)))
-    cuts = program.draw([30], [40], sample_keys(0, np.arange(1)))
-    assert program.too_small(cuts) == {0: "30 x 40 pixels, which ScaleJitter cannot resize"}
 
 
 # --- steps of torchvision's references -----------------------------------------------------------

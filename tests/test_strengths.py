@@ -24,18 +24,15 @@ def version_of(number: int) -> Any:
     return transforms if number == 1 else transforms.v2
 
 
+def noise(kind: str) -> tuple[np.ndarray, Any]:
+    """Pixels, and an image or a tensor of them."""
+    pixels = picture("noise", *SIZE, 3, 1)
+    if kind == "PIL":
+        return pixels, Image.fromarray(pixels)
+    return pixels, torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
 # --- strengths -------------------------------------------------------------------------------
-
-
-def test_evenly_spaced_numbers_are_torchs() -> None:
-    fixed = [0.3, 0.9, 0.99, 1.0, 30.0, 32.0, 135.0, 255.0]
-    sides = np.arange(8, 600, 7)
-    for end in [*fixed, *(150.0 / 331.0 * sides).tolist(), *(sides / 3.0).tolist()]:
-        for count in (2, 3, 10, 11, 31, 256):
-            assert _native.linspace(0.0, end, count) == torch.linspace(0.0, end, count).tolist()
-    for end in (1.0, 255.0):
-        for count in range(2, 300):
-            assert _native.linspace(end, 0.0, count) == torch.linspace(end, 0.0, count).tolist()
 
 
 def policy(tv: Any, name: str) -> tuple[Any, list[tuple[str, float]]]:
@@ -92,7 +89,14 @@ def results(
 @pytest.mark.parametrize("kind", ["PIL", "tensor"])
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    "name", ["TrivialAugmentWide", "RandAugment 6", "RandAugment 9", "imagenet", "cifar10", "svhn"]
+    "name",
+    [
+        *("TrivialAugmentWide", "RandAugment 9", "imagenet"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("RandAugment 6", "cifar10", "svhn")
+        ),
+    ],
 )
 def test_policies_do_what_torchvision_does_at_each_strength(
     name: str, version: int, kind: str
@@ -106,10 +110,7 @@ def test_policies_do_what_torchvision_does_at_each_strength(
         for key in keys_of(3000 if name == "TrivialAugmentWide" else 600)
         for operation, values in program.draw(key, *SIZE)[0]
     }
-    pixels = picture("noise", *SIZE, 3, 1)
-    image: Any = Image.fromarray(pixels)
-    if kind == "tensor":
-        image = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    pixels, image = noise(kind)
     wanted = list(results(version, transform, steps, image))
     exact = {one.tobytes() for one in wanted}
     for operation, values in calls:
@@ -124,15 +125,12 @@ def test_policies_do_what_torchvision_does_at_each_strength(
 
 #: Of one value each: torchvision's are drawn in single precision all the same.
 FIXED: dict[str, Callable[[Any, float], Any]] = {
-    "brightness": lambda tv, value: tv.ColorJitter(brightness=(value, value)),
-    "contrast": lambda tv, value: tv.ColorJitter(contrast=(value, value)),
-    "saturation": lambda tv, value: tv.ColorJitter(saturation=(value, value)),
-    "hue": lambda tv, value: tv.ColorJitter(hue=(value / 10, value / 10)),
-    "rotation": lambda tv, value: tv.RandomRotation((20 * value, 20 * value)),
-    "scale": lambda tv, value: tv.RandomAffine(0, scale=(value, value)),
-    "affine": lambda tv, value: tv.RandomAffine(
-        (9 * value, 9 * value), scale=(value, value), shear=(value, value, -value, -value)
-    ),
+    "brightness": lambda tv, v: tv.ColorJitter(brightness=(v, v)),
+    "contrast": lambda tv, v: tv.ColorJitter(contrast=(v, v)),
+    "saturation": lambda tv, v: tv.ColorJitter(saturation=(v, v)),
+    "hue": lambda tv, v: tv.ColorJitter(hue=(v / 10, v / 10)),
+    "rotation": lambda tv, v: tv.RandomRotation((20 * v, 20 * v)),
+    "affine": lambda tv, v: tv.RandomAffine((9 * v, 9 * v), scale=(v, v), shear=(v, v, -v, -v)),
 }
 
 
@@ -141,10 +139,7 @@ FIXED: dict[str, Callable[[Any, float], Any]] = {
 @pytest.mark.parametrize("name", FIXED)
 def test_a_fixed_factor_gives_torchvisions_pixels(name: str, version: int, kind: str) -> None:
     tv = version_of(version)
-    pixels = picture("noise", *SIZE, 3, 1)
-    image: Any = Image.fromarray(pixels)
-    if kind == "tensor":
-        image = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    pixels, image = noise(kind)
     first = [] if kind == "PIL" else [tv.PILToTensor()]
     for value in (0.3, 0.55, 0.8, 0.9, 1.1, 1.3, 1.4, 1.7, 2.3):
         transform = FIXED[name](tv, value)
@@ -153,21 +148,6 @@ def test_a_fixed_factor_gives_torchvisions_pixels(name: str, version: int, kind:
         program = program_of(tv.Compose([*first, tv.Resize(SIZE[::-1], antialias=True), transform]))
         ((operation, values),) = program.draw(7, *SIZE)[0]
         np.testing.assert_array_equal(_native.augment(pixels, operation, values), wanted)
-
-
-def test_what_is_drawn_is_in_single_precision() -> None:
-    """As torch.Tensor.uniform_ draws: else tensors' saturation truncates otherwise."""
-    tv = version_of(1)
-    transforms = [
-        tv.ColorJitter(0.4, 0.4, 0.4, 0.1),
-        tv.GaussianBlur(5, (0.1, 2.0)),
-        tv.RandomAffine(30, scale=(0.5, 1.5)),
-    ]
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), *transforms]))
-    for key in keys_of(200):
-        for operation, values in program.draw(key, *SIZE)[0]:
-            if operation not in ("resize", "affine"):
-                assert list(values) == np.float32(values).tolist()
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+import target_data
 import torch
 from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
+from target_data import ROWS
 from torch.utils.data import ConcatDataset
+from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, Mixture, Ragged
 from fastdata.errors import SlowPathWarning, UsageError
@@ -28,52 +29,14 @@ from fastdata.transforms import (
     Views,
 )
 
-_FORMATS = {"boxes": "xywh", "keypoints": "xyv"}
+_V1 = import_torchvision().transforms
 _FIELDS = ("image", "boxes", "labels", "keypoints", "name")
-_ROWS = 12
-
-
-def _table(folder: Path) -> pa.Table:
-    rng = np.random.default_rng(7)
-    rows = []
-    for number in range(_ROWS):
-        width, height = (int(side) for side in rng.integers(40, 120, 2))
-        pixels = rng.integers(0, 256, (5, 7, 3), np.uint8)
-        image = Image.fromarray(pixels).resize((width, height))
-        image.save(folder / f"{number}.jpg")
-        count = number % 4
-        places = rng.uniform(0, 0.7, (count, 2)) * (width, height)
-        boxes = np.concatenate([places, rng.uniform(1, 30, (count, 2))], 1)
-        points = rng.uniform(0, 1, (count, 5, 3)) * (width, height, 1)
-        points[..., 2] = rng.integers(0, 3, (count, 5))
-        rows.append(
-            {
-                "path": f"{number}.jpg",
-                "boxes": boxes.tolist(),
-                "labels": rng.integers(0, 90, count).tolist(),
-                "keypoints": points.reshape(count, 15).tolist(),
-                "name": f"sample {number}",
-            }
-        )
-    found = pa.Table.from_pylist(rows)
-    at = found.column_names.index("keypoints")
-    fixed = found["keypoints"].cast(pa.list_(pa.list_(pa.float32(), 15)))
-    return found.set_column(at, "keypoints", fixed)
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("targets")
-    out = folder / "packed"
-    pack(TableImages(_table(folder), folder), out)
-
-    def mean(fields: dict[str, Any]) -> None:
-        for field in fields["fields"]:
-            if field["name"] in _FORMATS:
-                field["format"] = _FORMATS[field["name"]]
-
-    edit_manifest(out, mean)
-    return out
+def packed() -> Path:
+    """Images of up to four objects each."""
+    return target_data.dataset()
 
 
 def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
@@ -122,7 +85,6 @@ def _pipelines(v2: Any) -> dict[str, Any]:
     return {
         "resize": v2.Compose([v2.Resize((50, 60)), *tail]),
         "shorter": v2.Compose([v2.Resize(30, max_size=50), *tail]),
-        "crop": v2.Compose([v2.CenterCrop(48), v2.SanitizeBoundingBoxes(), *tail]),
         "flip": v2.Compose([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0), *tail]),
         "pad": v2.Compose([v2.Pad((3, 5, 7, 9)), v2.ClampBoundingBoxes(), *tail]),
         "format": v2.Compose([v2.ConvertBoundingBoxFormat("CXCYWH"), *tail]),
@@ -133,38 +95,24 @@ def _pipelines(v2: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["resize", "shorter", "crop", "flip", "pad", "format", "pure", "drop"]
-)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_is_what_torchvision_makes_of_it(
-    v2: Any, packed: Path, name: str, workers: int
-) -> None:
-    transform = _pipelines(v2)[name]
+def _loaded(packed: Path, transform: Any, workers: int = 0, **options: Any) -> list[Any]:
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=list, require_native=True)
-    samples = [sample for batch in loader for sample in batch]
-    assert len(samples) == _ROWS
+    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=list, **options)
+    return [sample for batch in loader for sample in batch]
+
+
+@pytest.mark.parametrize("name", ["resize", "shorter", "flip", "pad", "format", "pure", "drop"])
+def test_a_sample_is_what_torchvision_makes_of_it(v2: Any, packed: Path, name: str) -> None:
+    transform = _pipelines(v2)[name]
+    samples = _loaded(packed, transform, 2, require_native=True)
+    assert len(samples) == ROWS
+    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
     copied = pickle.loads(pickle.dumps(dataset))
     for row, sample in enumerate(samples):
         expected = _as_torchvision(packed, row, transform)
         _assert_same(sample, expected)
         _assert_same(copied[row], expected)
         _assert_same(dataset.__getitems__([row])[0], expected)
-
-
-def test_relative_boxes_are_shares_of_the_sides_in_plain_tensors(v2: Any, packed: Path) -> None:
-    convert = ConvertBoundingBoxFormat("cxcywh", relative=True)
-    steps = [v2.Resize((50, 60)), v2.ToImage(), convert]
-    dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=_FIELDS)
-    loader = DataLoader(dataset, 5, collate_fn=list, require_native=True)
-    theirs = v2.Compose([steps[0], v2.ConvertBoundingBoxFormat("CXCYWH")])
-    loaded = [sample for batch in loader for sample in batch]
-    for row, sample in enumerate(loaded):
-        boxes = sample[1]["boxes"]
-        theirs_of_row = _as_torchvision(packed, row, theirs)[1]["boxes"].as_subclass(torch.Tensor)
-        assert type(boxes) is torch.Tensor
-        assert torch.equal(boxes, theirs_of_row / torch.tensor([60, 50] * 2))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +139,7 @@ def test_what_is_converted_is_no_more_what_the_core_computes_with(
     floats = [to(dict.fromkeys(kinds, torch.float32))]
     then = {"floats": floats}.get(after) or _pipelines(v2)[after].transforms
     transform = v2.Compose([v2.ToImage(), to(kinds), *then])
-    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    loader: Any = DataLoader(dataset, 5, num_workers=1, collate_fn=list)
-    samples = [sample for batch in loader for sample in batch]
+    samples = _loaded(packed, transform, 1)
     for row, sample in enumerate(samples):
         expected = _as_torchvision(packed, row, transform)
         for name in ("boxes", "keypoints"):
@@ -206,9 +152,9 @@ def test_what_is_converted_is_no_more_what_the_core_computes_with(
 def test_without_a_collate_fn_lists_are_ragged(v2: Any, packed: Path) -> None:
     transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage()])
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    images, target = next(iter(DataLoader(dataset, _ROWS)))
-    assert images.shape == (_ROWS, 3, 50, 60)
-    assert target["name"] == [f"sample {number}" for number in range(_ROWS)]
+    images, target = next(iter(DataLoader(dataset, ROWS)))
+    assert images.shape == (ROWS, 3, 50, 60)
+    assert target["name"] == [f"sample {number}" for number in range(ROWS)]
     for name in ("boxes", "labels", "keypoints"):
         assert isinstance(target[name], Ragged)
         for row, one in enumerate(target[name].list()):
@@ -223,10 +169,19 @@ def test_without_a_collate_fn_lists_are_ragged(v2: Any, packed: Path) -> None:
 def test_transforms_of_fastdata_move_targets(v2: Any, packed: Path) -> None:
     ours = Compose([Resize((50, 60)), RandomHorizontalFlip(1.0)])
     theirs = v2.Compose([v2.Resize((50, 60)), v2.RandomHorizontalFlip(1.0), v2.ToImage()])
-    dataset = ImageDataset(packed, transforms=ours, fields=_FIELDS)
-    for row in range(_ROWS):
-        expected = _as_torchvision(packed, row, theirs)
-        _assert_same(dataset[row], expected, image_class=False)
+    for row, sample in enumerate(_loaded(packed, ours)):
+        _assert_same(sample, _as_torchvision(packed, row, theirs), image_class=False)
+    # Shares of the sides, in plain tensors.
+    relative = [
+        v2.Resize((50, 60)),
+        v2.ToImage(),
+        ConvertBoundingBoxFormat("cxcywh", relative=True),
+    ]
+    theirs = v2.Compose([relative[0], v2.ConvertBoundingBoxFormat("CXCYWH")])
+    for row, (_, target) in enumerate(_loaded(packed, v2.Compose(relative), require_native=True)):
+        wanted = _as_torchvision(packed, row, theirs)[1]["boxes"].as_subclass(torch.Tensor)
+        assert type(target["boxes"]) is torch.Tensor
+        assert torch.equal(target["boxes"], wanted / torch.tensor([60, 50] * 2))
 
 
 def test_what_torchvision_does_in_python_takes_all_of_a_sample(v2: Any, packed: Path) -> None:
@@ -239,28 +194,18 @@ def test_what_torchvision_does_in_python_takes_all_of_a_sample(v2: Any, packed: 
         loader = DataLoader(dataset, 5, collate_fn=list)
     for row, sample in enumerate(sample for batch in loader for sample in batch):
         image, target = sample
-        assert target.pop("count") == row % 4
+        assert target.pop("count") == row % 5
         _assert_same(
             (image, target), _as_torchvision(packed, row, v2.Compose(transform.transforms[:2]))
         )
     dataset = ImageDataset(packed, transforms=v2.Compose(transform.transforms[:2]), fields=_FIELDS)
     (advised,) = DataLoader(
         dataset,
-        _ROWS,
+        ROWS,
         collate_fn=lambda samples: [last(*sample) for sample in samples],
         require_native=True,
     )
-    assert [target["count"] for _, target in advised] == [row % 4 for row in range(_ROWS)]
-
-
-def test_one_field_beside_the_image_is_the_target(v2: Any, packed: Path) -> None:
-    from torchvision import tv_tensors
-
-    dataset = ImageDataset(packed, transforms=v2.Resize((50, 60)), fields=("image", "boxes"))
-    image, boxes = dataset[3]
-    assert image.size == (60, 50)
-    assert isinstance(boxes, tv_tensors.BoundingBoxes)
-    assert len(boxes) == 3
+    assert [target["count"] for _, target in advised] == [row % 5 for row in range(ROWS)]
 
 
 def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
@@ -272,43 +217,34 @@ def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
         DataLoader(dataset, 2, require_native=True)
 
 
-def test_transforms_need_the_image(v2: Any, packed: Path) -> None:
+def test_transforms_need_the_image_and_no_transform(v2: Any, packed: Path) -> None:
     with pytest.raises(UsageError, match="has no image"):
         ImageDataset(packed, transforms=v2.ToImage(), fields=("boxes", "labels"))
     dataset = ImageDataset(packed, transforms=v2.ToImage(), fields=_FIELDS)
     with pytest.raises(UsageError, match="has no image"):
         dataset.fields = ("boxes",)
     assert dataset.fields == _FIELDS
-
-
-def test_transforms_exclude_transform(packed: Path) -> None:
     with pytest.raises(UsageError, match="transforms="):
         ImageDataset(packed, transform=Resize((5, 5)), transforms=Resize((5, 5)))
 
 
-def _movers(v2: Any) -> dict[str, Any]:
-    tv = sys.modules["torchvision"].transforms
-    return {
-        "flip": v2.RandomHorizontalFlip(),
-        "pipeline": v2.Compose([v2.ColorJitter(0.3), v2.ToImage(), v2.Resize((20, 20))]),
-        "v1": tv.Compose([tv.RandomRotation(20), tv.ToTensor()]),
-        "held": v2.RandomApply([v2.RandomChoice([v2.ColorJitter(0.3), v2.RandomAffine(9)])]),
-        "policy": v2.RandAugment(),
-        "elastic": v2.ElasticTransform(),
-        "views": Views(CenterCrop(20), count=2),
-        "ours": Compose([RandomHorizontalFlip(), Resize((5, 5))]),
-        "function after it": v2.Compose([v2.Pad(3), lambda image: image]),
-        "by epoch": Schedule(lambda epoch: CenterCrop(8)),
-        "named": {"image": v2.RandomPerspective()},
-    }
-
-
-_MOVERS = ("flip", "pipeline", "v1", "held", "policy", "elastic", "views", "ours")
-
-
-@pytest.mark.parametrize("name", [*_MOVERS, "function after it", "by epoch", "named"])
-def test_a_transform_of_images_alone_may_not_move_them(v2: Any, packed: Path, name: str) -> None:
-    transform = _movers(v2)[name]
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda v2: v2.Compose([v2.ColorJitter(0.3), v2.ToImage(), v2.Resize((20, 20))]),
+        lambda v2: _V1.Compose([_V1.RandomRotation(20), _V1.ToTensor()]),
+        lambda v2: v2.RandomApply([v2.RandomChoice([v2.ColorJitter(0.3), v2.RandomAffine(9)])]),
+        lambda v2: v2.RandAugment(),
+        lambda v2: v2.ElasticTransform(),
+        lambda v2: Views(CenterCrop(20), count=2),
+        lambda v2: Compose([RandomHorizontalFlip(), Resize((5, 5))]),
+        lambda v2: v2.Compose([v2.Pad(3), lambda image: image]),
+        lambda v2: Schedule(lambda epoch: CenterCrop(8)),
+        lambda v2: {"image": v2.RandomPerspective()},
+    ],
+)
+def test_a_transform_of_images_alone_may_not_move_them(v2: Any, packed: Path, make: Any) -> None:
+    transform = make(v2)
     for field in ("boxes", "keypoints"):
         with pytest.raises(UsageError, match=rf"(?s){field}.*transforms=.*formats="):
             ImageDataset(packed, transform, fields=("image", "labels", field))
@@ -343,7 +279,7 @@ def test_values_that_look_like_boxes_are_told_of_formats(v2: Any, tmp_path: Path
     box = [1.0, 2.0, 3.0, 4.0]
     row = {"path": "0.png", "bbox": [box], "single": {"box": box}, "numbers": [box]}
     row |= {"keypoints": [[1.0, 2.0, 1.0]], "box": box}
-    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed")
+    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed", workers=1)
 
     def opened(name: str, transforms: Any = None, **options: Any) -> Any:
         options["transforms"] = transforms or v2.RandomHorizontalFlip(1.0)
@@ -378,9 +314,7 @@ def test_each_sanitizing_step_leaves_out_labels_of_its_own(
         for step in (v2.CenterCrop(44), v2.SanitizeBoundingBoxes(1 + 4 * number, 1, one))
     ]
     transform = v2.Compose([*steps, v2.ToImage()])
-    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    loader = DataLoader(dataset, 5, collate_fn=list, require_native=True)
-    samples = [sample for batch in loader for sample in batch]
+    samples = _loaded(packed, transform, require_native=True)
     for row, sample in enumerate(samples):
         _assert_same(sample, _as_torchvision(packed, row, transform))
     assert any(len(target["labels"]) > len(target["boxes"]) for _, target in samples)
@@ -389,53 +323,6 @@ def test_each_sanitizing_step_leaves_out_labels_of_its_own(
     steps[3] = v2.SanitizeBoundingBoxes()
     dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=_FIELDS)
     assert not DataLoader(dataset, 5, collate_fn=list).explain().startswith("native")
-
-
-@pytest.mark.filterwarnings("ignore:.* could not be decoded")
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank: int) -> None:
-    """Also where a substitute takes a bad sample's place, and after a resumption."""
-    transform = v2.Compose([v2.Resize((50, 60)), v2.SanitizeBoundingBoxes(), v2.ToImage()])
-    sizes = [ImageDataset(packed)[row][0].size for row in range(_ROWS)]
-    most = sorted(width * height for width, height in sizes)[_ROWS * 3 // 4]
-    bad = {row for row, (width, height) in enumerate(sizes) if width * height > most}
-    assert bad
-
-    def loader() -> Any:
-        dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS, max_pixels=most)
-        about = {"num_workers": workers, "shuffle": True, "seed": 3, "shard": (rank, 2)}
-        return DataLoader(dataset, 2, collate_fn=list, on_error="skip", **about)
-
-    def rows(batches: Any) -> list[int]:
-        found = []
-        for batch in batches:
-            for sample in batch:
-                found.append(int(sample[1]["name"].split()[1]))
-                _assert_same(sample, _as_torchvision(packed, found[-1], transform))
-        return found
-
-    whole = loader()
-    epochs = [rows(whole) for _ in range(3)]
-    for found in epochs:
-        assert len(found) == _ROWS // 2
-        assert not bad & set(found)
-    half = loader()
-    begun = iter(half)
-    first = rows([next(begun)])
-    resumed = loader()
-    resumed.load_state_dict(half.state_dict())
-    assert first + rows(resumed) == epochs[0]
-
-
-def test_images_of_several_sizes_are_told_of_a_collate_fn(packed: Path, v2: Any) -> None:
-    from fastdata.collate import collate_padded
-
-    steps = v2.Compose([v2.Resize(32), v2.ToImage()])
-    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
-    with pytest.warns(SlowPathWarning, match=r"give a collate_fn, such as .*collate_padded\(32\)"):
-        DataLoader(dataset, 4)
-    assert DataLoader(dataset, 4, collate_fn=collate_padded(32)).explain().startswith("native")
 
 
 def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> None:
@@ -453,7 +340,7 @@ def test_two_fields_of_boxes_are_refused(v2: Any, tmp_path: Path) -> None:
     """The core moves one of them."""
     Image.new("RGB", (40, 30)).save(tmp_path / "0.png")
     row = {"path": "0.png", "boxes": [[1.0, 2.0, 30.0, 20.0]], "faces": [[5.0, 6.0, 9.0, 9.5]]}
-    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed")
+    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed", workers=1)
 
     def mean(fields: dict[str, Any]) -> None:
         for field in fields["fields"]:

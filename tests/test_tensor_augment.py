@@ -34,7 +34,7 @@ def torchvisions(pixels: np.ndarray, operation: str, values: tuple[float, ...]) 
 
 
 @pytest.mark.parametrize("operation", sorted(EXACT))
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data(), pixels=IMAGES)
 def test_pixels_are_torchvisions(operation: str, data: st.DataObject, pixels: np.ndarray) -> None:
     values = data.draw(EXACT[operation])
@@ -59,7 +59,7 @@ def test_the_blends_of_a_photograph_are_torchvisions_to_the_bit(factor: float) -
 @pytest.mark.parametrize("version", [1, 2])
 def test_colours_are_torchvisions(version: int) -> None:
     rng = np.random.default_rng(version)
-    pixels = rng.integers(0, 256, (1024, 1024, 3), dtype=np.uint8)
+    pixels = rng.integers(0, 256, (512, 512, 3), dtype=np.uint8)
     pixels[:256, 0] = np.arange(256)[:, None]
     pixels[0] //= 64  # few values: two of a colour's three channels are often the same
     for values in [(turn, version) for turn in (-0.5, -0.1, 0.0, 0.3, 0.5)]:
@@ -78,7 +78,7 @@ SCALES = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(IMAGES, st.one_of(ROTATIONS, SCALES), st.integers(0, 1), FILLS)
 def test_affine_transforms_are_torchvisions(
     pixels: np.ndarray, matrix: list[float], interpolation: int, fill: tuple[int, ...]
@@ -93,7 +93,7 @@ def test_affine_transforms_are_torchvisions(
     assert (off.max() <= 1) if interpolation else (off > 0).mean() <= 0.02
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     IMAGES,
     st.tuples(*6 * [st.floats(-2, 2)], *2 * [st.floats(-0.002, 0.002)]),
@@ -112,43 +112,3 @@ def test_perspective_transforms_are_torchvisions(
     given_ = values if pixels.ndim == 3 else values[:10]
     off = np.abs(found.astype(int) - torchvisions(pixels, "tensor_perspective", given_))
     assert off.max() <= 1
-
-
-def test_a_rotated_photograph_is_torchvisions() -> None:
-    pixels = picture("noise", 333, 222, 3, 1)
-    turned = [0.95, 0.3, 5.0, -0.3, 0.95, -2.5]
-    for fill in ((-1, -1, -1), (0, 100, 200)):
-        nearest, bilinear = ((*turned, mode, *fill) for mode in (0, 1))
-        found = augment(pixels, "tensor_affine", nearest)
-        np.testing.assert_array_equal(found, torchvisions(pixels, "tensor_affine", nearest))
-        off = augment(pixels, "tensor_affine", bilinear).astype(int)
-        off -= torchvisions(pixels, "tensor_affine", bilinear)
-        assert np.abs(off).max() <= 1 and (off != 0).mean() < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("operation", "values", "message"),
-    [
-        ("tensor_contrast", [-1, 1], "factor"),
-        ("tensor_saturation", [1, 3], "version"),
-        ("tensor_sharpness", [1, 0], "version"),
-        ("tensor_hue", [0.6, 1], "-0.5 to 0.5"),
-        ("tensor_grayscale", [2, 1], "1 or 3"),
-        ("tensor_autocontrast", [1.5], "version"),
-        ("tensor_affine", [1, 0, 0, 0, 1, 0, 2, 0, 0, 0], "interpolation"),
-        ("tensor_affine", [1, 0, 0, 0, 1, 0, 1, 0, 0, 256], "fill"),
-        ("tensor_affine", [1e10, 0, 0, 0, 1, 0, 1, 0, 0, 0], "coefficient"),
-        ("tensor_perspective", [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0], "interpolation"),
-        ("mix_begin", [1.1], "weight"),
-        ("mix_add", [0.5], "mixed"),
-        ("mix_blend", [0.5], "mixed"),
-        ("mix_blend", [-0.1], "factor"),
-        ("mix_end", [1], "mixed"),
-        ("mix_end", [1.1], "factor"),
-    ],
-)
-def test_values_that_make_no_sense_are_refused(
-    operation: str, values: list[float], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        _native.augment(np.zeros((4, 5, 3), np.uint8), operation, values)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from core_pixels import by_pillow
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from recipe_packages import need
@@ -21,16 +19,14 @@ from test_pixel_programs import (
     SIZE,
     assert_same_distribution,
     keys_of,
-    kolmogorov_smirnov,
     program_of,
 )
 from timm_calls import recording
-from torchvision_calls import Call, apply
+from torchvision_calls import Call
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
 need("timm")
@@ -136,71 +132,23 @@ def test_policies_are_drawn_as_timm_draws_them(tv: Any, data: Any, policy: str) 
     assert_same_distribution(ours(tv, transform, COUNT), rounded(theirs(transform, COUNT)))
 
 
-def test_an_interpolation_is_kept_or_drawn_as_timm_does(tv: Any, data: Any) -> None:
-    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="bilinear")
-    kept = [
-        values[6] for calls in ours(tv, transform, 500) for _, values in calls if len(values) > 6
-    ]
-    assert kept and set(kept) == {1.0}
-    transform = made(data, "rand-m9-n1-p1-inc1", interpolation="random")
-    drawn = [
-        values[6] for calls in ours(tv, transform, 2000) for _, values in calls if len(values) > 6
-    ]
-    assert set(drawn) == {1.0, 2.0} and abs(np.mean(drawn) - 1.5) < 0.1
-
-
 # --- policies: pixels ------------------------------------------------------------------------
 
-OPERATIONS = [
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "PosterizeIncreasing",
-    "PosterizeOriginal",
-    "Solarize",
-    "SolarizeIncreasing",
-    "SolarizeAdd",
-    "Color",
-    "ColorIncreasing",
-    "Contrast",
-    "ContrastIncreasing",
-    "Brightness",
-    "BrightnessIncreasing",
-    "Sharpness",
-    "SharpnessIncreasing",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "TranslateXRel",
-    "TranslateYRel",
-    "Desaturate",
-    "GaussianBlur",
-]
 
-
-def test_every_operation_of_timms_is_tested(data: Any) -> None:
-    from timm.data.auto_augment import NAME_TO_OP
-
-    assert {*OPERATIONS, "GaussianBlurRand"} == set(NAME_TO_OP)
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("magnitude", [0, 6.3, 10])
-def test_an_operation_gives_timms_pixels(tv: Any, data: Any, name: str, magnitude: float) -> None:
+def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> None:
     """Either sign and either interpolation: one of all that timm gives is what the core gives."""
-    from timm.data.auto_augment import AugmentOp
+    from timm.data.auto_augment import NAME_TO_OP, AugmentOp
 
     hparams = {"translate_const": 20, "img_mean": (124, 116, 104)}
-    op = AugmentOp(name, 1.0, magnitude, hparams)
-    if (name, magnitude) in (("Posterize", 0), ("PosterizeIncreasing", 10)):
-        pytest.skip("Pillow refuses to keep no bits")
     crop = tv.CenterCrop((41, 57))
-    dataset = images(tv.Compose([crop, op, tv.PILToTensor()]))
-    seed(1)
-    for batch, _, indices in DataLoader(dataset, batch_size=27, **WITH_INDEX):
+    for name in {*NAME_TO_OP} - {"GaussianBlurRand"}:
+        if (name, magnitude) in (("Posterize", 0), ("PosterizeIncreasing", 10)):
+            continue  # Pillow refuses to keep no bits
+        op = AugmentOp(name, 1.0, magnitude, hparams)
+        dataset = images(tv.Compose([crop, op, tv.PILToTensor()]))
+        seed(1)
+        batch, _, indices = next(iter(DataLoader(dataset, batch_size=13, **WITH_INDEX)))
         for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
             cropped = crop(dataset.open_image(index).convert("RGB"))
             away = 255
@@ -209,98 +157,10 @@ def test_an_operation_gives_timms_pixels(tv: Any, data: Any, name: str, magnitud
                 away = min(away, int(np.abs(got.astype(int) - want).max()))
                 if away <= (name in ("Rotate", "ShearX", "ShearY")):
                     break
-            assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), index
+            assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), (name, index)
 
 
 # --- AugMix ----------------------------------------------------------------------------------
-
-_MIXES = ("mix_add", "mix_blend", "mix_end")
-
-
-def chains_of(calls: Any) -> tuple[list[list[Call]], list[float]]:
-    """A mixture's chains; and the weight of each, with the factor of the blend at its end."""
-    (name, _), *rest = calls
-    assert name == "mix_begin"
-    chains: list[list[Call]] = [[]]
-    weights = []
-    for name, values in rest:
-        if name in _MIXES:
-            weights.append(values[0])
-            chains.append([])
-        else:
-            chains[-1].append((name, tuple(values)))
-    assert not chains.pop() and not chains.pop()
-    return chains, weights
-
-
-@pytest.mark.parametrize(
-    "policy", ["augmix-m3-w1", "augmix-m9-w3-d1-a0.3-mstd0.5", "augmix-m5-w2-d1-b1-a4"]
-)
-def test_augmix_is_drawn_as_timm_draws_it(
-    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transform = made(data, policy)
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), transform]))
-    mine = [chains_of(program.draw(key, *SIZE)[0]) for key in keys_of(COUNT)]
-    count = COUNT // 4
-    weights: list[float] = []
-    dirichlet = np.random.dirichlet
-
-    def drawn(alphas: Any) -> Any:
-        found = dirichlet(alphas)
-        if not transform.blended:
-            weights.extend(found.tolist())
-        return found
-
-    monkeypatch.setattr(np.random, "dirichlet", drawn)
-    monkeypatch.setattr(Image, "blend", lambda image, _, factor: weights.append(factor) or image)
-    seed(1)
-    image = Image.new("RGB", SIZE)
-    others = []
-    with recording() as calls:
-        for _ in range(count):
-            transform(image)
-            # The blended one ends without a blend.
-            others.append((canonical(calls), weights + [1.0] * transform.blended))
-            weights = []
-            calls.clear()
-    assert_same_distribution(
-        [canonical(call for chain in chains for call in chain) for chains, _ in mine[:count]],
-        [calls for calls, _ in others],
-    )
-    for place in range(transform.width + 1):
-        distance, bound = kolmogorov_smirnov(
-            [weights[place] for _, weights in mine], [weights[place] for _, weights in others]
-        )
-        assert distance <= bound, place
-
-
-@pytest.mark.parametrize("policy", ["augmix-m8-w3-d1", "augmix-m8-w3-d1-b1"])
-def test_augmix_gives_timms_pixels(
-    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own code, handed our weights and our augmentations."""
-    transform, crop = made(data, policy), tv.CenterCrop((41, 57))
-    pipeline = tv.Compose([crop, transform, tv.PILToTensor()])
-    dataset, program = images(pipeline), program_of(pipeline)
-    for batch, _, indices in DataLoader(dataset, batch_size=27, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            chains, (*weights, factor) = chains_of(program.draw(key, 57, 41)[0])
-            left = iter(chains)
-
-            def choose(ops: Any, depth: int, replace: bool, left: Any = left) -> Any:
-                return [partial(apply, call=call) for call in next(left)]
-
-            with monkeypatch.context() as patch:
-                patch.setattr(np.random, "choice", choose)
-                patch.setattr(np.random, "dirichlet", lambda alphas, found=weights: found)
-                patch.setattr(np.random, "beta", lambda a, b, found=factor: found)
-                ours = np.array(weights, np.float32)
-                patch.setattr(transform, "_calc_blended_weights", lambda ws, m, found=ours: found)
-                want = np.asarray(transform(crop(dataset.open_image(index))))
-            assert next(left, None) is None
-            assert np.abs(got.astype(int) - want).max() <= 1, index
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -310,20 +170,6 @@ def geometry_of(transform: Any, count: int = COUNT, size: tuple[int, int] = (500
     program = compiled(transform).programs[0]
     keys = sample_keys(epoch_key(0, 0), np.arange(count))
     return program.draw(np.full(count, size[0]), np.full(count, size[1]), keys)
-
-
-def test_random_crops_are_drawn_in_double_with_a_filter_each(data: Any) -> None:
-    transform = data.create_transform(
-        64, is_training=True, interpolation="random", scale=(0.2, 0.7)
-    )
-    cut = geometry_of(transform)
-    crop = RandomResizedCrop(64, (0.2, 0.7), in_double=True)
-    wanted = geometry_of(Compose([crop, RandomHorizontalFlip()]))
-    assert (cut["box"] == wanted["box"]).all() and (cut["flip"] == wanted["flip"]).all()
-    assert set(cut["filter"].tolist()) == {1, 2}
-    assert abs((cut["filter"] == 1).mean() - 0.5) < 0.02
-    # Neither has to do with the other.
-    assert abs(np.corrcoef(cut["filter"], cut["box"][:, 0])[0, 1]) < 0.04
 
 
 def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
@@ -336,79 +182,12 @@ def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
                 assert (cut[2] - cut[0], cut[3] - cut[1]) == (width, height)
 
 
-def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
-    transform = data.create_transform(
-        48, is_training=True, interpolation="random", color_jitter=None, use_prefetcher=True
-    )
-    dataset = images(transform)
-    program = compiled(transform).programs[0]
-    used = set()
-    for batch, _, indices in DataLoader(
-        dataset, batch_size=10, seed=3, num_workers=2, **WITH_INDEX
-    ):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            image = dataset.open_image(index).convert("RGB")
-            keys = sample_keys(epoch_key(3, 0), np.array([index]))
-            cut = program.draw([image.width], [image.height], keys)
-            used.add(cut["filter"][0])
-            want = np.asarray(by_pillow(image, cut[0]))
-            assert np.abs(got.astype(int) - want).max() <= 1, index
-    assert used == {1, 2}
-
-
-@pytest.mark.parametrize("mode", ["rkrc", "rkrr"])
-def test_random_sizes_are_drawn_as_timm_draws_them(data: Any, mode: str) -> None:
-    transform = data.create_transform(224, is_training=True, train_crop_mode=mode)
-    step = transform.transforms[0]
-    image = Image.new("RGB", (500, 333))
-    seed(1)
-    names = ["random_scale_prob", "random_scale_range", "random_scale_area"]
-    names += ["random_aspect_prob", "random_aspect_range"]
-    options = {name: getattr(step, name) for name in names}
-    wanted = np.array(
-        [step.get_params(image, step.size, step.longest, **options) for _ in range(COUNT)]
-    )
-    sizes = geometry_of(transform)["size"]
-    for got, want in ((sizes[:, 1], wanted[:, 0]), (sizes[:, 0], wanted[:, 1])):
-        distance, bound = kolmogorov_smirnov(got.tolist(), want.tolist())
-        assert distance <= bound
-    ratios = (sizes[:, 0] / sizes[:, 1]).tolist(), (wanted[:, 1] / wanted[:, 0]).tolist()
-    distance, bound = kolmogorov_smirnov(*ratios)
-    assert distance <= bound
-
-
-def test_a_random_crop_or_pad_lies_where_timms_does(data: Any) -> None:
-    from timm.data.transforms import RandomCropOrPad
-
-    step = RandomCropOrPad((100, 300))
-    seed(1)
-    wanted = [step.get_params(Image.new("RGB", (240, 180)), step.size) for _ in range(COUNT)]
-    cut = geometry_of(step, size=(240, 180))
-    for place in range(2):
-        # The box is within the image; the window is where the crop begins in it.
-        got = (cut["box"][:, 1 - place] + cut["window"][:, 1 - place]).tolist()
-        distance, bound = kolmogorov_smirnov(got, [float(one[place]) for one in wanted])
-        assert distance <= bound
-
-
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "edge", "symmetric"])
 def test_crops_that_pad_give_timms_pixels(tv: Any, data: Any, padding_mode: str) -> None:
     from timm.data.transforms import CenterCropOrPad
 
     crop = CenterCropOrPad((90, 110), fill=(7, 8, 9), padding_mode=padding_mode)
     assert_pixels(tv.Compose([crop, tv.PILToTensor()]), 0)
-
-
-EVALUATION: dict[str, dict[str, Any]] = {
-    "default": {},
-    "bicubic": {"interpolation": "bicubic", "crop_pct": 1.0},
-    "squash": {"crop_mode": "squash"},
-    "border": {"crop_mode": "border", "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3)},
-    "oblong": {"input_size": (3, 40, 56)},
-    "prefetched": {"use_prefetcher": True},
-    "not normalised": {"normalize": False},
-    "without augmentations": {"is_training": True, "no_aug": True},
-}
 
 
 def assert_pixels(transform: Any, levels: float) -> None:
@@ -426,121 +205,10 @@ def assert_pixels(transform: Any, levels: float) -> None:
     assert seen == SAMPLES
 
 
-@pytest.mark.parametrize("name", EVALUATION)
-def test_evaluation_gives_timms_pixels(data: Any, name: str) -> None:
-    options = {"input_size": 48, **EVALUATION[name]}
-    transform = data.create_transform(**options)
-    levels = options.get("use_prefetcher") or not options.get("normalize", True)
-    assert_pixels(transform, 1 if levels else 1.001 / 255 / 0.224)
-
-
 # --- erasing ---------------------------------------------------------------------------------
 
 
-class Rectangles:
-    """In a tensor's place: notes where it is written over."""
-
-    dtype = torch.float32
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def size(self) -> tuple[int, int, int]:
-        return 3, SIZE[1], SIZE[0]
-
-    def __setitem__(self, where: Any, value: Any) -> None:
-        _, down, across = where
-        place = (across.start, down.start, across.stop - across.start, down.stop - down.start)
-        self.calls.append(("erase", tuple(map(float, place))))
-
-
-@pytest.mark.parametrize("options", [{}, {"max_count": 3}, {"probability": 1.0, "min_count": 2}])
-def test_rectangles_are_drawn_as_timm_draws_them(tv: Any, data: Any, options: Any) -> None:
-    from timm.data.random_erasing import RandomErasing
-
-    step = RandomErasing(device="cpu", **options)
-    seed(1)
-    wanted = []
-    for _ in range(COUNT):
-        rectangles = Rectangles()
-        step(rectangles)
-        wanted.append(tuple(rectangles.calls))
-    program = program_of(tv.Compose([tv.Resize(SIZE[::-1]), tv.ToTensor(), step]))
-    got = [
-        tuple(("erase", tuple(map(float, one))) for one in program.draw(key, *SIZE)[1])
-        for key in keys_of(COUNT)
-    ]
-    assert_same_distribution(got, wanted)
-
-
-@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
-def test_rectangles_are_written_over_as_timm_does(data: Any, mode: str) -> None:
-    transform = data.create_transform(
-        64, is_training=True, re_prob=1.0, re_mode=mode, color_jitter=None, hflip=0.0
-    )
-    dataset = images(transform)
-    program = program_of(transform)
-    values = []
-    for batch, _, indices in DataLoader(dataset, batch_size=10, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            for left, top, width, height in program.draw(key, 64, 64)[1]:
-                values.append(got[:, top : top + height, left : left + width].reshape(3, -1))
-    assert len(values) > SAMPLES * 0.9
-    within = [float(np.ptp(one, axis=1).max()) for one in values]
-    if mode == "const":
-        assert all((one == 0).all() for one in values)
-        return
-    assert all(within) if mode == "pixel" else not any(within)
-    numbers = [one.ravel() if mode == "pixel" else one[:, 0] for one in values]
-    normal = np.random.default_rng(1).normal(size=100_000)
-    distance, bound = kolmogorov_smirnov(np.concatenate(numbers).tolist(), normal.tolist())
-    assert distance <= bound
-
-
 # --- what else create_transform makes --------------------------------------------------------
-
-
-def test_a_training_transform_keeps_the_native_path(data: Any) -> None:
-    transform = data.create_transform(
-        64,
-        is_training=True,
-        auto_augment="rand-m9-mstd0.5-inc1",
-        interpolation="random",
-        re_prob=0.25,
-        re_mode="pixel",
-        re_count=2,
-        vflip=0.2,
-        grayscale_prob=0.1,
-        gaussian_blur_prob=0.1,
-        color_jitter_prob=0.3,
-    )
-    loader = DataLoader(images(transform), batch_size=10, require_native=True)
-    assert "timm's RandAugment (2 of 15)" in loader.explain()
-    (first, _), *rest = loader
-    assert first.shape == (10, 3, 64, 64) and first.dtype == torch.float32
-    assert sum(len(labels) for _, labels in rest) == SAMPLES - 10
-
-
-def test_arrays_are_made_of_what_is_left_to_call(tv: Any, data: Any) -> None:
-    from timm.data.transforms import ToNumpy
-
-    seen: list[Any] = []
-
-    def note(array: Any) -> Any:
-        seen.append(array)
-        return array
-
-    crop = tv.CenterCrop(32)
-    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (40, 50, 3), np.uint8))
-    recipe = compile_recipe(tv.Compose([crop, ToNumpy(), note]))
-    assert isinstance(recipe, Recipe)
-    tensor = torch.from_numpy(np.array(crop(image))).permute(2, 0, 1)
-    for call in recipe.tail:
-        tensor = call(tensor)
-    assert isinstance(seen[0], np.ndarray)
-    assert (seen[0] == ToNumpy()(crop(image))).all()
-    assert compile_recipe(tv.Compose([crop, ToNumpy()])) is not None
 
 
 # --- Mixup -----------------------------------------------------------------------------------
@@ -553,20 +221,21 @@ MIXUP: dict[str, dict[str, Any]] = {
 }
 
 
+def batches_of(transform: Any, **options: Any) -> list[Any]:
+    options = {"seed": 3, "drop_last": True, "require_native": True, **options}
+    return list(DataLoader(images(transform), 10, **options))
+
+
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_mixup_mixes_the_loaders_batches(data: Any, mode: str, device: Any) -> None:
     transform = data.create_transform(24, is_training=True)
-    options: dict[str, Any] = {"seed": 3, "device": device, "drop_last": True}
     mixup = data.Mixup(num_classes=3, **MIXUP[mode])
-
-    def made(**more: Any) -> Any:
-        return list(DataLoader(images(transform), 10, require_native=True, **options, **more))
-
     mixing = lambda batch: mixup(*batch)  # noqa: E731
-    mixed = made(batch_transform=mixing, num_workers=2)
-    assert same(mixed, made(batch_transform=mixing))
-    plain = made(batch_transform=lambda batch: (*batch, np.random.get_state()))
+    mixed = batches_of(transform, batch_transform=mixing, num_workers=2, device=device)
+    assert same(mixed, batches_of(transform, batch_transform=mixing, device=device))
+    state = lambda batch: (*batch, np.random.get_state())  # noqa: E731
+    plain = batches_of(transform, batch_transform=state, device=device)
     for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
         np.random.set_state(state)
         want, wanted = mixup(before.clone(), labels)
@@ -578,15 +247,10 @@ def test_mixup_mixes_the_loaders_batches(data: Any, mode: str, device: Any) -> N
 @pytest.mark.parametrize("mode", MIXUP)
 def test_fast_collate_mixup_keeps_the_native_path(data: Any, mode: str) -> None:
     transform = data.create_transform(24, is_training=True, use_prefetcher=True)
-    options: dict[str, Any] = {"seed": 3, "drop_last": True, "require_native": True}
     collate = data.FastCollateMixup(num_classes=3, **MIXUP[mode])
-
-    def made(**more: Any) -> Any:
-        return list(DataLoader(images(transform), 10, **options, **more))
-
-    mixed = made(collate_fn=collate, num_workers=2)
-    assert same(mixed, made(collate_fn=collate))
-    plain = made(batch_transform=lambda batch: (*batch, np.random.get_state()))
+    mixed = batches_of(transform, collate_fn=collate, num_workers=2)
+    assert same(mixed, batches_of(transform, collate_fn=collate))
+    plain = batches_of(transform, batch_transform=lambda batch: (*batch, np.random.get_state()))
     for (got, soft), (before, labels, state) in zip(mixed, plain, strict=True):
         np.random.set_state(state)
         samples = list(zip(before.numpy().copy(), labels.tolist(), strict=True))
@@ -601,17 +265,6 @@ def test_fast_collate_is_the_batch_as_it_is(data: Any) -> None:
     transform = data.create_transform(24, use_prefetcher=True)
     loader = DataLoader(images(transform), 10, collate_fn=fast_collate, require_native=True)
     assert same(list(loader), list(DataLoader(images(transform), 10)))
-
-
-def test_timms_collate_functions_are_called_with_floats_as_by_torch(data: Any) -> None:
-    dataset = images(data.create_transform(24))
-    for collate in (data.FastCollateMixup(num_classes=3), data.loader.fast_collate):
-        loader = DataLoader(dataset, 10, collate_fn=collate)
-        assert "the collate_fn is called with each batch's samples" in loader.explain()
-    ours = next(iter(loader))
-    theirs = next(iter(torch.utils.data.DataLoader(dataset, 10, collate_fn=collate)))
-    assert (ours[0].dtype, ours[0].shape) == (theirs[0].dtype, theirs[0].shape)
-    assert torch.equal(ours[1], theirs[1])
 
 
 # --- loaders ---------------------------------------------------------------------------------
@@ -701,18 +354,6 @@ def test_create_loaders_batches_for_evaluation(data: Any) -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=8e-3)
 
 
-def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
-    from timm.data.random_erasing import RandomErasing
-
-    erase = RandomErasing(1.0, mode="const", device="cpu")
-    ours = replaced(data, "float32", lambda batch: (erase(batch[0]), batch[1]))
-    for (got, _), (before, _) in zip(ours, replaced(data, "float32"), strict=True):
-        for one, whole in zip(got, before, strict=True):
-            erased = (one == 0).all(0)
-            assert 0.01 < erased.float().mean() < 0.4
-            assert torch.equal(one[:, ~erased], whole[:, ~erased])
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -768,13 +409,3 @@ def test_create_loader_over_our_loader(
             assert inner.explain().startswith("native"), inner.explain()
             if mixup is None or not training:
                 assert sorted(torch.cat([each for _, each in batches]).tolist()) == list(range(8))
-
-
-@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
-def test_workers_are_seeded_by_a_function_of_ones_own(data: Any) -> None:
-    for init in (
-        partial(data.loader._worker_init, worker_seeding=lambda info: 7),
-        partial(data.loader.fast_collate),
-    ):
-        loader = DataLoader(images(data.create_transform(24)), 10, worker_init_fn=init)
-        assert loader.explain().startswith("workers"), loader.explain()
