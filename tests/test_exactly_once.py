@@ -49,7 +49,7 @@ def test_every_sample_once_or_as_the_sampler_says() -> None:
         wrong += failures
     print(f"{sum(kinds.values()):,} epochs: {dict(kinds)}; {len(wrong)} failures")
     assert not wrong, "\n".join(wrong[:20])
-    assert len(kinds) == (4 if SMALL else 5)
+    assert len(kinds) == 4
 
 
 def test_every_sample_once_in_small_mixtures_and_plans() -> None:

@@ -14,18 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from fastdata.converters import index
 from hub_datasets import NAMES, cell, jpeg
 from hub_server import SHA, TOKEN, Hub, hub_at
-from sources import require_said
 
 import fastdata
-from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
+from fastdata import DataLoader, ImageDataset
 from fastdata.errors import RemoteError, SlowPathWarning, SourceError, UsageError
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.patterns import expand, pattern_of
 from fastdata.transforms import Resize
 
 pytestmark = [
@@ -106,15 +102,6 @@ def two_configs(root: Path) -> None:
     )
 
 
-def with_default(root: Path) -> None:
-    two_configs(root)
-    about = [
-        {"config_name": "cats", "data_dir": "cats"},
-        {"config_name": "dogs", "data_files": "dogs/*.parquet", "default": True},
-    ]
-    readme(root, about)
-
-
 def tars(root: Path) -> None:
     for number in range(2):
         with tarfile.open(root / f"pets-train-{number:03}.tar", "w") as tar:
@@ -138,12 +125,6 @@ def captioned(root: Path) -> None:
     (root / "train/metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
-def captioned_csv(root: Path) -> None:
-    images(root, lambda n: "")
-    rows = [f"{n}.jpg,text {n}" for n in range(7)]
-    (root / "train/metadata.csv").write_text("\n".join(["file_name,text", *rows]))
-
-
 #: Writer of a dataset's files, what follows its URL, the arguments of load_dataset, and the field
 #: of its images.
 CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
@@ -152,17 +133,13 @@ CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
     (sharded, "/data/train-00001-of-00002.parquet",
      {"split": "train", "data_files": "data/train-00001-of-00002.parquet"}, "image"),
     (snappy, "", {"split": "train"}, "image"),
-    (in_folders, "/train", {"split": "train"}, "image"),
     (in_folders, "/validation", {"split": "validation"}, "image"),
-    (by_words, "/train", {"split": "train"}, "image"),
     (by_words, "/validation", {"split": "validation"}, "image"),
     (single, "", {"split": "train"}, "image"),
     (two_configs, "/cats/test", {"name": "cats", "split": "test"}, "image"),
-    (with_default, "", {"split": "train"}, "image"),
     (tars, "", {"split": "train"}, "jpg"),
     (images, "", {"split": "train"}, "image"),
     (captioned, "", {"split": "train"}, "image"),
-    (captioned_csv, "", {"split": "train"}, "image"),
 ]  # fmt: skip
 
 
@@ -215,7 +192,7 @@ def test_rows_are_those_of_load_dataset(
     assert SHA in str(dataset.manifest.root)
 
 
-@pytest.mark.parametrize("write", [sharded, snappy])
+@pytest.mark.parametrize("write", [sharded, pytest.param(snappy, marks=pytest.mark.slow)])
 def test_loaders_read_the_hub(write: Any, hub: Hub) -> None:
     made(hub, write)
     place = "hf://datasets/owner/pets/train"
@@ -255,18 +232,6 @@ def test_uncompressed_images_are_read_by_ranges(hub: Hub) -> None:
     hub.sent.clear()
     assert dataset.read([2]) == [jpeg(2)]
     assert hub.sent["pets.parquet"] == len(jpeg(2)) < made_of / 3
-
-
-def test_the_command_indexes_and_verify_reads(hub: Hub, tmp_path: Path) -> None:
-    made(hub, snappy)
-    options = [part for name, value in hub.storage_options.items()
-               for part in ("--storage-option", f"{name}={json.dumps(value)}")]  # fmt: skip
-    out = tmp_path / "out"
-    command = ["index", "hf://datasets/owner/pets@v1/train", "--out", str(out), "--workers", "1"]
-    require_said(CliRunner().invoke(cli, [*command, *options]), 0)
-    dataset = ImageDataset(out, storage_options=hub.storage_options)
-    assert dataset.read(range(8)) == [jpeg(n) for n in range(8)]
-    assert verify(out, workers=1, storage_options=hub.storage_options).problems == []
 
 
 def test_several_splits_and_configs_are_listed(hub: Hub) -> None:
@@ -321,7 +286,9 @@ def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
     assert sorted(labels.tolist()) == sorted(n % 3 for n in range(8))
 
 
-@pytest.mark.parametrize("write", [sharded, tars, snappy])
+@pytest.mark.parametrize(
+    "write", [sharded, *(pytest.param(one, marks=pytest.mark.slow) for one in (tars, snappy))]
+)
 def test_a_stream_is_told_the_line_that_reads_its_files(
     write: Any, hub: Hub, request: pytest.FixtureRequest
 ) -> None:
@@ -339,19 +306,3 @@ def test_a_stream_is_told_the_line_that_reads_its_files(
     names = [name for name, one in stream.features.items() if type(one) is hugging_face.Image]
     rows = stream.cast_column(names[0], hugging_face.Image(decode=False))
     assert dataset.read(range(len(dataset))) == [stored(row, names[0]) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("names", "pattern"),
-    [
-        (["a-0.tar"], "a-0.tar"),
-        (["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"], "a-{08..11}.tar"),
-        (["a/train.parquet", "a/test.parquet"], "a/t{rain,est}.parquet"),
-        (["x/a", "y/b"], "{x/a,y/b}"),
-        (["a{1,2}", "b"], "a{1,2}::b"),
-    ],
-)
-def test_patterns_of_names(names: list[str], pattern: str) -> None:
-    assert pattern_of(names) == pattern
-    if names[0] != "a{1,2}":
-        assert expand(pattern) == names

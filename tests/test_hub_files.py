@@ -64,8 +64,17 @@ def stored(dataset: Any, datasets: Any) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
 
-@pytest.mark.parametrize("make", DATASETS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("way", WAYS)
+def _ways_and_datasets() -> list[Any]:
+    """All of them; in the first tier each way with a few kinds of datasets."""
+    found = []
+    for number, make in enumerate(DATASETS):
+        for at, way in enumerate(WAYS):
+            slow = [pytest.mark.slow] * (number % 6 != 2 * at)
+            found.append(pytest.param(way, make, marks=slow, id=f"{way}-{make.__name__}"))
+    return found
+
+
+@pytest.mark.parametrize(("way", "make"), _ways_and_datasets())
 def test_none_is_refused_and_values_are_those_of_datasets(
     make: Any, way: str, hugging_face: Any, tmp_path: Path
 ) -> None:

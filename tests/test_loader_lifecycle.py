@@ -28,7 +28,6 @@ from prefork import Prefork
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.batches.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
 IMPORTS = """
@@ -246,27 +245,6 @@ def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts
     assert done.stdout == "now\n"
 
 
-def test_a_helper_thread_ends_that_is_closed_while_it_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A signal's handler may close the loader just then; the interpreter's end joins the thread."""
-    begun = []
-    really_start = threading.Thread.start
-
-    def start_closed(thread: threading.Thread) -> None:
-        helpers.shutdown(wait=False)
-        really_start(thread)
-        begun.append(thread)
-
-    helpers = HelperThreads(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_closed)
-        helpers.submit(int)
-    (thread,) = begun
-    thread.join(HANG)
-    assert not thread.is_alive()
-
-
 @pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request, scripts):
     found = told(
@@ -350,23 +328,6 @@ def test_forks_while_iterating(packed, scripts):
     assert set(found.values()) == {64}
 
 
-def test_a_child_that_ends_by_itself_ends_well(packed, scripts):
-    found = told(
-        """
-        iterator = iter(endless(2))
-        next(iterator)
-        child = os.fork()
-        if child == 0:
-            sys.exit(7)
-        status = os.waitpid(child, 0)[1]
-        tell(code=os.waitstatus_to_exitcode(status))
-        """,
-        packed,
-        scripts,
-    )
-    assert found["code"] == 7
-
-
 # What a pass leaves behind.
 
 
@@ -411,12 +372,6 @@ def test_persistent_threads_stay(packed):
     assert decode_threads() == set()
 
 
-def test_persistent_memory_stays(packed):
-    loader = small(packed, persistent_workers=True)
-    places = {images.data_ptr() for _ in range(4) for images, _ in loader}
-    assert len(places) <= 5
-
-
 def test_closing_does_not_wait_for_another_pass(packed, scripts):
     found = told(
         """
@@ -433,15 +388,6 @@ def test_closing_does_not_wait_for_another_pass(packed, scripts):
         scripts,
     )
     assert found["over"] == ["over", "over"]
-
-
-def test_two_passes_at_once(packed):
-    for keep in (False, True):
-        loader = small(packed, persistent_workers=keep)
-        for (first, some), (second, others) in zip(loader, loader, strict=True):
-            assert first.data_ptr() != second.data_ptr()
-            assert torch.equal(first, second)
-            assert torch.equal(some, others)
 
 
 def test_passes_in_threads(packed):
@@ -498,6 +444,7 @@ _BREAKS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
 def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -513,64 +460,7 @@ def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     assert min(grown) < 100 * 16e3
 
 
-_SOAK = """
-    import gc, psutil
-    from fastdata.transforms import Compose, Normalize, Views
-
-    half = Normalize((0.5,) * 3, (0.25,) * 3, dtype="float16")
-    in_views = ImageDataset(sys.argv[1], transform=Views(
-        Compose([RandomResizedCrop(8), half]), RandomResizedCrop(16)))
-    loaders = [
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2),
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, persistent_workers=True),
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0),
-        DataLoader(dataset, batch_size=16, num_workers=3, prefetch_factor=4),
-        DataLoader(in_views, batch_size=16, shuffle=True, num_workers=2),
-    ]
-    process = psutil.Process()
-
-    def rounds(seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for loader in loaders:
-                for _ in loader:
-                    pass
-                for _ in zip(loader, loader):
-                    break
-                list(loader)
-        gc.collect()
-        time.sleep(0.5)  # the system shows threads for a while that have ended
-        full = process.memory_full_info()
-        return process.num_threads(), process.num_fds(), full.uss
-
-    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 6))
-    rounds(seconds / 3)
-    tell(parts=[rounds(seconds / 6) for _ in range(6)])
-"""
-
-
-def test_soak(packed):
-    """Some seconds; FASTDATA_SOAK_SECONDS for longer or less."""
-    found = told(_SOAK, packed, timeout=4000)
-    threads, files, memory = zip(*found["parts"], strict=True)
-    assert len(set(threads)) == 1
-    assert len(set(files)) == 1
-    # What the C library keeps of freed memory goes up and down.
-    assert min(memory[-2:]) < max(memory[:2]) + 16e6
-
-
 # Memory of batches.
-
-
-def test_a_list_of_batches_is_right(packed):
-    loader = small(packed)
-    expected = [(images.clone(), labels.clone()) for images, labels in loader]
-    kept = list(loader)
-    for (images, labels), (right, right_labels) in zip(kept, expected, strict=True):
-        assert torch.equal(images, right)
-        assert torch.equal(labels, right_labels)
-    spans = sorted((images.data_ptr(), images.nbytes) for images, _ in kept)
-    assert all(a + size <= b for (a, size), (b, _) in pairwise(spans))
 
 
 _VIEWS = {
@@ -604,28 +494,7 @@ def test_a_view_keeps_its_memory(view, packed):
     assert [digest(one) for one in kept] == expected
 
 
-def test_views_in_other_threads_keep_their_memory(packed):
-    loader = small(packed, persistent_workers=True)
-    right = [int(images.sum()) for images, _ in loader]
-    sums: list[tuple[int, int]] = []
-
-    def later(number: int, row: torch.Tensor) -> None:
-        time.sleep(0.002 * (number % 7))
-        sums.append((number, int(row.sum())))
-
-    threads = []
-    for _ in range(5):
-        for number, (images, _) in enumerate(loader):
-            threads.append(threading.Thread(target=later, args=(number, images[:])))
-            threads[-1].start()
-            del images
-    for thread in threads:
-        thread.join()
-    assert len(sums) == 5 * len(right)
-    assert all(right[number] == found for number, found in sums)
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 4])
+@pytest.mark.parametrize("ahead", [1, 4])
 def test_dropped_memory_is_used_again(ahead, packed):
     loader = small(packed, batch_size=2, prefetch_factor=ahead)
     places = [images.data_ptr() for images, _ in loader]

@@ -19,11 +19,9 @@ from torch.utils.data import (  # noqa: E402
     Sampler,
     SequentialSampler,
     Subset,
-    WeightedRandomSampler,
 )
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.errors import UsageError  # noqa: E402
 from fastdata.transforms import Compose, RandomResizedCrop  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
@@ -65,13 +63,6 @@ def test_eight_draws_are_eight_crops_whatever_the_threads_and_batches(threads: i
     assert not of_seven(found) & of_seven(crops(loader))
 
 
-def test_a_sampler_with_replacement() -> None:
-    weights = [0.0] * SAMPLES
-    weights[7] = weights[2] = 1.0
-    sampler = WeightedRandomSampler(weights, 40, generator=torch.Generator().manual_seed(5))
-    assert len(set(crops(DataLoader(images(), 8, sampler=sampler, seed=3, num_workers=2)))) == 40
-
-
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("own", [False, True])
@@ -107,12 +98,6 @@ def test_samplers_without_replacement_have_the_crops_of_our_orders(kind: str) ->
         seen += crops(DataLoader(source, seed=3, num_workers=2, **options))
     assert len(seen) == (54 if kind == "distributed" else 53)
     assert set(seen) == set(first)
-
-
-def test_a_random_sampler_may_ask_for_more_than_there_is() -> None:
-    source = Subset(images(), [0, 2, 4])
-    sampler = RandomSampler(source, num_samples=7)
-    assert len(set(crops(DataLoader(source, 2, sampler=sampler, seed=3)))) == 7
 
 
 def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,15 +154,6 @@ def test_repeated_augmentation(monkeypatch: pytest.MonkeyPatch, ranks: int) -> N
         assert len(set(numbers)) <= SAMPLES // 3 + 1
         large = [crop for number, crop in zip(numbers, found, strict=True) if number % 13 != 9]
         assert len(set(large)) == len(large) > 40
-
-
-def test_ranks_that_make_no_sense_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every rank would draw as rank 0 does."""
-    monkeypatch.setenv("RANK", "one")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = DataLoader(images(), 11, sampler=EIGHT, seed=3)
-    with pytest.raises(UsageError, match="RANK=one and WORLD_SIZE=2"):
-        iter(loader)
 
 
 @pytest.mark.parametrize("size", [3, SAMPLES])

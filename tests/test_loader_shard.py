@@ -83,12 +83,6 @@ def test_an_environment_that_is_half_set_is_an_error(
     assert "torchrun" in caught.value.hint
 
 
-@pytest.mark.parametrize("shard", ["all", (2, 2), (-1, 2), (0,), 1])
-def test_what_is_no_share_is_an_error(shard: object) -> None:
-    with pytest.raises(UsageError, match="shard="):
-        loader_of(shard)
-
-
 def test_a_slice_of_a_dataset_is_an_error_that_names_subset() -> None:
     data = images(CROPS)
     with pytest.raises(UsageError, match=r"dataset\[slice\(0, 3, None\)\]") as caught:
@@ -105,11 +99,6 @@ def test_targets_are_the_labels_and_a_packed_dataset_has_no_files() -> None:
         _ = data.imgs
 
 
-def test_a_loader_over_images_without_a_transform_says_what_is_missing() -> None:
-    with pytest.raises(UsageError, match="transform"):
-        DataLoader(images(None), 8)
-
-
 def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:
     data = images(CROPS)
     n = len(data)
@@ -121,15 +110,6 @@ def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:
     assert data.__getitems__([]) == []
     [(_, label)] = data.__getitems__([-1])
     assert label == data[-1][1]
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [("batch_transform", 5), ("worker_init_fn", 5), ("require_native", "yes"), ("fields", ([],))],
-)
-def test_wrong_arguments_are_named(argument: str, value: object) -> None:
-    with pytest.raises(UsageError, match=f"{argument}="):
-        DataLoader(images(CROPS), 8, **{argument: value})
 
 
 @pytest.mark.parametrize("transform", [5, [CROPS]])

@@ -60,16 +60,6 @@ class SplitByWorker(Stream):
         return iter(range(worker.id, self.count, worker.num_workers))
 
 
-class SplitOnce(SplitByWorker):
-    """Remembers which worker it is in."""
-
-    info: Any = None
-
-    def __iter__(self) -> Iterator[int]:
-        self.info = self.info or get_worker_info()
-        return iter(range(self.info.id, self.count, self.info.num_workers))
-
-
 class Sized(Stream):
     def __len__(self) -> int:
         return self.count
@@ -115,14 +105,8 @@ def test_ranks_with_workers(dataset: Any, start: str, drop_last: bool) -> None:
     check_shares(shares, 21, drop_last, workers=2)
 
 
-def test_streams_split_themselves_by_worker_as_with_torchs_loader() -> None:
-    assert sorted(loaded(SplitByWorker(21), 0, 1, num_workers=3)) == list(range(21))
-    assert sorted(loaded(Stream(4), 0, 1, num_workers=2)) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("dataset", [Stream, SplitOnce])
-def test_persistent_workers_have_the_same_share_in_each_epoch(dataset: Any) -> None:
-    loader: Any = DataLoader(dataset(20), 5, shard=(1, 2), num_workers=2, persistent_workers=True)
+def test_persistent_workers_have_the_same_share_in_each_epoch() -> None:
+    loader: Any = DataLoader(Stream(20), 5, shard=(1, 2), num_workers=2, persistent_workers=True)
     first, second = ([int(x) for batch in loader for x in batch] for _ in range(2))
     assert first == second and len(set(first)) == 10
 
@@ -160,11 +144,6 @@ def test_the_length_is_this_ranks() -> None:
 def test_single_samples_of_a_stream() -> None:
     loader: Any = DataLoader(Stream(5), batch_size=None, shard=(1, 2))
     assert list(loader) == [1, 3, 0]
-
-
-def test_a_stream_without_a_share_is_torchs() -> None:
-    loader: Any = DataLoader(Stream(4), batch_size=2, num_workers=2)
-    assert sorted(int(x) for batch in loader for x in batch) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("option", [{"order": "random"}, {"seed": 1}])

@@ -67,16 +67,6 @@ def test_a_state_goes_on_with_its_epochs_transform() -> None:
     assert same(list(resumed), plain(3))
 
 
-def test_a_pass_keeps_the_transform_that_it_began_with() -> None:
-    loader = scheduled(num_workers=2, persistent_workers=True)
-    loader.set_epoch(1)
-    first = iter(loader)
-    begun = [next(first)]
-    second = list(loader)
-    assert same(begun + list(first), plain(1))
-    assert same(second, plain(2))
-
-
 def test_threads_stay_when_the_size_changes() -> None:
     def threads(loader: Any) -> Iterator[set[str]]:
         for epoch in range(4):

@@ -148,20 +148,6 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
     assert digests(out) == digests(tmp_path / "local")
 
 
-def test_what_one_engine_began_the_other_ends(cluster: str, tree: Path, tmp_path: Path) -> None:
-    class Stop(packing.Progress):
-        def advance(self, images: int, size: int) -> None:
-            if images >= 60:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack_tree(tree, tmp_path / "ray", "shards", executor="ray", progress=Stop())
-    packed = pack_tree(tree, tmp_path / "ray", "shards")
-    assert packed.resumed > 0
-    pack_tree(tree, tmp_path / "local", "shards")
-    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-
-
 def _double(number: int) -> int:
     return 2 * number
 
@@ -215,15 +201,6 @@ def test_the_engine_itself(cluster: str, tmp_path: Path, monkeypatch: pytest.Mon
             list(executor.run(_die, [1]))
         assert "resumes" in caught.value.hint
     assert ray.is_initialized(), "a cluster that others began"
-
-
-def test_another_environment_is_refused(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.converters.ray_executor.__version__", "0.0.7")
-    with (
-        RayExecutor() as executor,
-        pytest.raises(UsageError, match=r"fastdata .* there, 0\.0\.7 here"),
-    ):
-        list(executor.run(_double, [1]))
 
 
 def test_nobody_listens(tree: Path, tmp_path: Path) -> None:

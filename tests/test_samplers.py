@@ -11,18 +11,17 @@ import pytest
 import torch
 from loader_data import SAMPLES, images, same
 from scipy import stats
-from test_concat import SMALL, broken
+from test_concat import SMALL
 from torch.utils.data import BatchSampler, Subset, TensorDataset, WeightedRandomSampler
 
 from fastdata import (
     BalancedSampler,
     DataLoader,
-    ImageDataset,
     MPerClassSampler,
     RepeatSampler,
     WeightedSampler,
 )
-from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.errors import UsageError
 from fastdata.plan import sampling
 from fastdata.transforms import RandomResizedCrop
 
@@ -166,25 +165,6 @@ def test_draws_without_replacement_have_torchs_distribution(
     assert sorted(every) == np.flatnonzero(weights).tolist()
 
 
-def test_small_weights_without_replacement_are_drawn_in_torchs_order() -> None:
-    """The chance of each of 24 sequences, which successive draws have."""
-    weights = np.array([1.0, 2, 3, 4])
-    sampler = WeightedSampler(weights, 4, False, seed=5)
-    found: Counter[tuple[int, ...]] = Counter()
-    for epoch in range(6000):
-        sampler.set_epoch(epoch)
-        found[tuple(sampler)] += 1
-    wanted = {}
-    for sequence in found:
-        left, chance = 10.0, 1.0
-        for row in sequence:
-            chance *= weights[row] / left
-            left -= weights[row]
-        wanted[sequence] = 6000 * chance
-    assert len(wanted) == 24
-    assert stats.chisquare(list(found.values()), list(wanted.values())).pvalue > 0.01
-
-
 def test_factors_are_met_on_average() -> None:
     factors = np.array([0.25, 1, 2.5, 3.25, 0, 1, 2])
     sampler = RepeatSampler(factors, seed=1)
@@ -236,41 +216,6 @@ def test_a_rank_has_whole_batches() -> None:
             assert set(Counter(LABELS[batch["index"]].tolist()).values()) == {3}
     with pytest.raises(UsageError, match=r"batch_size=5 does not divide 6, the batch_size="):
         loader_of(SAMPLERS["of a class"](), 5)
-
-
-def test_a_bad_row_is_replaced_by_rows_that_are_drawn(tmp_path: Any) -> None:
-    """Rows without weight may be another split's."""
-    _, bad = broken(tmp_path)
-    sampler = WeightedSampler([0, 1, 1, 0], 40, seed=1)
-    loader = DataLoader(
-        ImageDataset(bad, SMALL),
-        4,
-        sampler=sampler,
-        on_error="skip",
-        fields=("index", "image"),
-    )
-    with pytest.warns(UserWarning, match="could not be decoded and were replaced"):
-        rows = rows_of(loader)
-    assert set(rows) == {1}
-    nothing = WeightedSampler([0, 0, 1, 0], 4, seed=1)
-    loader = DataLoader(ImageDataset(bad, SMALL), 4, sampler=nothing, on_error="skip")
-    with pytest.raises(Exception, match="all that are drawn are bad"):
-        list(loader)
-
-
-def test_off_the_native_path_it_is_shared_out_too() -> None:
-    found = []
-    for rank in range(2):
-        with pytest.warns(SlowPathWarning):
-            loader = DataLoader(
-                images(SMALL), 6, sampler=SAMPLERS["weighted"](), shard=(rank, 2), seed=1,
-                worker_init_fn=lambda worker: None,
-            )  # fmt: skip
-        native = loader_of(SAMPLERS["weighted"](), shard=(rank, 2), seed=1, fields=None)
-        for _ in range(2):
-            assert all(map(same, loader, native))
-        found.append(len(loader))
-    assert found == [7, 7]
 
 
 def test_a_long_epoch_takes_no_memory() -> None:
