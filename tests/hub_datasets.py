@@ -203,10 +203,6 @@ def questions(ds: Any, root: Path) -> Any:
         ds,
         captions=(ds.List(ds.Value("string")), [TEXTS[:n] for n in range(ROWS)]),
         qa=(ds.List(inner), qa),
-        translation=(
-            ds.Translation(languages=["de", "en"]),
-            [{"de": text, "en": text[::-1]} for text in TEXTS],
-        ),
     )
 
 
@@ -241,15 +237,6 @@ def types(ds: Any, root: Path) -> Any:
         index=(ds.Value("int64"), [n * n for n in range(ROWS)]),
         json=(ds.Json(), [{"n": n, "of": TEXTS[:n]} for n in range(ROWS)]),
     )
-
-
-def joined(ds: Any, root: Path) -> Any:
-    """Rows of a file and of memory, columns of another table, and a mapping of rows."""
-    saved = shards_on_disk(ds, root).remove_columns("label")
-    both = ds.concatenate_datasets([saved, _labelled(ds).remove_columns("label").select([5, 1])])
-    more = ds.Dataset.from_dict({"text": [f"t{n}" for n in range(len(both))]})
-    wide = ds.concatenate_datasets([both, more], axis=1)
-    return wide.shuffle(seed=1).filter(lambda text: text != "t3", input_columns="text")
 
 
 def kinds(ds: Any, root: Path) -> Any:
@@ -291,7 +278,6 @@ DATASETS: dict[Callable[[Any, Path], Any], tuple[str, str]] = {
     questions: ("image", "label"),
     embeddings: ("image", "label"),
     types: ("image", "label"),
-    joined: ("image", ""),
     kinds: ("img", "fine"),
     of_mode: ("image", "label"),
 }

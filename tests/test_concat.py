@@ -219,15 +219,6 @@ def test_images_of_one_size_that_is_not_every_parts_are_refused() -> None:
         DataLoader(different, 6, require_native=True)
 
 
-def test_a_part_whose_list_of_files_changes_is_noticed() -> None:
-    files = image_folder()
-    data = ConcatDataset([images(SMALL), files])
-    loader = DataLoader(data, 10)
-    files.samples.pop()
-    with pytest.warns(SlowPathWarning, match="another number of samples than when that was made"):
-        iter(loader)
-
-
 def test_parts_behind_urls_are_fetched_beside_local_ones(tmp_path: Path) -> None:
     for name in ("shards", "parquet"):
         shutil.copytree(dataset(name), tmp_path / name)

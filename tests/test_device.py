@@ -11,22 +11,21 @@ import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 from hangs import HANG
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CROPS, SAMPLES, WITH_INDEX, as_it_is, dataset, images, same
+from loader_data import CROPS, SAMPLES, as_it_is, dataset, images, same
 
 torch = pytest.importorskip("torch")
 
 from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # noqa: E402
-from torch.utils.data import DistributedSampler, Subset, TensorDataset  # noqa: E402
+from torch.utils.data import DistributedSampler, TensorDataset  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
@@ -162,6 +161,13 @@ class Pair(NamedTuple):
     more: Any
 
 
+class Named(UserDict[str, Any]):
+    """A mapping that is made of keywords, not of a dict."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(values)
+
+
 def test_batches_keep_their_structure() -> None:
     pixels, labels = bytes_of(2, 3, 4, 4), torch.arange(2)
     batch = [
@@ -180,8 +186,7 @@ def test_batches_keep_their_structure() -> None:
     assert found[3].shape == () and found[4].shape == (0, 5)
     (found,) = DeviceLoader([pixels], "cpu", dtype="float32")
     assert found.dtype == torch.float32
-    named = MappingProxyType({"image": pixels, "name": "x"})  # not made of a dict
-    (found,) = DeviceLoader([named], "cpu", dtype="float32")
+    (found,) = DeviceLoader([Named(image=pixels, name="x")], "cpu", dtype="float32")
     assert type(found) is dict and found["name"] == "x"
     assert found["image"].dtype == torch.float32
 
@@ -342,51 +347,6 @@ def test_a_batch_transform_is_given_what_is_on_the_device() -> None:
 # Epochs and state.
 
 
-@settings(max_examples=25)
-@given(
-    samples=st.integers(1, SAMPLES),
-    batch_size=st.integers(1, 9),
-    taken=st.integers(0, 12),
-    prefetch=st.integers(1, 4),
-    wrap=st.booleans(),
-    skip=st.booleans(),
-)
-def test_a_state_counts_what_was_handed_over(
-    samples: int, batch_size: int, taken: int, prefetch: int, wrap: bool, skip: bool
-) -> None:
-    def make() -> Any:
-        options: dict[str, Any] = {
-            "shuffle": True,
-            "seed": 5,
-            **WITH_INDEX,
-            "on_error": "skip" if skip else "raise",
-        }
-        data = Subset(images(Resize((4, 4))), range(samples))
-        if not wrap:
-            return DataLoader(data, batch_size, device="cpu", **options)
-        return DeviceLoader(DataLoader(data, batch_size, **options), "cpu", prefetch=prefetch)
-
-    whole = make()
-    epochs = [list(whole), list(whole)]
-    taken = min(taken, len(epochs[0]))
-    loader = make()
-    iterator = iter(loader)
-    for _ in range(taken):
-        next(iterator)
-    state = loader.state_dict()
-    assert loader.state_dict() == state
-    resumed = make()
-    resumed.load_state_dict(state)
-    if taken < len(epochs[0]):
-        assert same(list(resumed), epochs[0][taken:])
-    assert same(list(resumed), epochs[1])
-    # The one that was interrupted goes on undisturbed.
-    assert same(list(iterator), epochs[0][taken:])
-    ended, plain = loader.state_dict(), whole.state_dict()
-    assert ended["epoch"] == 1 and plain["epoch"] == 2
-    assert same(list(loader), epochs[1])
-
-
 def test_set_epoch_reaches_whoever_orders() -> None:
     data = TensorDataset(torch.arange(40))
     sampler = DistributedSampler(data, 2, 0, seed=1)
@@ -462,6 +422,8 @@ def test_every_path_of_a_loader_goes_to_the_device(path: str, workers: int) -> N
         ({"dtype": "float64"}, "dtype='float64'"),
         ({"dtype": torch.int32}, r"dtype=torch\.int32"),
         ({"dtype": "uint8", "mean": MEAN}, "dtype is uint8"),
+        ({"prefetch": 0}, "prefetch="),
+        ({"prefetch": True}, "prefetch="),
         ({"mean": (0.5,)}, "three finite numbers"),
         ({"mean": 0.5}, "three finite numbers"),
         ({"std": ("a", "b", "c")}, "three finite numbers"),
@@ -476,12 +438,6 @@ def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
     if set(options) == {"device"}:
         with pytest.raises(UsageError, match=message):
             DataLoader(images(), **options)
-
-
-@pytest.mark.parametrize("prefetch", [0, -1, True, 1.5])
-def test_something_must_be_sent_ahead(prefetch: Any) -> None:
-    with pytest.raises(UsageError, match="prefetch="):
-        DeviceLoader([], "cpu", prefetch=prefetch)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")

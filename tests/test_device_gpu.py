@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from device_data import DTYPES, MEAN, STD, rounding  # noqa: E402
-from loader_data import CROPS, images, same  # noqa: E402
+from loader_data import images  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import (  # noqa: E402
@@ -29,7 +29,6 @@ from fastdata.device.transfer import (  # noqa: E402
     on_stream,
 )
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.transforms import Compose, Normalize  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -86,27 +85,6 @@ def test_pixels_are_those_of_the_cpu(dtype: Any, pin: bool, last: bool) -> None:
             assert not far.any()
         else:
             assert (far <= rounding(pixels.dtype, wanted.double(), 1 / min(STD))).all()
-
-
-def test_a_loader_with_a_device() -> None:
-    options: dict[str, Any] = {"seed": 1, "shuffle": True}
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), dtype="float16")]))
-    loader = DataLoader(data, 8, num_workers=2, device="cuda", **options)
-    assert loader.pin_memory
-    batches = list(loader)
-    assert all(one.is_cuda for batch in batches for one in batch)
-    expected = list(DataLoader(data, 8, device="cpu", **options))
-    for batch, wanted in zip(batches, expected, strict=True):
-        far = (batch[0].cpu().double() - wanted[0].double()).abs()
-        assert (far <= rounding(torch.float16, wanted[0].double(), 1.0)).all()
-        assert torch.equal(batch[1].cpu(), wanted[1])
-    iterator = iter(loader)
-    taken = [next(iterator), next(iterator)]
-    state = loader.state_dict()
-    other = DataLoader(data, 8, num_workers=2, device="cuda:0", **options)
-    other.load_state_dict(state)
-    assert same([[t.cpu() for t in b] for b in other], [[t.cpu() for t in b] for b in iterator])
-    assert len(taken) == 2
 
 
 @pytest.mark.parametrize("pin", [False, True])

@@ -18,14 +18,12 @@ import device_programs as p  # noqa: E402
 import simgpu  # noqa: E402
 from mutants import mutated  # noqa: E402
 
-from fastdata.dali import batches  # noqa: E402
 from fastdata.device import delivery, static, transfer  # noqa: E402
 from fastdata.profile import StepTimer  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 
 _STREAMS, _STAGED, _PINNED = {"streams": 3}, {"pin": False}, {"pin": True, "dtype": None}
-_ENDING, _LEAVING = {"pin": True, "leave": 0.0}, {"leave": 0.3, "prefetch": 3}
 
 #: Each has an owner, its function, a part of that, the mutant's, and the program that notices.
 SEND = transfer.Transfer, "_send"
@@ -38,7 +36,6 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         "try",
         p.passes,
     ),
-    "copies run on the consumer's stream": (*SEND, "with on_stream(stream):", "if True:", p.passes),
     "staging is filled before it was copied": (
         *SEND,
         "slot.release(wait=True)",
@@ -53,14 +50,6 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         p.passes,
         _PINNED,
     ),
-    "a pass does not wait for its copies": (
-        transfer.Transfer,
-        "close",
-        "self._slots.pop().release(wait=True)",
-        "self._slots.pop()",
-        p.passes,
-        _ENDING,
-    ),
     "a batch is used before it is there": (
         *TAKE,
         "current.wait_event(self._copied)",
@@ -73,14 +62,6 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         "pass",
         p.passes,
         _STREAMS,
-    ),
-    "memory is free while it is written": (
-        delivery,
-        "_end",
-        "transfer.close()",
-        "[transfer._slots.clear() for _ in '1' if sent]",
-        p.passes,
-        _LEAVING,
     ),
     "static memory is written while it is read": (
         static.StaticMemory,
@@ -111,26 +92,12 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         "if False:",
         p.capture,
     ),
-    "an iterator ended in a capture frees memory": (
-        delivery,
-        "_end_late",
-        "_end(*left)",
-        "pass",
-        p.capture,
-    ),
     "a fork frees what is its parent's": (
         delivery.DeviceIterator,
         "close",
         "_OF_PARENT.append((self._sent, self._transfer))",
         "self._transfer.close()",
         p.fork,
-    ),
-    "a batch waits for a loader's pause": (
-        delivery.DeviceIterator,
-        "_send_one",
-        "if not (wait or self._ready is None or self._ready()):",
-        "if False:",
-        p.pause,
     ),
     "'cuda' is the first GPU": (
         transfer,
@@ -145,26 +112,12 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         "except Exception:",
         p.interrupted,
     ),
-    "copies block": (
-        *COPY,
-        "out.copy_(source, non_blocking=True)",
-        "out.copy_(source)",
-        p.passes,
-        _PINNED,
-    ),
     "a phase ends before its work": (
         StepTimer,
         "phase",
         "yield\nself._synchronise()",
         "yield",
         p.timed,
-    ),
-    "DALI's rows are lost": (
-        batches.DALIPipeline,
-        "_join_on_gpu",
-        "rows[there] = found",
-        "pass",
-        p.dali,
     ),
 }
 _FIRST = ("a batch is used before it is there", "a phase ends before its work")

@@ -74,11 +74,6 @@ def in_folders(root: Path) -> None:
     parquet(root / "validation/a.parquet", range(6, 9))
 
 
-def by_words(root: Path) -> None:
-    parquet(root / "pets_training.parquet", range(4))
-    parquet(root / "pets-dev.parquet", range(4, 6))
-
-
 def single(root: Path) -> None:
     parquet(root / "pets.parquet", range(4))
 
@@ -134,7 +129,6 @@ CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
      {"split": "train", "data_files": "data/train-00001-of-00002.parquet"}, "image"),
     (snappy, "", {"split": "train"}, "image"),
     (in_folders, "/validation", {"split": "validation"}, "image"),
-    (by_words, "/validation", {"split": "validation"}, "image"),
     (single, "", {"split": "train"}, "image"),
     (two_configs, "/cats/test", {"name": "cats", "split": "test"}, "image"),
     (tars, "", {"split": "train"}, "jpg"),
@@ -205,6 +199,7 @@ def test_loaders_read_the_hub(write: Any, hub: Hub) -> None:
         assert texts == [f"text {n}" for n in range(8)]
 
 
+@pytest.mark.slow
 def test_an_index_is_kept_until_the_revision_changes(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,25 +222,27 @@ def test_an_index_is_kept_until_the_revision_changes(
 def test_uncompressed_images_are_read_by_ranges(hub: Hub) -> None:
     root = made(hub, single)
     made_of = (root / "pets.parquet").stat().st_size
-    dataset = ImageDataset("hf://datasets/owner/pets", storage_options=hub.storage_options)
+    out, options = root.parent / "out", {"storage_options": hub.storage_options}
+    index("hf://datasets/owner/pets", out, workers=1, **options)
+    dataset = ImageDataset(out, **options)
     assert dataset.manifest.container == "archives"
     hub.sent.clear()
     assert dataset.read([2]) == [jpeg(2)]
     assert hub.sent["pets.parquet"] == len(jpeg(2)) < made_of / 3
 
 
-def test_several_splits_and_configs_are_listed(hub: Hub) -> None:
+def test_several_splits_and_configs_are_listed(hub: Hub, tmp_path: Path) -> None:
     made(hub, sharded)
-    options = {"storage_options": hub.storage_options}
+    options: Any = {"out": tmp_path / "out", "storage_options": hub.storage_options}
     with pytest.raises(UsageError, match=r"splits train, test\nName one: hf:.*owner/pets/train"):
-        ImageDataset("hf://datasets/owner/pets", **options)
+        index("hf://datasets/owner/pets", **options)
     with pytest.raises(UsageError, match=r"no folder, config or split dev\nThere is: train, test"):
-        ImageDataset("hf://datasets/owner/pets/dev", **options)
+        index("hf://datasets/owner/pets/dev", **options)
     made(hub, two_configs, "other")
     with pytest.raises(UsageError, match="configs cats, dogs"):
-        ImageDataset("hf://datasets/other/pets", **options)
+        index("hf://datasets/other/pets", **options)
     with pytest.raises(UsageError, match="splits train, test"):
-        ImageDataset("hf://datasets/other/pets/cats", **options)
+        index("hf://datasets/other/pets/cats", **options)
 
 
 def test_what_is_not_there_or_not_allowed(hub: Hub, tmp_path: Path) -> None:
@@ -258,10 +255,10 @@ def test_what_is_not_there_or_not_allowed(hub: Hub, tmp_path: Path) -> None:
         ("owner/pets", SourceError, "no Parquet files, tars or images.*zip"),
     ):
         with pytest.raises(error, match=f"(?s){text}"):
-            ImageDataset(f"hf://datasets/{place}", **options)
+            index(f"hf://datasets/{place}", tmp_path / "out", **options)
     made(hub, single, "private")
     with pytest.raises(SourceError, match="may not be read"):
-        ImageDataset("hf://datasets/private/pets", **options)
+        index("hf://datasets/private/pets", tmp_path / "out", **options)
     allowed = {"storage_options": {**hub.storage_options, "token": TOKEN}}
     dataset = ImageDataset("hf://datasets/private/pets", **allowed)
     assert dataset.read([1]) == [jpeg(1)]
@@ -276,6 +273,7 @@ def test_a_hub_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ImageDataset("hf://datasets/owner/pets", storage_options=options)
 
 
+@pytest.mark.slow
 def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
     made(hub, snappy)
     options: Any = {"storage_options": hub.storage_options, "remote": RemoteOptions(memory=1)}

@@ -31,8 +31,6 @@ pytestmark = [
 
 def embedded(dataset: Any, datasets: Any) -> Any:
     """The dataset with the bytes of images that are files, as push_to_hub makes it."""
-    if any(type(one) is datasets.Translation for one in dataset.features.values()):
-        return dataset  # which embed_table_storage cannot
     table = datasets.table.embed_table_storage
     return dataset.with_format("arrow").map(table, batched=True).with_format(None)
 
@@ -81,8 +79,6 @@ def test_none_is_refused_and_values_are_those_of_datasets(
     (tmp_path / "made").mkdir()
     (tmp_path / "files").mkdir()
     dataset = make(hugging_face, tmp_path / "made")
-    if way == "saved" and make is hub_datasets.questions:
-        pytest.skip("datasets 5 cannot save a Translation")
     files = WAYS[way](dataset, hugging_face, tmp_path / "files")
     image, label = DATASETS[make]
     # Rows without an image or a label are left out, and so are those with an empty file.
@@ -122,7 +118,7 @@ def _listed(column: Any) -> Any:
     return column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
 
 
-@pytest.mark.parametrize("way", ["pushed", "snappy"])
+@pytest.mark.parametrize("way", ["pushed", pytest.param("snappy", marks=pytest.mark.slow)])
 def test_bad_rows_are_left_out_on_first_use(
     way: str, hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

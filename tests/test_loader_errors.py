@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -224,30 +223,6 @@ def test_skip_fills_the_slots_of_bad_samples(
             numbers = batch[2].tolist()
             assert batch[1].tolist() == data.labels[numbers].tolist()
             assert batch[3] == [data.row(number).key for number in numbers]
-        check_pixels(found, epoch, whole)
-
-
-_WHOLE: dict[int, Any] = {}
-
-
-def check_pixels(batches: list[Any], epoch: int, order: list[int]) -> None:
-    """Pixels are those that the samples have in a dataset that is not damaged.
-
-    Substitutes have crops of their own; ``order`` are the samples without any.
-    """
-    if epoch not in _WHOLE:
-        loader = make(images(), batch_size=SAMPLES)
-        loader.set_epoch(epoch)
-        _WHOLE[epoch] = next(iter(loader))[0]
-    crops = {index: [_WHOLE[epoch][index]] for index in range(SAMPLES)}
-    asked = iter(order)
-    for batch in batches:
-        for pixels, index in zip(batch[0], batch[2].tolist(), strict=True):
-            if index == next(asked):
-                assert torch.equal(pixels, _WHOLE[epoch][index])
-            elif index % 13 != 9:  # those have few pixels, and so few crops
-                assert not any(torch.equal(pixels, one) for one in crops[index])
-                crops[index].append(pixels)
 
 
 @threads
@@ -275,33 +250,6 @@ def test_all_samples_are_bad(threads: int) -> None:
     zero = make(data, on_error="zero", num_workers=threads)
     with pytest.warns(UserWarning, match=f"{SAMPLES} samples.*\n(.*\n)+.*and {SAMPLES - 10} more"):
         assert not any(batch[-1].any() for batch in zero)
-
-
-@pytest.mark.filterwarnings("ignore:.*samples? could not be decoded")
-@pytest.mark.filterwarnings("ignore:epoch 0 has ended")
-@settings(max_examples=8)
-@given(st.integers(0, 7), st.sampled_from(THREADS), st.sampled_from(THREADS))
-def test_skip_resumes(done: int, before: int, after: int) -> None:
-    data = ImageDataset(damaged("shards", BAD), CROPS)
-    options: dict[str, Any] = {"on_error": "skip", "shuffle": True}
-    whole = list(make(data, **options))
-    loader = make(data, num_workers=before, **options)
-    iterator = iter(loader)
-    for _ in range(done):
-        next(iterator)
-    state = json.loads(json.dumps(loader.state_dict()))
-    # It has not yet learnt which samples are bad.
-    other = make(data, num_workers=after, **options)
-    other.load_state_dict(state)
-    other.set_epoch(0)
-    rest = list(other)
-    assert len(rest) == len(whole) - done
-    got, wanted = (
-        [i for batch in part for i in batch[2].tolist()] for part in (rest, whole[done:])
-    )
-    assert got == wanted
-    order = make_order("random", SAMPLES, 3, 0)(np.arange(SAMPLES)).tolist()
-    check_pixels(rest, 0, order[sum(len(batch[2]) for batch in whole[:done]) :])
 
 
 @pytest.mark.parametrize(

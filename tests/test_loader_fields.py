@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import multiprocessing
 import pickle
 import random
 import shutil
@@ -21,7 +20,6 @@ import simgpu
 import torch
 from fastdata.converters import pack
 from fastdata.converters.parquet import ParquetImages
-from hangs import HANG
 from loader_data import as_it_is, folder, tree
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset, default_collate
@@ -31,7 +29,7 @@ from web_server import WebServer
 from fastdata import DataLoader, DeviceLoader, ImageDataset, Ragged
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, UsageError
 from fastdata.storage.records import RECORD, RECORDS_AT
-from fastdata.transforms import CenterCrop, Compose, Normalize, RandomResizedCrop, Schedule, Views
+from fastdata.transforms import CenterCrop, Compose, RandomResizedCrop, Schedule, Views
 
 ROWS = 40
 #: Every kind of field; "raw", "tags" and "maybe" have nulls.
@@ -263,22 +261,6 @@ def test_subsets_and_concatenations() -> None:
     assert batch[1] == [1, 3, 1, 3, None]
     with pytest.raises(UsageError, match="parts 0 and 1 of the ConcatDataset"):
         DataLoader(ConcatDataset([dataset, parts[0]]), 4, require_native=True)
-
-
-def test_pickled_and_forked() -> None:
-    dataset = opened()
-    list(DataLoader(dataset, 16))
-    again = pickle.loads(pickle.dumps(dataset))
-    assert equal(again[5], dataset[5])
-    assert again.fields == tuple(ALL)
-    loader = pickle.loads(pickle.dumps(DataLoader(dataset, 16, num_workers=1)))
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert equal(pool.apply_async(_first, (loader,)).get(HANG), _first(loader))
-
-
-def _first(loader: Any) -> list[Any]:
-    batch = next(iter(loader))
-    return [one for name, one in zip(ALL, batch, strict=True) if isinstance(one, list)]
 
 
 # Datasets without labels.
@@ -527,20 +509,6 @@ def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
             list(DataLoader(masks, 16, num_workers=1))
 
 
-def test_dali_is_not_asked_for_columns(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
-    from fastdata.dali import DALILoader
-
-    root = without_blobs(tmp_path)
-    for dataset, fields in (
-        (ImageDataset(root, fields=("caption",)), None),
-        (ImageDataset(root, CenterCrop(16), fields=("image", "caption")), ("caption",)),
-    ):
-        batches = [*DALILoader(dataset, 16, fields=fields)]
-        texts = [text for b in batches for text in (b[0] if fields is None else b["caption"])]
-        assert texts == [f"é number {i}" for i in range(ROWS)]
-
-
 @pytest.mark.parametrize("kind", ["lmdb", "torchvision"])
 def test_labels_without_their_images(tmp_path: Path, kind: str) -> None:
     torchvision: Any = import_torchvision()
@@ -698,16 +666,6 @@ def _on_host(one: Any, other: Any) -> bool:
     if isinstance(one, Ragged):
         return equal(one.values.cpu(), other.values) and equal(one.offsets.cpu(), other.offsets)
     return equal(one.cpu(), other) if isinstance(one, torch.Tensor) else equal(one, other)
-
-
-def test_a_device_normalises_no_second_image() -> None:
-    floats = Compose([CenterCrop(16), Normalize((0.5,) * 3, (0.5,) * 3)])
-    dataset = opened(("image", "mask", "ids"), {"image": floats, "mask": CenterCrop(12)})
-    for here, there in zip(
-        DataLoader(dataset, 16), DataLoader(dataset, 16, device="cpu"), strict=True
-    ):
-        assert equal(here[1], there[1]) and equal(here[2], there[2])
-        assert torch.allclose(here[0], there[0], atol=1e-6)
 
 
 # Ragged.

@@ -22,9 +22,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import Cache, DataLoader, ImageDataset
 from fastdata.errors import SampleError, SlowPathWarning, UsageError
-from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import Resize, Views
-from fastdata.transforms.compile import Recipe, compile_recipe
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -164,39 +162,6 @@ def test_batches_are_torchs(torchvision: Any, tv: Any, tree: Path, name: str, th
         assert_batches(list(loader), expected, slack)
         # Those are Pillow's that the core does not know.
         assert loader.stats().by_pillow == len(BY_PILLOW)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_random_crops_are_torchvisions_of_the_same_box(
-    torchvision: Any, tv: Any, tree: Path, threads: int
-) -> None:
-    pipeline = tv.Compose(
-        [tv.RandomResizedCrop((36, 44)), tv.RandomHorizontalFlip(), *to_tensor(tv)]
-    )
-    dataset = images(torchvision, tree, pipeline)
-    loader = DataLoader(dataset, 3, shuffle=True, seed=9, num_workers=threads, **WITH_INDEX)
-    recipe = compile_recipe(pipeline)
-    assert isinstance(recipe, Recipe)
-    functional = torchvision.transforms.functional
-    boxes = []
-    for epoch in range(2):
-        for batch, _, indices in loader:
-            keys = sample_keys(epoch_key(9, epoch), indices.numpy())
-            for row, index in enumerate(indices.tolist()):
-                image = dataset.loader(dataset.samples[index][0])
-                drawn = recipe.programs[0].draw([image.width], [image.height], keys[row : row + 1])
-                left, upper, right, lower = drawn["box"][0].tolist()
-                expected = functional.resized_crop(
-                    image, upper, left, lower - upper, right - left, [36, 44]
-                )
-                if drawn["flip"][0]:
-                    expected = functional.hflip(expected)
-                assert (batch[row] - functional.to_tensor(expected)).abs().max() <= LEVEL
-                boxes.append((epoch, index, left, upper))
-    # Each epoch has all samples, and crops of its own.
-    assert sorted(box[:2] for box in boxes) == [(e, i) for e in range(2) for i in range(11)]
-    first, second = (sorted(box[1:] for box in boxes if box[0] == epoch) for epoch in range(2))
-    assert first != second
 
 
 def test_image_folder_by_other_names(torchvision: Any, tree: Path) -> None:

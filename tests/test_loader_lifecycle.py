@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -18,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from containers import pack_tree
 from hangs import HANG
@@ -166,26 +163,6 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     assert found["interrupted"]
     assert found["over"] == "over"
     assert found["before"] >= threads
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed, scripts):
-    found = told(
-        f"""
-        def end(*_):
-            tell(caught=True)
-            os._exit(0)
-
-        signal.signal(signal.SIGALRM, end)
-        iterator = iter(endless({threads}))
-        next(iterator), next(iterator)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        next(iterator)
-        """,
-        packed,
-        scripts,
-    )
-    assert found["caught"]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -372,24 +349,6 @@ def test_persistent_threads_stay(packed):
     assert decode_threads() == set()
 
 
-def test_closing_does_not_wait_for_another_pass(packed, scripts):
-    found = told(
-        """
-        loader = endless(2, persistent_workers=True)
-        slow, other = iter(loader), iter(loader)
-        next(slow), next(slow)  # the other's batches stand behind its long ones
-        other.close()
-        slow.close()
-        over = next(slow, "over"), next(other, "over")
-        del slow, other
-        tell(over=over)
-        """,
-        packed,
-        scripts,
-    )
-    assert found["over"] == ["over", "over"]
-
-
 def test_passes_in_threads(packed):
     loader = small(packed, persistent_workers=True)
     expected = [images.clone() for images, _ in loader]
@@ -503,46 +462,7 @@ def test_dropped_memory_is_used_again(ahead, packed):
     assert len(set(places)) <= ahead + 2
 
 
-def test_one_kept_tensor_does_not_keep_the_rest(packed):
-    dataset = ImageDataset(packed, transform=Compose([Resize(700), CenterCrop(640)]))
-    list(DataLoader(dataset, batch_size=16, num_workers=2))  # a process's first pass takes more
-    process = psutil.Process()
-    for keep in (False, True):
-        kept = []
-        for _ in range(3):  # what the C library keeps of freed memory goes up and down
-            loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
-            before = process.memory_full_info().uss
-            batches = list(loader)
-            size = batches[0][0].nbytes
-            one = batches[0][0][0]
-            del batches, loader
-            gc.collect()
-            kept.append(process.memory_full_info().uss - before)
-            del one
-        assert min(kept) < 1.5 * size
-
-
 # Pickles, and what fails.
-
-
-def _samples(loader: DataLoader, answers) -> None:
-    answers.put(sum(len(labels) for _, labels in loader))
-
-
-def test_a_loader_goes_to_a_spawned_process(packed):
-    loader = small(packed)
-    iterator = iter(loader)  # as a callback may do it, in the middle of a pass
-    next(iterator)
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=_samples, args=(loader, answers))
-    process.start()
-    assert answers.get(timeout=HANG) == 64
-    process.join()
-    assert process.exitcode == 0
-    assert sum(len(labels) for _, labels in iterator) == 60
-    again = pickle.loads(pickle.dumps(loader))
-    assert sum(len(labels) for _, labels in again) == 64
 
 
 class _OddError(BaseException):

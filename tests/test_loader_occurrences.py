@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loader_data import CROPS, SAMPLES, as_it_is, folder, images
+from loader_data import CROPS, SAMPLES, as_it_is, images
 
 torch = pytest.importorskip("torch")
 
-from containers import pack_tree  # noqa: E402
-from jpegs import encode, picture  # noqa: E402
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DistributedSampler,
@@ -21,8 +19,8 @@ from torch.utils.data import (  # noqa: E402
     Subset,
 )
 
-from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.transforms import Compose, RandomResizedCrop  # noqa: E402
+from fastdata import DataLoader  # noqa: E402
+from fastdata.transforms import Compose  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 pytestmark = [
@@ -100,19 +98,6 @@ def test_samplers_without_replacement_have_the_crops_of_our_orders(kind: str) ->
     assert set(seen) == set(first)
 
 
-def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeated augmentation: a sampler of somebody else's gives several ranks one sample."""
-    found = []
-    for rank in (None, "0", "1", "2"):
-        if rank is not None:
-            monkeypatch.setenv("RANK", rank)
-            monkeypatch.setenv("WORLD_SIZE", "3")
-        found.append(crops(DataLoader(images(), 11, sampler=EIGHT, seed=3)))
-    alone, *ranks = found
-    assert ranks[0] == alone
-    assert len(set().union(*map(of_seven, ranks))) == 24
-
-
 class Repeating(Sampler[int]):
     """As ``RASampler`` of torchvision's reference.
 
@@ -166,21 +151,3 @@ def test_what_fills_up_the_last_batch_is_drawn_anew(size: int) -> None:
     assert len(found) == (8 if size == 3 else 56)
     assert len(set(found)) == len(found)
     assert set(first) < set(found)
-
-
-def test_what_takes_the_place_of_a_bad_sample_is_drawn_anew() -> None:
-    tree = folder() / "tree" / "a"
-    tree.mkdir(parents=True)
-    for number in range(6):
-        (tree / f"{number}.jpg").write_bytes(encode(picture(90, 80, number, 25)))
-    out = folder() / "packed"
-    pack_tree(tree.parent, out, "folder")
-    source = ImageDataset(out, RandomResizedCrop(24))
-    damaged = source.source.file(source.row(2), 2)
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    for threads in (0, 2):
-        loader = DataLoader(source, 3, seed=3, num_workers=threads, on_error="skip")
-        with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
-            batches = [(batch[0].clone(), batch[1]) for batch in loader]
-        found = crops(batches)
-        assert len(found) == len(set(found)) == 6

@@ -180,47 +180,6 @@ def test_a_state_goes_on_with_the_very_next_batch(
     assert same(list(other), epochs[1])
 
 
-@FEW
-@given(ORDER, SEED, st.integers(1, SAMPLES), st.data())
-def test_another_number_of_ranks_goes_on_without_loss_or_repetition(
-    order: str, seed: int, samples: int, data: st.DataObject
-) -> None:
-    position, seen, states = 0, [], [None]
-    # Several parts of an epoch, each on other ranks, with another batch size and other threads.
-    for part in range(3):
-        world_size = data.draw(st.integers(1, 4), "world size")
-        batch_size = data.draw(st.integers(1, 7), "batch size")
-        threads = data.draw(THREADS, "threads")
-        left = -(-(samples - position) // (world_size * batch_size))
-        batches = data.draw(st.integers(0, left), "batches") if part < 2 else left
-        ranks, after = [], []
-        for rank in range(world_size):
-            loader = make(
-                samples,
-                batch_size,
-                order=order,
-                seed=seed,
-                shard=(rank, world_size),
-                num_workers=threads,
-            )
-            # All ranks have the same state, so any of them will do.
-            state = states[rank % len(states)]
-            if state is not None:
-                loader.load_state_dict(state)
-            ranks.append(indices(itertools.islice(iter(loader), batches)))
-            after.append(loader.state_dict())
-        states = after
-        assert all(state == states[0] for state in states)
-        seen += flat([flat(list(step)) for step in zip(*ranks, strict=True)])
-        position = states[0]["position"]
-        if states[0]["epoch"]:
-            break
-    whole = make_order(order, samples, seed, 0)(np.arange(samples)).tolist()
-    # At the end of what is not full, the epoch's beginning fills up.
-    assert seen[:samples] == whole
-    assert len(seen) - samples < 4
-
-
 def test_another_epoch_than_the_states_begins_anew() -> None:
     loader = make(SAMPLES, 8, seed=3, shuffle=True)
     next(iter(loader))
@@ -485,29 +444,6 @@ def test_the_epoch_may_be_set_until_the_first_batch_is_taken(kind: str) -> None:
     sampler.set_epoch(0)  # the next pass
     assert same([first, *begun], epochs[1])
     assert same(list(loader), epochs[0])
-
-
-@pytest.mark.parametrize("kind", ["native", "planned", "device"])
-def test_passes_that_count_on_from_the_epoch_that_was_set(kind: str) -> None:
-    """As under Lightning's CombinedLoader, where shorter loaders are iterated several times."""
-    loader = epoch_loaders()[kind]
-    loader.set_epoch(1)
-    list(loader)
-    begun = iter(loader)
-    next(begun)
-    state, epochs = loader.state_dict(), {2: list(begun), 3: list(loader)}
-    loader.set_epoch(2)
-    whole = list(loader)
-    resumed = epoch_loaders()[kind]
-    for epoch, expected in ((1, epochs[2]), (2, whole)):
-        resumed.load_state_dict(state)
-        begun = iter(resumed)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            sampler_to_set(resumed).set_epoch(epoch)
-            assert same(list(begun), expected)
-        assert sum("set_epoch" in str(one.message) for one in told) == epoch - 1
-        assert same(list(resumed), epochs[3])
 
 
 @pytest.mark.parametrize("kind", ["native", "planned", "device"])

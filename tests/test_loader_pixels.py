@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from containers import pack_tree
 from fastdata.converters.packing import pack
 from fastdata.converters.table import TableImages
 from jpegs import picture
@@ -20,8 +19,6 @@ torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
-from fastdata.storage.packed import IndexedSource  # noqa: E402
-from fastdata.storage.source import Rows  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
     CenterCrop,
     Compose,
@@ -131,37 +128,6 @@ def test_images_without_labels_that_the_core_declines(tmp_path: Path, container:
     for batch, keys in DataLoader(dataset, 4, num_workers=0, require_native=True):
         for image, key in zip(batch, keys, strict=True):
             assert np.array_equal(image.permute(1, 2, 0).numpy(), wanted[f"{key}.png"])
-
-
-@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
-@pytest.mark.parametrize(("every", "gathered"), [(2, 3), (40, 0)])
-def test_many_declined_samples_have_later_batches_gathered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, gathered: int
-) -> None:
-    """Pixels and counts are Pillow's before and after the change; a few PNGs change nothing."""
-    files = []
-    for number in range(80):
-        extension = "png" if number % every == 1 else "jpg"
-        path = tmp_path / "tree" / "class" / f"{number:02}.{extension}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture(40, 30, number)).save(path)
-        files.append(path)
-    pack_tree(tmp_path / "tree", tmp_path / "packed", "lmdb")
-    calls, gather = [], IndexedSource.gather
-
-    def counted(source: IndexedSource, rows: Rows, *fields: Any) -> Any:
-        calls.append(len(rows))
-        return gather(source, rows, *fields)
-
-    monkeypatch.setattr(IndexedSource, "gather", counted)
-    loader = DataLoader(ImageDataset(tmp_path / "packed", CenterCrop(16)), 20, num_workers=0)
-    pixels = torch.cat([batch for batch, _ in loader])
-    assert calls == [20] * gathered
-    kinds = {kind: sum(counts.values()) for kind, counts in loader.stats().kinds.items()}
-    assert kinds == {"jpeg": 80 - len(range(1, 80, every)), "png": len(range(1, 80, every))}
-    for found, path in zip(pixels, files, strict=True):
-        expected = np.asarray(Image.open(path).crop((12, 7, 28, 23)))
-        assert np.array_equal(found.permute(1, 2, 0), expected), path
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

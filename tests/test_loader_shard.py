@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from loader_data import CROPS, SAMPLES, images
 from torch import distributed as dist
 
@@ -83,33 +82,12 @@ def test_an_environment_that_is_half_set_is_an_error(
     assert "torchrun" in caught.value.hint
 
 
-def test_a_slice_of_a_dataset_is_an_error_that_names_subset() -> None:
-    data = images(CROPS)
-    with pytest.raises(UsageError, match=r"dataset\[slice\(0, 3, None\)\]") as caught:
-        data[0:3]  # type: ignore[index]
-    assert "torch.utils.data.Subset(dataset, range(start, stop))" in caught.value.hint
-    assert len(torch.utils.data.Subset(data, range(3))) == 3
-
-
 def test_targets_are_the_labels_and_a_packed_dataset_has_no_files() -> None:
     data = images(CROPS)
     assert data.targets == [data.row(number).label for number in range(SAMPLES)]
     assert not hasattr(data, "samples")
     with pytest.raises(AttributeError, match="Take targets for the labels"):
         _ = data.imgs
-
-
-def test_numbers_of_no_sample_are_an_error_on_every_path() -> None:
-    data = images(CROPS)
-    n = len(data)
-    for wrong in ([n], [0, n + 5], [-n - 1]):
-        with pytest.raises(IndexError, match=f"sample {wrong[-1]} of a dataset of {n}"):
-            data.__getitems__(wrong)
-        with pytest.raises(IndexError):
-            next(iter(torch.utils.data.DataLoader(data, len(wrong), sampler=wrong)))
-    assert data.__getitems__([]) == []
-    [(_, label)] = data.__getitems__([-1])
-    assert label == data[-1][1]
 
 
 @pytest.mark.parametrize("transform", [5, [CROPS]])

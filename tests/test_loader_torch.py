@@ -147,23 +147,6 @@ def test_in_sequence(workers: dict[str, Any], shape: dict[str, Any]) -> None:
         agree(theirs, ours)
 
 
-@FEW
-@given(workers(), st.fixed_dictionaries(SHAPES), st.integers(0, 2**31))
-def test_shuffled(workers: dict[str, Any], shape: dict[str, Any], seed: int) -> None:
-    torch.manual_seed(seed)
-    theirs, ours = both(shuffle=True, **workers, **shape)
-    assert len(theirs) == len(ours)
-    data = images()
-    for _ in range(2):
-        got, wanted = list(ours), list(theirs)
-        assert [batch[0].shape for batch in got] == [batch[0].shape for batch in wanted]
-        numbers = [i for batch in got for i in batch[2].tolist()]
-        if not shape["drop_last"]:
-            assert sorted(numbers) == list(range(shape["samples"]))
-        assert len(set(numbers)) == len(numbers)
-        assert [i for batch in got for i in batch[1].tolist()] == data.labels[numbers].tolist()
-
-
 def sampler_of(kind: str, samples: int, generator: Any) -> Any:
     numbers = range(samples)
     match kind:
@@ -335,19 +318,8 @@ def test_explain_and_repr() -> None:
     assert "that of the sampler given" in Ours(images(SMALL), sampler=[1]).explain()
     assert "rank 1 of 3" in Ours(images(SMALL), shard=(1, 3)).explain()
     for data, options, path, why in (
-        (images(None), {"batch_size": None}, "torch", "no transform"),
-        (images(as_list), {}, "torch", "as_list"),
         (images(Compose([SMALL, half])), {}, "workers", "half"),
         (images(SMALL), {"collate_fn": as_list}, "native", "collate_fn is called"),
-        (
-            images(SMALL),
-            {"collate_fn": as_list, "device": "cpu"},
-            "workers",
-            "collate_fn as_list",
-        ),
-        (images(SMALL), {"batch_size": None}, "workers", "batch_size=None"),
-        (images(SMALL), {"worker_init_fn": name_worker}, "workers", "worker_init_fn"),
-        (images(SMALL), {"collate_fn": default_collate}, "native", "resize"),
         (images(SMALL), {"collate_fn": fast_collate}, "native", "resize"),
         (Subset(images(SMALL), [1, 2]), {}, "native", "2 samples of ImageDataset"),
         ([1, 2], {}, "torch", "list"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -86,19 +85,6 @@ def test_samples_are_those_of_the_sources(threads: int) -> None:
         assert data.epoch == epoch
 
 
-def test_each_row_comes_once_before_any_comes_again() -> None:
-    loader = loader_of(mixed(), fields=("source", "index", "key"), num_workers=1)
-    drawn: Counter[tuple[int, str]] = Counter()
-    for epoch in range(1, 12):
-        for batch in loader:
-            drawn.update(zip(batch["source"].tolist(), batch["key"], strict=True))
-        for place, (size, share) in enumerate(zip((53, 20, 53), (0.6, 0.3, 0.1), strict=True)):
-            times = [n for (one, _), n in drawn.items() if one == place]
-            times += [0] * (size - len(times))
-            assert sum(times) == pytest.approx(200 * epoch * share, abs=4)
-            assert max(times) - min(times) <= 1
-
-
 def test_torchs_own_loader_takes_it() -> None:
     data = mixed()
     for epoch in range(2):
@@ -111,39 +97,6 @@ def test_torchs_own_loader_takes_it() -> None:
         for one, other in zip(torchs, ours, strict=True):
             assert (one[0].int() - other[0].int()).abs().max() <= 1
     assert data[-1][2] == data[199][2]
-
-
-def test_ranks_share_it_and_a_state_resumes_it_on_others() -> None:
-    crops = RandomResizedCrop(16)
-
-    def loader(rank: int, world: int, size: int) -> Any:
-        return loader_of(mixed(crops), size, shard=(rank, world), seed=2, num_workers=1)
-
-    alone = loader(0, 1, 8)
-    alone.set_epoch(3)
-    whole = list(alone)
-    # Two ranks for some steps, then three.
-    found: dict[int, Any] = {}
-    first = [loader(rank, 2, 8) for rank in range(2)]
-    for rank, one in enumerate(first):
-        one.set_epoch(3)
-        batches = iter(one)
-        for step in range(4):
-            for at, sample in enumerate(zip(*next(batches), strict=True)):
-                found[16 * step + 8 * rank + at] = sample
-    states = [one.state_dict() for one in first]
-    assert states[0] == states[1]
-    state = json.loads(json.dumps(states[0]))
-    for rank in range(3):
-        one = loader(rank, 3, 5)
-        one.load_state_dict(state)
-        for step, batch in enumerate(one):
-            size = len(batch[0])
-            for at, sample in enumerate(zip(*batch, strict=True)):
-                found[64 + 15 * step + size * rank + at] = sample
-    flat = [sample for batch in whole for sample in zip(*batch, strict=True)]
-    assert len(flat) == 200 <= len(found) < 203
-    assert all(same(found[at], flat[at]) for at in range(200))
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:

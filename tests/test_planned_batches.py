@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchvision_stub import import_torchvision
 
 from fastdata import AspectRatioBatches, DataLoader, ImageDataset, TokenBudgetBatches
-from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.errors import UsageError
 from fastdata.transforms import (
     BySize,
     CenterCrop,
@@ -261,23 +261,6 @@ def made_epoch(batches: DataLoader[Any], epoch: int) -> DataLoader[Any]:
     return batches
 
 
-def test_bad_samples_in_batches_of_sizes(tmp_path: Path) -> None:
-    root = tmp_path / "tree" / "a"
-    root.mkdir(parents=True)
-    for number in range(8):
-        Image.new("RGB", (60, 30 if number % 2 else 60), (number, 0, 0)).save(
-            root / f"{number}.png"
-        )
-    pack_tree(tmp_path / "tree", tmp_path / "packed", "folder")
-    for file in tmp_path.rglob("3.png"):
-        file.write_bytes(file.read_bytes()[:-30])
-    dataset = ImageDataset(tmp_path / "packed", BySize(cover))
-    with pytest.warns(UserWarning, match=r"3\.png"):
-        found = list(loader(dataset, on_error="skip"))
-    assert sum(len(batch["index"]) for batch in found) == 8
-    assert 3 not in numbers(found) and {shape(batch) for batch in found} == {(32, 32), (40, 24)}
-
-
 # torch's own loader.
 
 
@@ -296,27 +279,6 @@ def test_in_torchs_loader(workers: int) -> None:
     assert [*batches] != [*AspectRatioBatches(dataset, 4, SIZES)]
     copied = pickle.loads(pickle.dumps(next(iter(batches))))
     assert copied == next(iter(batches)) and copied.size in SIZES
-
-
-def unknown(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_in_torchs_workers(workers: int) -> None:
-    dataset = Subset(images(BySize(lambda size: Compose([cover(size), unknown]))), range(40))
-    batches = AspectRatioBatches(dataset, 4, SIZES)
-    if workers:
-        dataset.dataset.transform = BySize(cover_and_more)  # type: ignore[attr-defined]
-    with pytest.warns(SlowPathWarning, match="unknown"):
-        made = DataLoader(dataset, batch_sampler=batches, num_workers=workers)
-    found = list(made)
-    assert sum(len(batch[0]) for batch in found) == 40
-    assert {tuple(batch[0].shape[:1:-1]) for batch in found} == set(SIZES)
-
-
-def cover_and_more(size: tuple[int, int]) -> Any:
-    return Compose([cover(size), unknown])
 
 
 # Lengths.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ torch = pytest.importorskip("torch")
 from loader_data import SAMPLES, images  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
-from fastdata.device.transfer import DEVICE_WAIT  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import Interval, StepTimer  # noqa: E402
 
@@ -77,32 +75,6 @@ def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None
     assert timer.reported is not None and timer.reported.longest_at not in (1, 7)
     assert Interval().images_per_second == Interval().wait_share == 0.0
     assert timer.overall.steps == 12 and timer.overall.longest_wait >= 0.2
-
-
-def test_waiting_for_the_gpu_is_no_waiting_for_data() -> None:
-    for_device: list[float] = []
-
-    def ahead() -> Iterator[Any]:
-        for _ in range(4):
-            time.sleep(0.02)
-            # As a transfer whose memory a copy still reads: test_device_gpu.py has the real one.
-            begun = time.perf_counter()
-            time.sleep(0.06)
-            for_device.append(time.perf_counter() - begun)
-            DEVICE_WAIT.seconds += for_device[-1]
-            yield torch.zeros(2)
-
-    timer = quiet()
-    batches, began = timer.batches(ahead()), [time.perf_counter()]
-    for _ in batches:
-        began.append(time.perf_counter())
-    totals = timer.totals()
-    assert totals["device"] == pytest.approx(sum(for_device))
-    assert 0.08 <= totals["wait"] <= timer.overall.seconds - sum(for_device)
-    assert timer.overall.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
-    steps = [end - begin for begin, end in pairwise(began)]
-    longest = max(step - device for step, device in zip(steps, for_device, strict=True))
-    assert 0.02 <= timer.overall.longest_wait <= longest
 
 
 def test_a_break_ends_the_step() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_data import SAMPLES, images, same
+from loader_data import SAMPLES, images
 from scipy import stats
 from test_concat import SMALL
 from torch.utils.data import BatchSampler, Subset, TensorDataset, WeightedRandomSampler
@@ -23,7 +23,6 @@ from fastdata import (
 )
 from fastdata.errors import UsageError
 from fastdata.plan import sampling
-from fastdata.transforms import RandomResizedCrop
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 
@@ -63,37 +62,6 @@ def test_torchs_loader_and_ours_deliver_its_rows(name: str) -> None:
         before = rows
     assert len(loader) == -(-len(alone) // 6)
     assert f"order: that of the {type(alone).__name__}" in loader.explain()
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_ranks_share_its_rows_and_others_resume_it(name: str) -> None:
-    make, crops = SAMPLERS[name], RandomResizedCrop(16)
-
-    def loader(rank: int, world: int) -> Any:
-        found = loader_of(make(), transform=crops, shard=(rank, world), num_workers=1)
-        found.set_epoch(2)
-        return found
-
-    whole = [one for batch in loader(0, 1) for one in zip(*batch.values(), strict=True)]
-    first = [loader(rank, 2) for rank in range(2)]
-    passes = list(map(iter, first))
-    found = [one for batch in map(next, passes) for one in zip(*batch.values(), strict=True)]
-    assert all(map(same, found, whole))
-    state = first[1].state_dict()
-    assert state == first[0].state_dict()
-    rest: dict[int, Any] = {}
-    for rank in range(3):
-        one = loader(rank, 3)
-        one.load_state_dict(state)
-        for step, batch in enumerate(one):
-            size = len(batch["index"])
-            for at, sample in enumerate(zip(*batch.values(), strict=True)):
-                rest[12 + 18 * step + size * rank + at] = sample
-    assert len(rest) - 18 < len(whole) - 12 <= len(rest)
-    assert all(same(rest[at], whole[at]) for at in range(12, len(whole)))
-    # A row that comes again has another crop.
-    pixels = {(int(row), image.numpy().tobytes()) for image, row in whole}
-    assert len(pixels) > 0.9 * len(whole)
 
 
 def test_a_state_is_of_one_sampler() -> None:
@@ -207,15 +175,6 @@ def test_a_batch_has_m_of_a_class() -> None:
         assert stats.chisquare(list(classes.values())).pvalue > 0.001
     few = MPerClassSampler([0, 0, 1, 1, 1], 4, 8, 80)
     assert set(Counter(np.array([0, 0, 1, 1, 1])[list(few)].tolist()).values()) == {40}
-
-
-def test_a_rank_has_whole_batches() -> None:
-    for rank in range(3):
-        sampler = MPerClassSampler(LABELS, 3, 6, 60, seed=1)
-        for batch in loader_of(sampler, shard=(rank, 3)):
-            assert set(Counter(LABELS[batch["index"]].tolist()).values()) == {3}
-    with pytest.raises(UsageError, match=r"batch_size=5 does not divide 6, the batch_size="):
-        loader_of(SAMPLERS["of a class"](), 5)
 
 
 def test_a_long_epoch_takes_no_memory() -> None:

@@ -224,12 +224,8 @@ def test_the_batch_script_runs_torchrun_on_each_node(runs: Runs) -> None:
         command.chmod(0o755)
     environ = {"PATH": f"{commands}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parent)}
     environ |= {"SLURM_CPUS_PER_TASK": "2", "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
-    # Its number decides the port.
-    environ |= {
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NODELIST": "localhost",
-        "OMP_NUM_THREADS": "1",
-    }
+    environ |= {"SLURM_JOB_ID": str(os.getpid())}  # which decides the port
+    environ |= {"SLURM_JOB_NODELIST": "localhost", "OMP_NUM_THREADS": "1"}
     environ |= {"FASTDATA_TRAIN": str(script), "CUDA_VISIBLE_DEVICES": ""}
     words = ["--train", str(runs.data["train"]), "--val", str(runs.data["val"]), *SMALL]
     done = subprocess.run(
