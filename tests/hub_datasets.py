@@ -170,6 +170,11 @@ def with_nulls(ds: Any, root: Path) -> Any:
     return ds.Dataset.from_dict(columns, features)
 
 
+def frames(ds: Any, root: Path) -> Any:
+    several = [[cell(jpeg(10 * n + at)) for at in range(n % 4)] for n in range(ROWS)]
+    return _labelled(ds, frames=(ds.List(ds.Image()), several))
+
+
 def nested(ds: Any, root: Path) -> Any:
     features = ds.Features(
         {
@@ -258,6 +263,11 @@ def kinds(ds: Any, root: Path) -> Any:
     return ds.Dataset.from_dict(columns, features)
 
 
+def undecoded(ds: Any, root: Path) -> Any:
+    """The user has told `datasets` not to decode."""
+    return _labelled(ds).cast_column("image", ds.Image(decode=False))
+
+
 def of_mode(ds: Any, root: Path) -> Any:
     return _labelled(ds).cast_column("image", ds.Image(mode="L"))
 
@@ -273,11 +283,13 @@ DATASETS: dict[Callable[[Any, Path], Any], tuple[str, str]] = {
     webdataset: ("jpg", "cls"),
     in_memory: ("image", "label"),
     with_nulls: ("image", ""),
+    frames: ("image", "label"),
     nested: ("views.left", ""),
     segmentation: ("image", "label"),
     questions: ("image", "label"),
     embeddings: ("image", "label"),
     types: ("image", "label"),
     kinds: ("img", "fine"),
+    undecoded: ("image", "label"),
     of_mode: ("image", "label"),
 }

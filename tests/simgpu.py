@@ -93,12 +93,9 @@ class GPUs:
         self.faults: list[str] = []
         self.host_memory = sys.maxsize  # bytes that one page-locked allocation may have
         self.pageable = self.blocking = self.locked = 0  # copies; bytes asked of torch's pool
-        # Waits of the host without and with sleep; streams recorded that own the memory anyway.
-        self.spins = self.sleeps = self.needless = 0
+        self.spins = self.needless = 0  # waits without sleep; streams recorded that own the memory
         #: Errors of the next copies from the host; None for a copy that goes well.
         self.outcomes: list[BaseException | None] = []
-        self.copies: dict[Stream, int] = defaultdict(int)
-        self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
         self.process = os.getpid()
         self._streams: list[Stream] = []
@@ -214,7 +211,6 @@ class GPUs:
 
     def sleep(self, seconds: float) -> None:
         """As `time.sleep`; the GPU goes on meanwhile."""
-        self.sleeps += self._restless > 0
         self._restless = 0
         _SLEEP(seconds)
 
@@ -261,7 +257,6 @@ class GPUs:
         free = self._free[stream, size]
         if free and self.capture is None:  # a graph has its own pool
             return Block(self, free.pop(self.rng.randrange(len(free))), stream)
-        self.allocated[stream.device.index] += size
         return Block(self, torch.full((size,), FRESH, dtype=torch.uint8, device="cpu"), stream)
 
     def free(self, block: Block) -> None:
@@ -280,10 +275,6 @@ class GPUs:
     def _give_back(self, stream: Stream, raw: torch.Tensor) -> None:
         stream.queue.append(lambda: raw.fill_(FREED))
         self._free[stream, len(raw)].append(raw)
-
-    def memory(self, device: Any = None) -> int:
-        """Bytes of a device that its allocator has taken from it, as ``memory_reserved``."""
-        return self.allocated[self.index(device)]
 
     def register(self, array: np.ndarray[Any, Any]) -> None:
         """Makes an array page-locked, as ``cudaHostRegister``, for as long as it lives.
@@ -752,7 +743,6 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
 def _copy_from_host(target: GPUTensor, source: torch.Tensor, non_blocking: bool) -> None:
     here, memory = _machine(), target.memory
     stream = here.stream(target.device)
-    here.copies[stream] += 1
     error = here.outcomes.pop(0) if here.outcomes else None
     if error is not None:
         raise error
@@ -845,13 +835,10 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
         "is_available": lambda: True,
         "is_initialized": lambda: bool(here.contexts),
         "synchronize": here.synchronize,
-        "memory_reserved": here.memory,
-        "get_device_name": lambda device=None: "a simulated GPU",
         "is_current_stream_capturing": lambda: (
             here.capture is not None and here.capture.stream is here.stream()
         ),
         "_lazy_init": here.check,
-        "_sleep": lambda cycles: [here.stream().run(lambda: None) for _ in range(30)],
     }
     accelerator: dict[str, Any] = {
         "current_accelerator": lambda check_available=False: torch.device("cuda"),

@@ -33,6 +33,8 @@ from fastdata import (
 )
 from fastdata.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 #: Pairs that are drawn, and the seed of the first.
 PAIRS = int(os.environ.get("FASTDATA_CAMPAIGN_RESUMES", "80"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))

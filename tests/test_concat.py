@@ -155,6 +155,15 @@ def test_an_epoch_is_resumed_and_shared_among_ranks() -> None:
     assert set().union(*ranks) == set(range(SAMPLES + 20))
 
 
+def test_random_crops_are_drawn_for_each_part_by_its_own_numbers() -> None:
+    """One dataset twice is not the same crops twice."""
+    twice = DataLoader(images() + images(), SAMPLES, seed=1)
+    one, other = (pixels for pixels, _ in twice)
+    assert not torch.equal(one, other)
+    again = DataLoader(ConcatDataset([images(), images(container="shards")]), SAMPLES, seed=1)
+    assert same([one, other], [pixels for pixels, _ in again])
+
+
 class Own(ConcatDataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return super().__getitem__(index)

@@ -219,10 +219,10 @@ class Quick(simdali.Pipeline):
     ("there", "quick", "load", "back_end"),
     [
         (True, True, None, "JPEG engine"),
-        (True, True, 0.5, "JPEG engine"),
         (True, False, None, "hybrid"),
-        (True, False, 0.0, "hybrid"),
-        (False, False, None, "hybrid"),
+        pytest.param(True, True, 0.5, "JPEG engine", marks=pytest.mark.slow),
+        pytest.param(True, False, 0.0, "hybrid", marks=pytest.mark.slow),
+        pytest.param(False, False, None, "hybrid", marks=pytest.mark.slow),
         (False, True, None, "CUDA"),
     ],
 )
@@ -307,7 +307,11 @@ def test_options_reach_the_decoder(
 @needs_simulation
 @pytest.mark.parametrize("schedule", simgpu.schedules(4), ids=lambda one: str(one.pace))
 @pytest.mark.parametrize(
-    ("cmyk", "most"), [(set(), 0), ({9}, 1), ({9, 10, 14}, 3), ({*range(24)}, 24)]
+    ("cmyk", "most"),
+    [
+        ({9, 10, 14}, 3),
+        *(pytest.param({*range(n)}, n, marks=pytest.mark.slow) for n in (0, 1, 24)),
+    ],
 )
 def test_only_what_fastdata_decodes_crosses_the_bus(
     cmyk: set[int], most: int, schedule: simgpu.Schedule

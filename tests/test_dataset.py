@@ -124,8 +124,10 @@ def test_pickle(path: Path) -> None:
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("container", ["lmdb", "folder"])
+@pytest.mark.parametrize(
+    ("container", "start"),
+    [("lmdb", "fork"), pytest.param("folder", "spawn", marks=pytest.mark.slow)],
+)
 def test_torchs_own_loader(
     packed: Path, images: list[Original], start: str, container: str
 ) -> None:

@@ -74,6 +74,11 @@ def in_folders(root: Path) -> None:
     parquet(root / "validation/a.parquet", range(6, 9))
 
 
+def by_words(root: Path) -> None:
+    parquet(root / "pets_training.parquet", range(4))
+    parquet(root / "pets-dev.parquet", range(4, 6))
+
+
 def single(root: Path) -> None:
     parquet(root / "pets.parquet", range(4))
 
@@ -95,6 +100,15 @@ def two_configs(root: Path) -> None:
             for name in ("cats", "dogs")
         ],
     )
+
+
+def with_default(root: Path) -> None:
+    two_configs(root)
+    about = [
+        {"config_name": "cats", "data_dir": "cats"},
+        {"config_name": "dogs", "data_files": "dogs/*.parquet", "default": True},
+    ]
+    readme(root, about)
 
 
 def tars(root: Path) -> None:
@@ -120,6 +134,12 @@ def captioned(root: Path) -> None:
     (root / "train/metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
+def captioned_csv(root: Path) -> None:
+    images(root, lambda n: "")
+    rows = [f"{n}.jpg,text {n}" for n in range(7)]
+    (root / "train/metadata.csv").write_text("\n".join(["file_name,text", *rows]))
+
+
 #: Writer of a dataset's files, what follows its URL, the arguments of load_dataset, and the field
 #: of its images.
 CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
@@ -129,11 +149,14 @@ CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
      {"split": "train", "data_files": "data/train-00001-of-00002.parquet"}, "image"),
     (snappy, "", {"split": "train"}, "image"),
     (in_folders, "/validation", {"split": "validation"}, "image"),
+    (by_words, "/validation", {"split": "validation"}, "image"),
     (single, "", {"split": "train"}, "image"),
     (two_configs, "/cats/test", {"name": "cats", "split": "test"}, "image"),
+    (with_default, "", {"split": "train"}, "image"),
     (tars, "", {"split": "train"}, "jpg"),
     (images, "", {"split": "train"}, "image"),
     (captioned, "", {"split": "train"}, "image"),
+    (captioned_csv, "", {"split": "train"}, "image"),
 ]  # fmt: skip
 
 

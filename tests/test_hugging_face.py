@@ -75,7 +75,10 @@ def made(request: pytest.FixtureRequest, hugging_face: Any, tmp_path: Path) -> A
     (tmp_path / "data").mkdir()
     dataset = make(hugging_face, tmp_path / "data")
     image, label = DATASETS[make]
-    return dataset, [dataset[at] for at in range(len(dataset))], image, label
+    decoding = dataset
+    if make is hub_datasets.undecoded:
+        decoding = dataset.cast_column(image, hugging_face.Image())
+    return dataset, [decoding[at] for at in range(len(decoding))], image, label
 
 
 def test_samples_have_the_values_of_datasets(made: Any) -> None:

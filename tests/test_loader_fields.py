@@ -7,6 +7,9 @@ import io
 import pickle
 import random
 import shutil
+import subprocess
+import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ import simgpu
 import torch
 from fastdata.converters import pack
 from fastdata.converters.parquet import ParquetImages
+from hangs import HANG
 from loader_data import as_it_is, folder, tree
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset, default_collate
@@ -714,3 +718,26 @@ def test_all_fields_come_from_a_url(tmp_path: Path, cached: bool) -> None:
         for options in ({"collate_fn": list}, {"on_error": "skip", "seed": 1}):
             one, other = (list(DataLoader(of, 16, num_workers=1, **options)) for of in (far, near))
             assert equal(one, other)
+
+
+_ENDS = """
+import sys, threading
+from fastdata import DataLoader, ImageDataset
+from fastdata.remote import RemoteOptions
+of = ImageDataset(sys.argv[1], fields=("caption",), remote=RemoteOptions(timeout=1e6))
+threading.Thread(target=list, args=(DataLoader(of, 4, num_workers=2),), daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_ends_while_a_server_does_not_answer() -> None:
+    with WebServer(packed(), stalls="_field-") as server:
+        command = [sys.executable, "-c", _ENDS, server.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+            end = time.monotonic() + HANG
+            while not any("_field-" in one.path for one in server.requests):
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.05)
+            process.communicate("\n", timeout=HANG)
+        assert process.returncode == 0

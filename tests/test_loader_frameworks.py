@@ -22,6 +22,8 @@ from hangs import HANG
 from PIL import Image
 from torchvision_stub import import_torchvision
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).with_name("framework_jobs.py")
 SAMPLES = 13  # on two ranks with batches of 3, nothing comes out even
 

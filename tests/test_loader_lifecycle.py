@@ -27,6 +27,10 @@ torch = pytest.importorskip("torch")
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
 
+kinds = pytest.mark.parametrize(
+    "kind", ["packed", pytest.param("packed_ppm", marks=pytest.mark.slow)]
+)
+
 IMPORTS = """
 import json, os, signal, sys, threading, time, warnings
 from fastdata import DataLoader, ImageDataset
@@ -131,8 +135,8 @@ def wait_for_no_threads() -> None:
 # Ctrl-C.
 
 
-@pytest.mark.parametrize("threads", [0, 8])
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@pytest.mark.parametrize("threads", [pytest.param(0, marks=pytest.mark.slow), 8])
+@kinds
 def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     found = told(
         f"""
@@ -165,7 +169,7 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     assert found["before"] >= threads
 
 
-@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("threads", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed, scripts):
     found = told(
         f"""
@@ -210,8 +214,14 @@ _ENDS = {
 
 
 # With threads of the core alone, and with those that wait for Pillow's images alone.
-@pytest.mark.parametrize("end", _ENDS)
-@pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_ppm", 0)])
+@pytest.mark.parametrize(
+    ("end", "kind", "threads"),
+    [
+        ("a daemon thread iterates", "packed", 2),
+        *(pytest.param(end, "packed", 2, marks=pytest.mark.slow) for end in list(_ENDS)[:-1]),
+        *(pytest.param(end, "packed_ppm", 0, marks=pytest.mark.slow) for end in _ENDS),
+    ],
+)
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts, request):
     body, code, message = _ENDS[end]
     body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
@@ -222,7 +232,7 @@ def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts
     assert done.stdout == "now\n"
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@kinds
 def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request, scripts):
     found = told(
         """
@@ -308,7 +318,7 @@ def test_forks_while_iterating(packed, scripts):
 # What a pass leaves behind.
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@kinds
 @pytest.mark.parametrize("how", ["break", "raise", "del", "cycle"])
 def test_threads_end_with_their_pass(how, kind, request):
     loader = small(request.getfixturevalue(kind), batch_size=2)
@@ -404,7 +414,7 @@ _BREAKS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@kinds
 def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = told(_BREAKS, request.getfixturevalue(kind))["found"]
@@ -500,7 +510,8 @@ def test_pillow_may_take_long(packed_ppm, monkeypatch):
     assert torch.equal(found[0], expected[0])
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@pytest.mark.slow
+@kinds
 def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
     """No error in the thread that closes; the other one finds the pass at its end.
 
@@ -522,7 +533,7 @@ def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for pause in range(60):
+        for pause in range(0, 60, 2):
             iterator = iter(loader)
             thread = threading.Thread(target=iterate)
             thread.start()

@@ -491,7 +491,7 @@ def _look_at_dataset(number: int) -> None:
     assert list(torch.utils.data.get_worker_info().dataset.indices) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_init_fn_sees_the_dataset(context: str) -> None:
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": context}
     data = torch.utils.data.Subset(images(SMALL), range(4))

@@ -65,6 +65,16 @@ def test_a_state_goes_on_with_its_epochs_transform() -> None:
     assert same(list(resumed), plain(3))
 
 
+def test_a_pass_keeps_the_transform_that_it_began_with() -> None:
+    loader = scheduled(num_workers=2, persistent_workers=True)
+    loader.set_epoch(1)
+    first = iter(loader)
+    begun = [next(first)]
+    second = list(loader)
+    assert same(begun + list(first), plain(1))
+    assert same(second, plain(2))
+
+
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("subset", [False, True])

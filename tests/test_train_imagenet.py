@@ -23,6 +23,8 @@ from torch.nn import functional
 import fastdata
 from fastdata import ImageDataset
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_imagenet.py"
 
 SMALL = ["--model", "tiny", "--device", "cpu", "--dtype", "float32", "--size", "32"]
