@@ -228,28 +228,12 @@ GOOD = (pixels(0), 0)
         ([GOOD, (pixels(0),)], "sample 1 of the batch is a tuple of 1, not"),
         ([GOOD, (pixels(0), 0, 0)], "sample 1 of the batch has 3 elements, sample 0 has 2"),
         ([GOOD, ("image", 0)], "sample 1 of the batch is a str, not an image"),
-        (
-            [GOOD, (pixels(0, 7, 8), 0)],
-            r"sample 1 of the batch is 8 pixels wide and 7 high, sample 0 is 5 wide and 6 high"
-            r"(.|\n)*RandomResizedCrop",
-        ),
-        (
-            [GOOD, (torch.zeros(3, 6, 5), 0)],
-            r"sample 1 of the batch is a tensor of float32, not of uint8(.|\n)*ToTensor",
-        ),
-        (
-            [(torch.from_numpy(pixels(0)), 0)],
-            r"sample 0 of the batch is a tensor of shape \(6, 5, 3\)",
-        ),
+        ([GOOD, (pixels(0, 7, 8), 0)], r"sample 1 .* 8 pixels wide(.|\n)*RandomResizedCrop"),
+        ([GOOD, (torch.zeros(3, 6, 5), 0)], r"sample 1 .* float32(.|\n)*ToTensor"),
+        ([(torch.from_numpy(pixels(0)), 0)], r"sample 0 .* of shape \(6, 5, 3\)"),
         ([([], 0)], "sample 0 of the batch has no views"),
-        (
-            [([pixels(0)] * 2, 0), ([pixels(0)] * 3, 1)],
-            "sample 1 of the batch has 3 for views of its image, sample 0 has 2",
-        ),
-        (
-            [([pixels(0)] * 2, 0), ([pixels(0), pixels(0, 7)], 1)],
-            "view 1 of sample 1 of the batch is 5 pixels wide and 7 high",
-        ),
+        ([([pixels(0)] * 2, 0), ([pixels(0)] * 3, 1)], "sample 1 of the batch has 3"),
+        ([([pixels(0)] * 2, 0), ([pixels(0), pixels(0, 7)], 1)], "view 1 of sample 1"),
     ],
 )
 def test_bad_samples(samples: Any, message: str) -> None:

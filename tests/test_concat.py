@@ -174,39 +174,22 @@ class Transposed(ImageDataset):
         return super().__getitem__(index)
 
 
-OTHERS: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "transforms": (
-        lambda: ConcatDataset([images(SMALL), images(SMALL), images(RandomResizedCrop(17))]),
-        "parts 0 and 2 of the ConcatDataset have different transforms",
-        "Give all parts the same",
-    ),
-    "options": (
-        lambda: ConcatDataset([images(SMALL), ImageDataset(dataset(), SMALL, check=False)]),
-        "parts 0 and 1 of the ConcatDataset have different check",
-        "Give all parts the same",
-    ),
-    "a part that is not known": (
-        lambda: ConcatDataset([images(SMALL), Transposed(dataset(), SMALL)]),
-        "part 1 of the ConcatDataset: test_concat.Transposed has its own __getitem__",
-        "Move its code to transform=",
-    ),
-    "a subclass": (
-        lambda: Own([images(SMALL)]),
-        "test_concat.Own has its own __getitem__",
-        "Move its code to transform=",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_cannot_be_native_says_why(name: str) -> None:
-    make, cause, mend = OTHERS[name]
-    with pytest.warns(SlowPathWarning) as told:
-        DataLoader(make(), 4)
-    assert cause in str(told[0].message)
-    assert mend in str(told[0].message)
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        (lambda: [images(SMALL), images(SMALL), images(RandomResizedCrop(17))], "parts 0 and 2"),
+        (lambda: [images(SMALL), ImageDataset(dataset(), SMALL, check=False)], "check"),
+        (lambda: [images(SMALL), Transposed(dataset(), SMALL)], "part 1 .*Transposed"),
+        (lambda: Own([images(SMALL)]), "Own has its own __getitem__"),
+    ],
+)
+def test_what_cannot_be_native_says_why(parts: Callable[[], Any], named: str) -> None:
+    data = parts()
+    data = ConcatDataset(data) if isinstance(data, list) else data
+    with pytest.warns(SlowPathWarning, match=named):
+        DataLoader(data, 4)
     with pytest.raises(UsageError, match="require_native"):
-        DataLoader(make(), 4, require_native=True)
+        DataLoader(data, 4, require_native=True)
 
 
 def test_images_of_one_size_that_is_not_every_parts_are_refused() -> None:

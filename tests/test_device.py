@@ -494,11 +494,7 @@ def test_an_empty_loader_has_no_batches() -> None:
 @pytest.mark.parametrize(
     ("first", "later", "said"),
     [
-        (
-            [torch.zeros(4, 2)],
-            [torch.zeros(4, 2), torch.zeros(4)],
-            "2 tensors, the first had 1",
-        ),
+        ([torch.zeros(4, 2)], [torch.zeros(4, 2), torch.zeros(4)], "2 tensors"),
         ([torch.zeros(4, 2)], [torch.zeros(4, 3)], r"\(4, 3\) of float32.* \(4, 2\) of float32"),
         ([torch.zeros(4, 2)], [torch.zeros(4, 2, dtype=torch.int64)], "of int64"),
         ([torch.zeros(4, 2)], [torch.zeros(5, 2)], r"a tensor is \(5, 2\)"),

@@ -275,80 +275,41 @@ def native(transform: Any = CROP) -> ImageDataset:
     return images("lmdb", baseline(2), transform)
 
 
-#: What keeps images from the native path: a dataset, the loader's arguments, the path that is
-#: taken, and what is told of the cause and of what would mend it.
-SLOW: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str, str]] = {
-    "collate_fn, device": (
-        native,
-        {"collate_fn": list, "device": "cpu"},
-        "workers",
-        "the collate_fn list wants single samples, and device= normalises whole batches",
-        "batch_transform=",
-    ),
-    "worker_init_fn": (
-        native,
-        {"worker_init_fn": no_init},
-        "workers",
-        "a worker_init_fn was given",
-        "Leave it out.",
-    ),
-    "batch_size": (native, {"batch_size": None}, "workers", "batch_size=None", "Give a batch_size"),
-    "single PIL images": (
-        lambda: native(transforms.RandomResizedCrop(8)),
+def wrong_sizes() -> Any:
+    return images("ImageFolder", baseline(2), t.RandomHorizontalFlip())
+
+
+#: A dataset, the path that is taken, the cause, and the way out that the warning names.
+SLOW: list[tuple[Callable[[], Any], str, str, str]] = [
+    (wrong_sizes, "torch", "different sizes", "CenterCrop"),
+    (lambda: native(Wrapping()), "torch", "Wrapping", "__fastdata__"),
+    (lambda: Inherited(native().path, CROP), "torch", "__getitem__", "transform="),
+    (lambda: Shorter(native().path, CROP), "torch", "__len__", "remove"),
+    (lambda: Wrapped(native()), "torch", "Wrapped", "ImageDataset"),
+    (lambda: image_folder(loader=own_loader), "torch", "its own loader", "loader="),
+]
+#: The same, for arguments of the loader.
+SLOW_BY: list[tuple[dict[str, Any], Callable[[], Any], str, str, str]] = [
+    ({"collate_fn": list, "device": "cpu"}, native, "workers", "collate_fn", "batch_transform="),
+    ({"worker_init_fn": no_init}, native, "workers", "worker_init_fn", "Leave it out"),
+    ({"batch_size": None}, native, "workers", "batch_size=None", "batch_size"),
+    ({"batch_size": None}, lambda: native(None), "torch", "no transform", "one size"),
+    (
         {"batch_size": None},
+        lambda: native(transforms.RandomResizedCrop(8)),
         "torch",
         "PIL images",
-        "End it with a conversion to tensors",
+        "tensors",
     ),
-    "no transform": (
-        lambda: native(None),
-        {"batch_size": None},
-        "torch",
-        "there is no transform, and batch_size=None asks for single samples",
-        "Give one that brings images to one size",
-    ),
-    "different sizes": (
-        lambda: images("ImageFolder", baseline(2), t.RandomHorizontalFlip()),
-        {},
-        "torch",
-        "may have different sizes",
-        "add fastdata.transforms.CenterCrop",
-    ),
-    "a wrapped Compose": (lambda: native(Wrapping()), {}, "torch", "Wrapping", "__fastdata__"),
-    "a subclass": (
-        lambda: Inherited(native().path, CROP),
-        {},
-        "torch",
-        "Inherited has its own __getitem__",
-        "Move its code to transform= and target_transform=",
-    ),
-    "a subclass with a length": (
-        lambda: Shorter(native().path, CROP),
-        {},
-        "torch",
-        "Shorter has its own __len__",
-        "remove the method",
-    ),
-    "a wrapper": (
-        lambda: Wrapped(native()),
-        {},
-        "torch",
-        "Wrapped is not",
-        "Pass the wrapped fastdata.ImageDataset",
-    ),
-    "a folder's own loader": (
-        lambda: image_folder(loader=own_loader),
-        {},
-        "torch",
-        "ImageFolder has its own loader",
-        "Leave loader= out",
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("name", SLOW)
-def test_whatever_keeps_images_from_the_native_path_is_one_warning(name: str) -> None:
-    make, options, path, cause, mend = SLOW[name]
+@pytest.mark.parametrize(
+    ("options", "make", "path", "cause", "mend"), [*SLOW_BY, *(({}, *one) for one in SLOW)]
+)
+def test_whatever_keeps_images_from_the_native_path_is_one_warning(
+    options: dict[str, Any], make: Callable[[], Any], path: str, cause: str, mend: str
+) -> None:
     dataset = make()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -357,8 +318,7 @@ def test_whatever_keeps_images_from_the_native_path_is_one_warning(name: str) ->
             next(iter(loader))
     (warning,) = (one for one in caught if one.category is SlowPathWarning)
     words = str(warning.message)
-    assert words.startswith(f"this DataLoader takes the {path} path, which is several times slower")
-    assert cause in words and mend in words
+    assert f"the {path} path" in words and cause in words and mend in words
     assert warning.filename == __file__
     assert loader.explain().startswith(path)
     with pytest.raises(UsageError, match="require_native=True needs the native path") as refused:
@@ -406,6 +366,7 @@ def test_data_that_is_no_images_of_ours_is_not_told_of(dataset: Any) -> None:
 # Pipelines that cannot run.
 
 FLIP, CROPPED = t.RandomHorizontalFlip(), t.RandomResizedCrop(8)
+NORMALIZE = transforms.Normalize(0.5, 1)
 
 
 @pytest.mark.parametrize(
@@ -413,24 +374,12 @@ FLIP, CROPPED = t.RandomHorizontalFlip(), t.RandomResizedCrop(8)
     [
         (t.Compose([FLIP, t.Views(CROPPED, count=2)]), "RandomHorizontalFlip stands before Views"),
         (t.Compose([t.Views(CROPPED, count=2), FLIP]), "RandomHorizontalFlip comes after Views"),
-        (
-            t.Compose([t.CenterCrop(8), t.RandomCrop(9)]),
-            r"RandomCrop\(9 x 9\) cannot be done here: it is larger than the images",
-        ),
+        (t.Compose([t.CenterCrop(8), t.RandomCrop(9)]), r"RandomCrop\(9 x 9\) cannot be done"),
         (t.Compose([CROPPED, abs, FLIP]), "RandomHorizontalFlip comes after abs"),
         (t.Compose([CROPPED, t.RandomErasing(value="random")]), "noise of floats into bytes"),
-        (
-            unknown(t.Normalize((0.5,) * 3, (1,) * 3), t.Normalize((0.5,) * 3, (1,) * 3)),
-            "Normalize cannot be done here: it works on PIL images, and has a tensor here",
-        ),
-        (
-            transforms.Compose([CROPPED, transforms.ToTensor()]),
-            "ToTensor cannot be done here: it works on PIL images, and has a tensor here",
-        ),
-        (
-            transforms.Compose([transforms.CenterCrop(8), transforms.Normalize(0.5, 1)]),
-            "Normalize cannot be done here: it normalises floats, and has none here",
-        ),
+        (unknown(*[t.Normalize((0.5,) * 3, (1,) * 3)] * 2), "Normalize .* PIL images"),
+        (transforms.Compose([CROPPED, transforms.ToTensor()]), "ToTensor .* PIL images"),
+        (transforms.Compose([transforms.CenterCrop(8), NORMALIZE]), "Normalize .* floats"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": list}])
