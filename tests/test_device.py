@@ -325,25 +325,6 @@ def test_nothing_is_kept_over_epochs() -> None:
     assert len(alive) == 30 and not any(ref() is not None for ref in alive)
 
 
-def test_a_batch_transform_is_given_what_is_on_the_device() -> None:
-    seen = []
-
-    def halve(batch: Any) -> Any:
-        pixels, labels = batch
-        seen.append(pixels.dtype)
-        return {"half": pixels / 2, "labels": labels}
-
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1))]))
-    plain = list(DataLoader(data, 8, seed=1, device="cpu"))
-    loader = DataLoader(data, 8, seed=1, batch_transform=halve, device="cpu")
-    wrapped = DeviceLoader(
-        DataLoader(images(), 8, seed=1), "cpu", dtype="float32", batch_transform=halve
-    )
-    for changed in (list(loader), list(wrapped)):
-        assert same([batch["half"] for batch in changed], [batch[0] / 2 for batch in plain])
-    assert seen == [torch.float32] * (2 * len(plain))
-
-
 # Epochs and state.
 
 
