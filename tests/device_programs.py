@@ -11,16 +11,14 @@ import gc
 import os
 import random
 import sys
-import warnings
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import simgpu
 import torch
-from device_data import Source
 from loader_data import CROPS, images
 
 from fastdata import DataLoader, DeviceLoader
@@ -449,57 +447,6 @@ class Pausing:
         return [torch.full((2,), self.given - 1)]
 
 
-def made_there(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Batches that the loader makes on the GPU, and forgets at once."""
-    made = (torch.full((2, 3, 4, 4), n, dtype=torch.uint8, device="cuda") for n in range(COUNT))
-    reader = Reader(255)
-    for number, pixels in enumerate(DeviceLoader(made, "cuda", dtype="float32")):
-        reader.read(number, pixels, (pixels * 255).round())
-        del pixels
-        torch.full((2, 3, 4, 4), 77, dtype=torch.uint8, device="cuda")
-    reader.check()
-
-
-def growing(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Passes by one stream: those after the first take no more memory from the device."""
-    source = Numbered(gpus, rng, pin=True)
-    loader = DeviceLoader(source, "cuda", dtype=rng.choice([None, "float32"]))
-    reserved = []
-    for _ in range(8):
-        for pixels, labels in loader:
-            pixels.double(), labels.double()
-        del pixels, labels
-        reserved.append(torch.cuda.memory_reserved())
-    assert reserved[-1] <= 1.3 * reserved[1], reserved  # but for some fragments
-
-
-def let_go(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Batches on the host are free when they are copied, however many may be under way."""
-    made = (torch.full((2, 3, 4, 4), number).pin_memory() for number in range(2 * COUNT))
-    for _ in DeviceLoader(made, "cuda", prefetch=6):
-        torch.accelerator.synchronize()
-        assert len(gpus.page_locked) <= 4, "batches are kept"
-
-
-def ahead(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A step that has ended its batch: the next copies begin without a wait."""
-    prefetch = rng.randint(1, 3)
-    loader = DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", prefetch=prefetch)
-    iterator: Any = iter(loader)
-    for number in range(COUNT):
-        assert (next(iterator)[1].cpu() == number).all()
-        assert not gpus.sleeps, "the host waits for a copy that nobody needs yet"
-    iterator.close()
-
-
-def waiting(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A host ahead of the GPU: a timer knows what it waited for."""
-    timer = StepTimer(every=0)
-    for _ in timer.batches(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", prefetch=1)):
-        pass
-    assert not gpus.sleeps or "device" in timer.totals(), "waiting for the GPU is not counted"
-
-
 def interrupted(gpus: simgpu.GPUs, rng: random.Random) -> None:
     """Ctrl-C, or an error of the driver, between the copies of a batch."""
     error = rng.choice([KeyboardInterrupt(), OSError("a driver's")])
@@ -519,21 +466,6 @@ def interrupted(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert not gpus.faults, gpus.faults
 
 
-def stopping(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A loader is asked for no more than may be under way, and for nothing after an error."""
-    source = Source(COUNT, fail=(4,))
-    iterator: Any = iter(DeviceLoader(source, "cuda", prefetch=3))
-    for number in range(4):
-        assert int(next(iterator)[0].cpu()[0]) == number
-        assert source.given == min(number + 1 + min(number + 1, 3), 5), source.given
-    raised = False
-    try:
-        next(iterator)
-    except OSError:
-        raised = True
-    assert raised and [int(one[0].cpu()[0]) for one in iterator] == [*range(5, COUNT)]
-
-
 def ranked(gpus: simgpu.GPUs, rng: random.Random) -> None:
     """A rank whose current device is the second GPU: "cuda" is that one."""
     import simdali
@@ -548,66 +480,5 @@ def ranked(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert gpus.contexts == {1}, gpus.contexts
 
 
-def threaded(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Two threads that share an iterator, each with a current stream of its own."""
-    iterator = iter(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda"))
-    reader, stream = Reader(1), torch.Stream("cuda")
-    with stream:
-        for number in range(COUNT):
-            if number % 2:
-                simgpu.in_thread(partial(lambda n: reader.read(n, *next(iterator)), number))
-            else:
-                reader.read(number, *next(iterator))
-    reader.check()
-
-
-def blanked(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Indexing by lists and masks, in the order of the stream, as on the CPU."""
-    found = []
-    for device in ("cpu", "cuda"):
-        numbers = torch.arange(12, device=device).view(4, 3)
-        changed = numbers * 2
-        changed[[0, 3]] = 0
-        changed[~(numbers[:, 0] < 7)] = 5
-        found.append((changed[[3, 1]] + numbers[numbers[:, 0] > 6].sum()).cpu())
-    assert torch.equal(*found)
-
-
-def dying(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """DALI dies of a batch, with others under way: these are right all the same."""
-    import simdali
-
-    depth, at = rng.randint(1, 3), rng.randint(0, 3)
-    options: dict[str, Any] = {"num_workers": 2, "seed": 1, "prefetch_queue_depth": depth}
-    taken = 0
-    with simdali.simulated(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-
-        class Dying(simdali.Pipeline):
-            def outputs(self, *args: Any, **given: Any) -> Any:
-                nonlocal taken
-                found = super().outputs(*args, **given)
-                taken += 1
-                if taken == depth + at + 1:
-                    raise RuntimeError("DALI dies")
-                return found
-
-        with mock.patch.object(simdali.dali, "Pipeline", Dying):
-            device = rng.choice(["cpu", "cuda"])
-            found = list(DALILoader(dali_images(False), 9, device=device, **options))
-            found = [[one.cpu() for one in batch] for batch in found]
-    assert taken > depth + at
-    for number, (ours, theirs) in enumerate(zip(found, dali_batches(), strict=True)):
-        assert torch.equal(ours[1], theirs[1])
-        far = (ours[0].double() - theirs[0].double()).abs().mean()
-        assert far == 0 or (number == at and far < 3), f"pixels of batch {number}"
-
-
-@cache
-def dali_batches() -> Any:
-    return list(DALILoader(dali_images(False), 9, num_workers=2, seed=1))
-
-
 ALL = [passes, failing, native, static, dali, staged, held_up, capture, fork, pause, timed]
-ALL += [made_there, growing, let_go, ahead, waiting, interrupted, stopping, ranked, threaded]
-ALL += [blanked, dying]
+ALL += [interrupted, ranked]

@@ -21,13 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-)
 
 from fastdata.batches.batch import Batch
 from fastdata.batches.buffers import BatchMemory
@@ -36,15 +29,14 @@ from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
-from fastdata.loading.sampler import draws_once
 from fastdata.plan.batches import Plan, Rest
 from fastdata.plan.buckets import Buckets
-from fastdata.plan.draws import epoch_key, rank_key, sample_keys
+from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered, sampled
+from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered
 from fastdata.plan.sharding import PLANNED, Epoch, State
 
 
@@ -256,9 +248,7 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what was left out
         kinds: list[Callable[[Run, random.Random], int]]
-        kinds = [_resumed_alike, _resumed_alike, _changed, _changed, _sampled, _mixed, _planned]
-        if small:
-            kinds = [_resumed_alike, _changed, _changed, _mixed, _mixed, _planned]
+        kinds = [_resumed_alike, _changed, _changed, _mixed, _mixed, _planned]
         kind = draw.choice(kinds)
         if kind in (_resumed_alike, _changed) and draw.random() < (1 if small else 0.4):
             run.plan = _plan(run, draw)
@@ -342,7 +332,6 @@ def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
         of_step = len if not isinstance(run.plan, Packed) else bool
         sizes = {tuple(of_step(batch.numbers) for batch in one) for one in taken}
         assert len(sizes) == 1, "a rank would wait for another"
-        _fit(run, taken)
         found += [batch for one in taken for batch in one]
         states = [rank.state() for rank in ranks]
         assert all(state == states[0] for state in states)
@@ -420,20 +409,6 @@ def _planned(run: Run, draw: random.Random) -> int:
     return 1
 
 
-def _fit(run: Run, taken: Sequence[Sequence[Delivered]]) -> None:
-    """Each step's batches are of one bucket, and within the plan's bounds."""
-    plan = run.plan
-    if isinstance(plan, Packed):
-        for batch in (batch for one in taken for batch in one):
-            assert sum(int(plan.lengths[number]) for number in batch.numbers) <= plan.budget
-    if isinstance(plan, Buckets) and run.on_error != "skip":  # substitutes are of any
-        bucket = {int(row): at for at in range(len(plan.counts)) for row in plan.rows(at)}
-        for step in zip(*taken, strict=True):
-            found = {bucket[number] for batch in step for number in batch.numbers}
-            assert len(found) == 1
-            assert max(len(batch.numbers) for batch in step) <= plan.batch_sizes[found.pop()]
-
-
 def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:
     """Each sample once, but for padding and substitutes, which are other occurrences of it."""
     first = sample_keys(run.key, np.arange(run.n)).astype(np.int64).tolist()
@@ -450,76 +425,3 @@ def _once(run: Run, found: Sequence[Delivered], dropped: bool) -> None:
         assert set(drawn) == run.good, f"lost {sorted(run.good - set(drawn))}"
     assert max(drawn.values(), default=1) == 1, f"doubled {drawn.most_common(3)}"
     assert len(set(again)) == len(again), "a crop that is repeated would come twice"
-
-
-def _sampled(run: Run, draw: random.Random) -> int:
-    """Torch's samplers: what they say, and a key of its own for each time that they say it."""
-    n, size = run.n, draw.choice([1, 2, 3, 7, 16])
-    world = draw.choice([1, 2, 3])
-    kind = draw.choice(
-        ["replacing", "weighted", "more", "thrice", "listed", "random", "distributed", "in turn"]
-    )
-    seed, drawn = draw.randint(0, 2**40), draw.randint(1, 2 * n + 3)
-
-    def sampler(rank: int) -> Any:
-        generator = torch.Generator().manual_seed(seed + rank)
-        dataset = range(n)
-        made: dict[str, Callable[[], Any]] = {
-            "replacing": lambda: RandomSampler(dataset, True, drawn, generator=generator),
-            "weighted": lambda: WeightedRandomSampler(
-                [1.0] * (n - 1) + [9.0], drawn, generator=generator
-            ),
-            "more": lambda: RandomSampler(dataset, False, n + drawn, generator=generator),
-            # Repeated augmentation: neighbouring ranks have the same sample.
-            "thrice": lambda: [i // 3 for i in range(3 * n)][rank::world],
-            "listed": lambda: [random.Random(seed + i).randint(-n, n - 1) for i in range(drawn)],
-            "random": lambda: RandomSampler(dataset, generator=generator),
-            "distributed": lambda: DistributedSampler(dataset, world, rank, seed=seed % 1000),
-            "in turn": lambda: SequentialSampler(dataset),
-        }
-        return made[kind]()
-
-    keys: list[int] = []
-    for rank in range(world):
-        expected = [
-            [index % n for index in batch]
-            for batch in BatchSampler(sampler(rank), size, run.drop_last)
-        ]
-        once = draws_once(BatchSampler(sampler(rank), size, run.drop_last), n)
-        key = run.key if once else rank_key(run.key, rank)
-        if run.on_error == "skip" and not any(i in run.good for one in expected for i in one):
-            continue  # all that it draws is bad: an error, as tests of the loader show
-
-        def epoch(rank: int, threads: int, once: bool, key: int) -> list[Delivered]:
-            batch_sampler = BatchSampler(sampler(rank), size, run.drop_last)
-            batches = sampled(batch_sampler, n, replacing=not once)
-            progress = Progress(run.start(None), -1)
-            made = run.iterate(batches, key, progress, threads, None, sampler=True)
-            return Rank(run, Epoch(n, size), progress, made).take(len(expected) + 1)
-
-        got = epoch(rank, 0, once, key)
-        assert epoch(rank, _threads(draw), once, key) == got
-        assert [len(batch.numbers) for batch in got] == [len(batch) for batch in expected]
-        flat = [number for batch in expected for number in batch]
-        numbers = [number for batch in got for number in batch.numbers]
-        if run.on_error == "skip":
-            pairs = zip(numbers, flat, strict=True)
-            assert all(got == asked for got, asked in pairs if asked in run.good)
-            assert set(numbers) <= run.good & set(flat), "a substitute that the sampler never drew"
-        else:
-            assert numbers == flat
-        valid = [
-            key
-            for batch in got
-            for number, key in zip(batch.numbers, batch.keys, strict=True)
-            if run.on_error != "zero" or number in run.good
-        ]
-        if once and kind == "distributed":
-            # What fills up the ranks is the same sample again, with the same crop.
-            assert len(set(valid)) >= len(set(numbers) & run.good) - 1
-        else:
-            assert len(set(valid)) == len(valid), "a crop would come twice"
-        if not once:
-            keys += valid
-    assert len(set(keys)) == len(keys), "two ranks would have one crop"
-    return 1

@@ -20,16 +20,12 @@ from torch import distributed as dist
 from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
 )
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.errors import FallbackWarning, SlowPathWarning
 from fastdata.machine import usable_cpus
-from fastdata.transforms import Compose
 
 
 def folder(root: str) -> Any:
@@ -79,79 +75,6 @@ def distributed(root: str, how: str) -> None:
         warnings=said,
         threads=DataLoader(dataset, num_workers="auto").num_workers,
         cpus=usable_cpus(),
-    )
-
-
-class Preset:
-    """Preset like those of torchvision's scripts: a class that holds a Compose."""
-
-    def __init__(self, compose: Any) -> None:
-        self.transforms = compose
-
-    def __call__(self, img: Any) -> Any:
-        return self.transforms(img)
-
-    def __fastdata__(self) -> Any:  # the line that the user adds
-        return Compose([self.transforms])
-
-
-def scripts(root: str, how: str) -> None:
-    """Two epochs of training and validation by the calls of other people's scripts.
-
-    ``imagenet`` has those of pytorch/examples' ``imagenet/main.py``, ``classification`` those of
-    torchvision's ``references/classification/train.py``: with samplers where there are ranks.
-    """
-    torchvision = import_torchvision()
-    tv = torchvision.transforms
-    with_ranks = "RANK" in os.environ
-    if with_ranks and not dist.is_initialized():
-        dist.init_process_group("gloo")
-    normalise = [tv.ToTensor(), tv.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
-    crop = [tv.RandomResizedCrop(32), tv.RandomHorizontalFlip()]
-    train_transform = tv.Compose([*crop, *normalise])
-    val_transform = tv.Compose([tv.Resize(36), tv.CenterCrop(32), *normalise])
-    if how == "classification":
-        train_transform, val_transform = Preset(train_transform), Preset(val_transform)
-    train = torchvision.datasets.ImageFolder(root, train_transform)
-    val = torchvision.datasets.ImageFolder(root, val_transform)
-    options: dict[str, Any] = {"batch_size": 3, "num_workers": 1, "pin_memory": True}
-    train_sampler: Any = None
-    val_sampler: Any = None
-    if with_ranks:
-        train_sampler = DistributedSampler(train)
-        whole = how == "imagenet"  # the rest is validated by every rank
-        val_sampler = DistributedSampler(val, shuffle=False, drop_last=whole)
-    elif how == "classification":
-        train_sampler, val_sampler = RandomSampler(train), SequentialSampler(val)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if how == "imagenet":
-            shuffle = train_sampler is None
-            train_loader = DataLoader(train, shuffle=shuffle, sampler=train_sampler, **options)
-            val_loader = DataLoader(val, shuffle=False, sampler=val_sampler, **options)
-        else:
-            collate = torch.utils.data.dataloader.default_collate
-            train_loader = DataLoader(train, sampler=train_sampler, collate_fn=collate, **options)
-            val_loader = DataLoader(val, sampler=val_sampler, **options)
-        loaders = [train_loader, val_loader]
-        epochs, validated = [], []
-        for epoch in range(2):
-            if with_ranks:
-                train_sampler.set_epoch(epoch)
-            epochs.append(epoch_of(train_loader))
-            validated.append(epoch_of(val_loader))
-            done = len(val_loader.sampler) * dist.get_world_size() if with_ranks else len(val)
-            if done < len(val):
-                rest = Subset(val_loader.dataset, range(done, len(val)))
-                loaders.append(DataLoader(rest, shuffle=False, **options))
-                validated[-1] += epoch_of(loaders[-1])
-    report(
-        how,
-        epochs=epochs,
-        length=len(train_loader),
-        validated=validated,
-        explained=[loader.explain() for loader in loaders],
-        warnings=[str(one.message) for one in caught if one.category is SlowPathWarning],
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import io
 import json
@@ -73,15 +72,6 @@ def _folder(root: Path, metadata: str = "") -> None:
 
 def classes(ds: Any, root: Path) -> Any:
     _folder(root)
-    return ds.load_dataset("imagefolder", data_dir=str(root), split="train")
-
-
-def captions_csv(ds: Any, root: Path) -> Any:
-    _folder(root, "csv")
-    with (root / "train" / "metadata.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["file_name", "text", "score"])
-        table.writerows([f"{n}.jpg", TEXTS[n] or "-", n / 4] for n in range(ROWS))
     return ds.load_dataset("imagefolder", data_dir=str(root), split="train")
 
 
@@ -180,14 +170,6 @@ def with_nulls(ds: Any, root: Path) -> Any:
     return ds.Dataset.from_dict(columns, features)
 
 
-def conditioned(ds: Any, root: Path) -> Any:
-    features = ds.Features(
-        {"conditioning": ds.Image(), "target": ds.Image(), "prompt": ds.Value("string")}
-    )
-    columns = {"conditioning": cells(lambda n: encoded(pixels(n), "PNG")), "target": cells(turned)}
-    return ds.Dataset.from_dict({**columns, "prompt": TEXTS}, features)
-
-
 def frames(ds: Any, root: Path) -> Any:
     several = [[cell(jpeg(10 * n + at)) for at in range(n % 4)] for n in range(ROWS)]
     return _labelled(ds, frames=(ds.List(ds.Image()), several))
@@ -219,18 +201,6 @@ def segmentation(ds: Any, root: Path) -> Any:
     )
 
 
-def detection(ds: Any, root: Path) -> Any:
-    one = {
-        "bbox": ds.List(ds.Value("float32"), length=4),
-        "category": ds.ClassLabel(names=NAMES),
-        "id": ds.Value("int64"),
-    }
-    several = [
-        [{"bbox": [1.0, 2.0, 3.0, n], "category": n % 3, "id": n}] * (n % 3) for n in range(ROWS)
-    ]
-    return _labelled(ds, objects=(ds.List(one), several), width=(ds.Value("int32"), list(range(7))))
-
-
 def questions(ds: Any, root: Path) -> Any:
     qa = [[{"q": text, "a": [text, "no"]} for text in TEXTS[:n]] for n in range(ROWS)]
     inner = {"q": ds.Value("string"), "a": ds.List(ds.Value("string"))}
@@ -238,10 +208,6 @@ def questions(ds: Any, root: Path) -> Any:
         ds,
         captions=(ds.List(ds.Value("string")), [TEXTS[:n] for n in range(ROWS)]),
         qa=(ds.List(inner), qa),
-        translation=(
-            ds.Translation(languages=["de", "en"]),
-            [{"de": text, "en": text[::-1]} for text in TEXTS],
-        ),
     )
 
 
@@ -278,15 +244,6 @@ def types(ds: Any, root: Path) -> Any:
     )
 
 
-def joined(ds: Any, root: Path) -> Any:
-    """Rows of a file and of memory, columns of another table, and a mapping of rows."""
-    saved = shards_on_disk(ds, root).remove_columns("label")
-    both = ds.concatenate_datasets([saved, _labelled(ds).remove_columns("label").select([5, 1])])
-    more = ds.Dataset.from_dict({"text": [f"t{n}" for n in range(len(both))]})
-    wide = ds.concatenate_datasets([both, more], axis=1)
-    return wide.shuffle(seed=1).filter(lambda text: text != "t3", input_columns="text")
-
-
 def kinds(ds: Any, root: Path) -> Any:
     grey = pixels(3).convert("L")
     rgba = pixels(4).convert("RGBA")
@@ -318,7 +275,6 @@ def of_mode(ds: Any, root: Path) -> Any:
 #: Function that makes a dataset: columns of image and label, after ``label`` if there is one.
 DATASETS: dict[Callable[[Any, Path], Any], tuple[str, str]] = {
     classes: ("image", "label"),
-    captions_csv: ("image", ""),
     objects_jsonl: ("image", ""),
     pairs_jsonl: ("image", ""),
     pushed_parquet: ("image", "label"),
@@ -327,15 +283,12 @@ DATASETS: dict[Callable[[Any, Path], Any], tuple[str, str]] = {
     webdataset: ("jpg", "cls"),
     in_memory: ("image", "label"),
     with_nulls: ("image", ""),
-    conditioned: ("conditioning", ""),
     frames: ("image", "label"),
     nested: ("views.left", ""),
     segmentation: ("image", "label"),
-    detection: ("image", "label"),
     questions: ("image", "label"),
     embeddings: ("image", "label"),
     types: ("image", "label"),
-    joined: ("image", ""),
     kinds: ("img", "fine"),
     undecoded: ("image", "label"),
     of_mode: ("image", "label"),

@@ -23,13 +23,11 @@ class Hub(NamedTuple):
     Attributes:
         endpoint: Its URL.
         folder: Holds ``owner/name/`` for each dataset.
-        asked: Number of requests by method and kind.
         sent: Bytes of files that were sent, by path in the dataset.
     """
 
     endpoint: str
     folder: Path
-    asked: Counter[str]
     sent: Counter[str]
 
     @property
@@ -39,7 +37,6 @@ class Hub(NamedTuple):
 
 @contextmanager
 def hub_at(folder: Path) -> Iterator[Hub]:
-    asked: Counter[str] = Counter()
     sent: Counter[str] = Counter()
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +64,6 @@ def hub_at(folder: Path) -> Iterator[Hub]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            asked["paths-info"] += 1
             _, _, _, owner, name, *_ = urlsplit(self.path).path.split("/")
             root = folder / owner / name
             fields = json.loads(body) if body.startswith("{") else parse_qs(body)
@@ -86,7 +82,6 @@ def hub_at(folder: Path) -> Iterator[Hub]:
             elif revision not in ("main", SHA, "v1"):
                 self._missing("RevisionNotFound")
             elif api and rest[:1] == ["tree"]:
-                asked["tree"] += 1
                 below = root.joinpath(*rest[2:])
                 recursive = parse_qs(urlsplit(self.path).query).get("recursive") == ["true"]
                 found = sorted(below.rglob("*") if recursive else below.glob("*"))
@@ -95,14 +90,12 @@ def hub_at(folder: Path) -> Iterator[Hub]:
                     return
                 self._json([_entry(root, one) for one in found])
             elif api:
-                asked["info"] += 1
                 siblings = [{"rfilename": str(one.relative_to(root))} for one in root.rglob("*")]
                 self._json({"id": f"{owner}/{name}", "sha": SHA, "siblings": siblings})
             else:
                 self._file(root, "/".join(rest[2:]))
 
         def _file(self, root: Path, path: str) -> None:
-            asked[self.command] += 1
             if not (root / path).is_file():
                 self._missing("EntryNotFound")
                 return
@@ -121,7 +114,7 @@ def hub_at(folder: Path) -> Iterator[Hub]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Hub(f"http://127.0.0.1:{server.server_port}", folder, asked, sent)
+        yield Hub(f"http://127.0.0.1:{server.server_port}", folder, sent)
         server.shutdown()
 
 

@@ -9,9 +9,8 @@ Modelled, as CUDA and torch do it:
 
 - Streams are queues; a wait for an event holds up its own stream alone.
 - The current device, and the current stream of each device, belong to a thread.
-- Memory comes from an allocator that keeps free blocks for each stream by itself. It takes the
-  smallest free block that is large enough, splits it, and joins neighbours that are free. A block
-  is poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
+- Memory comes from an allocator that keeps free blocks for each stream by itself. A block is
+  poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
   somebody else's. `record_stream` delays that.
 - Page-locked memory is read when a copy runs. A copy from pageable memory waits for its stream and
   reads at once. A copy that would change the order or the type goes through pageable memory, unless
@@ -85,40 +84,23 @@ class CUDAError(RuntimeError):
 
 
 class GPUs:
-    """The simulated machine.
-
-    Attributes:
-        contexts: Numbers of the devices that have a context.
-        allocated: Bytes of each device that have ever been taken from it.
-        faults: What has gone wrong where nothing can be raised.
-        host_memory: Bytes that one allocation of page-locked memory may have.
-        pageable: How many copies were from memory that was not page-locked.
-        blocking: How many copies the host has waited for.
-        locked: Bytes of page-locked memory that torch's pool was asked for.
-        spins: How often the host has waited for an event or a stream without sleeping.
-        sleeps: How often it has slept, waiting for an event.
-        needless: How often a stream was recorded that memory belongs to anyway.
-        copies: How many copies from the host each stream was given.
-        page_locked: Page-locked memory, by its address.
-        outcomes: Errors of the next copies from the host; None for a copy that goes well.
-    """
+    """The simulated machine: counts what its programs must not do, in ``faults`` and numbers."""
 
     def __init__(self, schedule: Schedule, devices: int) -> None:
         self.schedule, self.devices = schedule, devices
         self.rng = random.Random(schedule.seed)
         self.contexts: set[int] = set()
         self.faults: list[str] = []
-        self.host_memory = sys.maxsize
-        self.pageable = self.blocking = self.locked = 0
-        self.spins = self.sleeps = self.needless = 0
+        self.host_memory = sys.maxsize  # bytes that one page-locked allocation may have
+        self.pageable = self.blocking = self.locked = 0  # copies; bytes asked of torch's pool
+        self.spins = self.needless = 0  # waits without sleep; streams recorded that own the memory
+        #: Errors of the next copies from the host; None for a copy that goes well.
         self.outcomes: list[BaseException | None] = []
-        self.copies: dict[Stream, int] = defaultdict(int)
-        self.allocated: dict[int, int] = defaultdict(int)
         self.capture: Graph | None = None
         self.process = os.getpid()
         self._streams: list[Stream] = []
-        self._free: dict[Stream, list[_Part]] = defaultdict(list)
-        self._late: list[tuple[Stream, _Part, list[Callable[[], bool]]]] = []
+        self._free: dict[tuple[Stream, int], list[torch.Tensor]] = defaultdict(list)
+        self._late: list[tuple[Stream, torch.Tensor, list[Callable[[], bool]]]] = []
         self.page_locked: dict[int, _Pinned] = {}
         self._polls = self._restless = 0
         self._looked_at: Any = None
@@ -229,7 +211,6 @@ class GPUs:
 
     def sleep(self, seconds: float) -> None:
         """As `time.sleep`; the GPU goes on meanwhile."""
-        self.sleeps += self._restless > 0
         self._restless = 0
         _SLEEP(seconds)
 
@@ -268,24 +249,15 @@ class GPUs:
         self.contexts.add(stream.device.index)
         size = -(-max(size, 1) // _ROUND) * _ROUND
         late, self._late = self._late, []
-        for place, part, marks in late:
+        for place, raw, marks in late:
             if all(mark() for mark in marks):
-                self._give_back(place, part)
+                self._give_back(place, raw)
             else:
-                self._late.append((place, part, marks))
-        free = [] if self.capture is not None else self._free[stream]  # a graph has its own pool
-        fitting = [part for part in free if part.size >= size]
-        if fitting:
-            least = min(part.size for part in fitting)
-            part = self.rng.choice([one for one in fitting if one.size == least])
-            free.remove(part)
-        else:
-            segment = torch.full((size,), FRESH, dtype=torch.uint8, device="cpu")
-            part = _Part(segment, 0, size)
-            self.allocated[stream.device.index] += size
-        if part.size > size:
-            free.append(_Part(part.segment, part.start + size, part.size - size))
-        return Block(self, _Part(part.segment, part.start, size), stream)
+                self._late.append((place, raw, marks))
+        free = self._free[stream, size]
+        if free and self.capture is None:  # a graph has its own pool
+            return Block(self, free.pop(self.rng.randrange(len(free))), stream)
+        return Block(self, torch.full((size,), FRESH, dtype=torch.uint8, device="cpu"), stream)
 
     def free(self, block: Block) -> None:
         """Takes memory back: its stream may write to it from now on, others when they are done."""
@@ -296,25 +268,13 @@ class GPUs:
         others = [stream for stream in block.used if stream is not block.stream]
         if others:
             marks = [stream.mark() for stream in others]
-            self._late.append((block.stream, block.part, marks))
+            self._late.append((block.stream, block.raw, marks))
         else:
-            self._give_back(block.stream, block.part)
+            self._give_back(block.stream, block.raw)
 
-    def _give_back(self, stream: Stream, part: _Part) -> None:
-        """Let a stream use memory again, joined with what is free beside it."""
-        raw = part.raw
+    def _give_back(self, stream: Stream, raw: torch.Tensor) -> None:
         stream.queue.append(lambda: raw.fill_(FREED))
-        apart, start, end = [], part.start, part.start + part.size
-        for one in self._free[stream]:
-            if one.segment is part.segment and one.start in (start - one.size, end):
-                start, end = min(start, one.start), max(end, one.start + one.size)
-            else:
-                apart.append(one)
-        self._free[stream] = [*apart, _Part(part.segment, start, end - start)]
-
-    def memory(self, device: Any = None) -> int:
-        """Bytes of a device that its allocator has taken from it, as ``memory_reserved``."""
-        return self.allocated[self.index(device)]
+        self._free[stream, len(raw)].append(raw)
 
     def register(self, array: np.ndarray[Any, Any]) -> None:
         """Makes an array page-locked, as ``cudaHostRegister``, for as long as it lives.
@@ -385,20 +345,6 @@ class _Thread(threading.local):
         self.device, self.streams = 0, list(defaults)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Part of memory that was taken from the device at once."""
-
-    segment: torch.Tensor
-    start: int
-    size: int
-
-    @property
-    def raw(self) -> torch.Tensor:
-        """Its bytes."""
-        return self.segment[self.start : self.start + self.size]
-
-
 class _Pinned(NamedTuple):
     end: int
     array: Callable[[], Any]
@@ -451,7 +397,6 @@ class Stream:
         return lambda: bool(done)
 
     def wait_event(self, event: Event) -> None:
-        """As torch's."""
         self.machine.visit(self.device.index)
         capture = self.machine.capture
         if capture is not None and (capture.stream is self) != event.captured:
@@ -462,23 +407,19 @@ class Stream:
         self.machine.pass_time()
 
     def wait_stream(self, other: Stream) -> None:
-        """As torch's."""
         self.wait_event(other.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """As torch's."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def synchronize(self) -> None:
-        """As torch's."""
         self.machine.visit(self.device.index)
         self.machine.spins += bool(self.queue)
         self.machine.wait(lambda: not self.queue)
 
     def query(self) -> bool:
-        """As torch's."""
         return self.machine.poll(lambda: not self.queue)
 
     def __enter__(self) -> Stream:
@@ -509,7 +450,6 @@ class Event:
         self._machine: GPUs | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """As torch's."""
         stream = _machine().stream() if stream is None else stream
         self._device, self._machine = stream.device.index, stream.machine
         stream.machine.visit(self._device)
@@ -519,15 +459,12 @@ class Event:
             self.mark = stream.mark()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """As torch's."""
         (_machine().stream() if stream is None else stream).wait_event(self)
 
     def query(self) -> bool:
-        """As torch's."""
         return _machine().poll(self.mark)
 
     def synchronize(self) -> None:
-        """As torch's."""
         here = _machine()
         here.spins += not self.mark()
         here.wait(self.mark)
@@ -551,7 +488,6 @@ class Graph:
         self.stream: Stream | None = None
 
     def replay(self) -> None:
-        """As torch's."""
         stream = _machine().stream()
         for work in self.work:
             stream.run(work)
@@ -575,8 +511,8 @@ def _capture(graph: Graph, **options: Any) -> Iterator[None]:
 class Block:
     """Memory of a tensor and its views; free when they are gone."""
 
-    def __init__(self, home: GPUs, part: _Part, stream: Stream) -> None:
-        self.home, self.part, self.stream = home, part, stream
+    def __init__(self, home: GPUs, raw: torch.Tensor, stream: Stream) -> None:
+        self.home, self.raw, self.stream = home, raw, stream
         self.used: set[Stream] = set()
         self.of_graph = home.capture is not None
 
@@ -614,7 +550,6 @@ class GPUTensor(torch.Tensor):
         return f"<{tuple(self.shape)} {self.dtype} on simulated {self.device}>"
 
     def record_stream(self, stream: Any) -> None:  # type: ignore[override]
-        """As torch's."""
         _machine().needless += stream is self.block.stream
         self.block.used.add(stream)
 
@@ -681,7 +616,7 @@ def _empty(like: torch.Tensor, device: Any) -> GPUTensor:
     size = sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1
     size = size * like.dtype.itemsize if like.numel() else 0
     block = here.take(size, here.stream(device))
-    memory = block.part.raw[:size].view(like.dtype).as_strided(like.shape, like.stride())
+    memory = block.raw[:size].view(like.dtype).as_strided(like.shape, like.stride())
     return GPUTensor(memory, block)
 
 
@@ -808,7 +743,6 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
 def _copy_from_host(target: GPUTensor, source: torch.Tensor, non_blocking: bool) -> None:
     here, memory = _machine(), target.memory
     stream = here.stream(target.device)
-    here.copies[stream] += 1
     error = here.outcomes.pop(0) if here.outcomes else None
     if error is not None:
         raise error
@@ -858,26 +792,6 @@ class _Mode(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in a thread of its own, which has the GPUs, too; return its result."""
-    found: list[Any] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            with _Mode():
-                found.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
-
-
 _SLEEP = time.sleep
 
 #: How often the host may look at an event without sleeping before that is a spin.
@@ -921,13 +835,10 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
         "is_available": lambda: True,
         "is_initialized": lambda: bool(here.contexts),
         "synchronize": here.synchronize,
-        "memory_reserved": here.memory,
-        "get_device_name": lambda device=None: "a simulated GPU",
         "is_current_stream_capturing": lambda: (
             here.capture is not None and here.capture.stream is here.stream()
         ),
         "_lazy_init": here.check,
-        "_sleep": lambda cycles: [here.stream().run(lambda: None) for _ in range(30)],
     }
     accelerator: dict[str, Any] = {
         "current_accelerator": lambda check_available=False: torch.device("cuda"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,82 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.plan.batches import Plan
-from fastdata.plan.buckets import Buckets, nearest
+from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
 from fastdata.plan.sharding import PLANNED, State
 
 KEY = epoch_key(3, 1)
-SIDES = st.integers(1, 5000)
-
-
-def best_fit(lengths: list[int], budget: int, most: int | None = None) -> list[list[int]] | None:
-    """Pack by best fit, longest first; None if it takes more batches than ``most``."""
-    batches: list[list[int]] = []
-    room: list[int] = []
-    since: list[int] = []  # when each batch came to its room
-    for time, item in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
-        fits = [at for at in range(len(batches)) if room[at] >= lengths[item]]
-        if fits:
-            at = min(fits, key=lambda one: (room[one], -since[one]))
-        else:
-            at = len(batches)
-            batches.append([])
-            room.append(budget)
-            since.append(0)
-        batches[at].append(item)
-        room[at] -= lengths[item]
-        since[at] = time
-    return None if most is not None and len(batches) > most else batches
-
-
-@given(st.integers(1, 300), st.data())
-def test_best_fit_is_that_of_plain_python(budget: int, data: st.DataObject) -> None:
-    lengths = data.draw(st.lists(st.integers(1, budget), min_size=1, max_size=120))
-    items, starts = _native.pack(np.array(lengths, np.int32), budget)
-    found = [items[a:b].tolist() for a, b in itertools.pairwise(starts)]
-    fewest = -(-sum(lengths) // budget)
-    mean = -(-sum(lengths) // fewest)
-    even = max(mean + (budget - mean) // 8, max(lengths))
-    assert found == (best_fit(lengths, even, fewest) or best_fit(lengths, budget))
-
-
-@pytest.mark.parametrize("budget", [63, 64, 65, 4095, 4096, 4097, 100_000, _native.MOST_BUDGET])
-def test_best_fit_finds_room_of_every_size(budget: int) -> None:
-    draw = np.random.default_rng(budget)
-    lengths = np.minimum(draw.integers(1, budget + 1, 400), draw.integers(1, budget + 1, 400))
-    items, starts = _native.pack(lengths.astype(np.int32), budget)
-    found = [items[a:b].tolist() for a, b in itertools.pairwise(starts)]
-    fewest = -(-int(lengths.sum()) // budget)
-    mean = -(-int(lengths.sum()) // fewest)
-    even = max(mean + (budget - mean) // 8, int(lengths.max()))
-    asked = lengths.tolist()
-    assert found == (best_fit(asked, even, fewest) or best_fit(asked, budget))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "budget"), [([0], 4), ([5], 4), ([1], 0), ([1], _native.MOST_BUDGET + 1), ([-1], 4)]
-)
-def test_what_cannot_be_packed(lengths: list[int], budget: int) -> None:
-    with pytest.raises(ValueError, match="budget"):
-        _native.pack(np.array(lengths, np.int32), budget)
-    assert [part.tolist() for part in _native.pack(np.array([], np.int32), 4)] == [[], [0]]
-
-
-@given(
-    st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=40),
-    st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=9),
-)
-def test_the_nearest_ratio(images: list[tuple[int, int]], sizes: list[tuple[int, int]]) -> None:
-    ratios = sorted({Fraction(*size) for size in sizes})
-    widths, heights = (np.array(sides, np.int32) for sides in zip(*images, strict=True))
-    found = nearest(widths, heights, [float(one) for one in ratios])
-    for (width, height), at in zip(images, found.tolist(), strict=True):
-        apart = [abs(math.log(width / height) - math.log(one)) for one in ratios]
-        assert apart[at] <= min(apart) + 1e-12
 
 
 def plans() -> st.SearchStrategy[Plan]:
@@ -194,11 +124,7 @@ def test_captions_fill_their_budget(world_size: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1"),
-        ({"samples": 5}, "with 5 samples; this one has 4"),
         ({"plan": 1}, "another mixture or sampler"),
-        ({"seed": 8}, "of seed 8, this loader's is 1"),
-        ({"epoch": "2"}, "epoch '2' is not a whole number"),
         ({"position": [0, 1, 0, 0]}, "position"),
         ({"position": [1, 3, 0, 0]}, "position"),
         ({"position": [1, 0, 9, 0]}, "position"),
@@ -222,29 +148,6 @@ def test_damaged_states_name_what_is_wrong(change: Any, message: str) -> None:
     resume(good)
     with pytest.raises(UsageError, match=message):
         resume({**good, **change})
-
-
-@pytest.mark.parametrize("position", [(1, 1, 0, 9), (1, 1, 9, 0), (1, 1, 0), (0, 1, 0, 1)])
-def test_a_position_beyond_a_window_is_refused(position: Any) -> None:
-    plan = Packed(np.full(9, 2, np.int32), 4, 5)
-    plan.require((1, 1, 0, 1), KEY)
-    with pytest.raises(UsageError, match="position"):
-        plan.require(position, KEY)
-
-
-def test_a_table_prints_its_batches() -> None:
-    bucket = np.array([0] * 10 + [1] * 5, np.uint16)
-    plan = Buckets(bucket, [2, 2], [(64, 32), (32, 64)], shuffle=False)
-    assert str(plan.rest(KEY, 2).table()).splitlines() == [
-        "5 steps on 2 ranks, 16 rows, 1 row repeated",
-        "size     steps  rows of a batch  rows",
-        "64 x 32      3           1 to 2    10  ████████████████████████",
-        "32 x 64      2           1 to 2     6  ██████████████",
-        "pixels of a batch: 3,277 on average, 2,048 to 4,096; 80.00% of the room",
-        "imbalance of ranks: 0.00% on average, 0.00% at most",
-    ]
-    none = Buckets(bucket, [20, 20], [(64, 32), (32, 64)], drop_last=True)
-    assert str(none.rest(KEY).table()) == "0 steps on 1 rank, 15 rows dropped"
 
 
 @pytest.mark.parametrize("budget", [(1 << 20) + 1, 3_000_001, (1 << 31) - 1])

@@ -24,6 +24,7 @@ KILLS = int(os.environ.get("FASTDATA_CAMPAIGN_KILLS", "30"))
 SEED = os.environ.get("FASTDATA_CAMPAIGN_SEED", "0")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     for number in range(24):
         image = tmp_path / "tree" / f"class {number % 3}" / f"{number:02d}.jpg"

@@ -35,7 +35,7 @@ from fastdata.storage.manifest import MANIFEST_NAME, text_of
 from fastdata.transforms import CenterCrop
 
 # Such as those about speed, and about damaged staged copies.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 #: Mixtures that are drawn.
 RUNS = int(os.environ.get("FASTDATA_CAMPAIGN_PACKINGS", "120"))

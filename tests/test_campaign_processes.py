@@ -27,6 +27,8 @@ from loader_data import CONTAINERS, dataset, images, same, tree
 
 from fastdata import DataLoader
 
+pytestmark = pytest.mark.slow
+
 FORKS = int(os.environ.get("FASTDATA_CAMPAIGN_FORKS", "12"))
 RANKS = int(os.environ.get("FASTDATA_CAMPAIGN_RANKS", "1"))
 SHORTAGES = int(os.environ.get("FASTDATA_CAMPAIGN_SHORTAGES", "1"))

@@ -32,22 +32,16 @@ from fastdata.samplers import (
     WeightedSampler,
 )
 
+pytestmark = pytest.mark.slow
+
 #: Pairs that are drawn, and the seed of the first.
 PAIRS = int(os.environ.get("FASTDATA_CAMPAIGN_RESUMES", "80"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 #: Whether all ways and kinds are run, on one rank and on two.
 WHOLE = bool(os.environ.get("FASTDATA_CAMPAIGN_FRAMEWORKS"))
 
-KINDS = (
-    "random",
-    "sequential",
-    "quasi-random",
-    "repeats",
-    "weighted",
-    "balanced",
-    "mixture",
-    "budget",
-)
+KINDS = ["random", "sequential", "quasi-random", "repeats", "weighted", "balanced", "mixture"]
+KINDS += ["budget"]
 
 
 def loaders(kind: str, n: int, size: int, seed: int | None, shards: list[Any]) -> list[Any]:

@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 
-import fastdata  # noqa: E402
 from fastdata import fast_collate  # noqa: E402
 from fastdata.errors import SampleError, UsageError  # noqa: E402
 
@@ -42,10 +41,6 @@ def as_array(array: np.ndarray[Any, Any]) -> Any:
     return array
 
 
-def as_reversed_array(array: np.ndarray[Any, Any]) -> Any:
-    return np.ascontiguousarray(array[::-1, ::-1, ::-1])[::-1, ::-1, ::-1]
-
-
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array.transpose(2, 0, 1).copy())
 
@@ -54,7 +49,7 @@ def as_channels_last_tensor(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array).permute(2, 0, 1)
 
 
-KINDS = [as_pil, as_array, as_reversed_array, as_tensor, as_channels_last_tensor]
+KINDS = [as_pil, as_array, as_tensor, as_channels_last_tensor]
 
 
 class Images:
@@ -81,7 +76,8 @@ def check_layout(images: Any, count: int, height: int = 6, width: int = 5) -> No
 @pytest.mark.parametrize(
     ("workers", "kind"),
     # Each spawned worker imports torch; one kind shows that it works.
-    [(workers, kind) for workers in (None, "fork") for kind in KINDS] + [("spawn", as_pil)],
+    [(None, kind) for kind in KINDS]
+    + [("fork", as_pil), pytest.param("spawn", as_pil, marks=pytest.mark.slow)],
 )
 def test_torchs_own_loader(workers: str | None, kind: Callable[[Any], Any]) -> None:
     loader = DataLoader(
@@ -103,35 +99,6 @@ def test_torchs_own_loader(workers: str | None, kind: Callable[[Any], Any]) -> N
     assert seen == 10
 
 
-class WasShared:
-    """A collate_fn that tells whether the batch was shared before torch sent it."""
-
-    def __call__(self, samples: list[Any]) -> Any:
-        images, labels = fast_collate(samples)
-        return images, labels, images.is_shared(), images.untyped_storage().nbytes()
-
-
-def test_a_workers_batch_is_made_in_shared_memory() -> None:
-    loader = DataLoader(Images(), batch_size=5, num_workers=1, collate_fn=WasShared())
-    assert [(shared, size) for _, _, shared, size in loader] == [(True, 5 * 6 * 5 * 3)] * 2
-    _, _, shared, _ = WasShared()([Images()[0]])
-    assert not shared
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("workers", [0, 2])
-def test_pinned_batches_keep_their_layout(workers: int) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    loader = DataLoader(
-        Images(), batch_size=4, num_workers=workers, pin_memory=True, collate_fn=fast_collate
-    )
-    for number, (images, labels) in enumerate(loader):
-        assert images.is_pinned() and labels.is_pinned()
-        check_layout(images, len(labels))
-        assert np.array_equal(images[0].permute(1, 2, 0).numpy(), pixels(number * 4))
-
-
 @given(
     st.integers(1, 5),
     st.integers(1, 9),
@@ -147,7 +114,7 @@ def test_any_size_and_kinds_that_are_mixed(
     assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), np.stack(arrays))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "HSV"])
 def test_modes(mode: str) -> None:
     image = Image.fromarray(pixels(1)).convert(mode)
     images, _ = fast_collate([(image, 0), (Image.fromarray(pixels(2)), 1)])
@@ -168,20 +135,12 @@ def test_a_palettes_transparency_is_dropped_in_silence() -> None:
 
 def test_grey_arrays_and_tensors() -> None:
     grey = pixels(1)[:, :, 0]
+    grey.flags.writeable = False
     images, _ = fast_collate([(grey, 0), (torch.from_numpy(grey.copy())[None], 1)])
     check_layout(images, 2)
     for image in images:
         for channel in image:
             assert np.array_equal(channel.numpy(), grey)
-
-
-def test_an_array_that_cannot_be_written_and_a_file_not_yet_loaded(tmp_path: Path) -> None:
-    array = pixels(1)
-    array.flags.writeable = False
-    Image.fromarray(array).save(tmp_path / "image.png")
-    with Image.open(tmp_path / "image.png") as image:
-        images, _ = fast_collate([(array, 0), (image, 1)])
-    assert torch.equal(images[0], images[1])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +165,6 @@ def test_whole_labels_are_int64(labels: list[Any]) -> None:
         [0.5, 2.0],
         [True, False],
         [torch.tensor([0, 1]), torch.tensor([1, 0])],
-        [torch.tensor(0.5), torch.tensor(1.0)],
         [np.array([1.0, 2.0]), np.array([3.0, 4.0])],
         ["cat", "dog"],
     ],
@@ -214,10 +172,8 @@ def test_whole_labels_are_int64(labels: list[Any]) -> None:
 def test_other_labels_are_what_default_collate_makes(labels: list[Any]) -> None:
     _, found = fast_collate([(pixels(0), label) for label in labels])
     wanted = default_collate(labels)
-    if isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted) and found.dtype == wanted.dtype
-    else:
-        assert found == wanted
+    assert torch.equal(found, wanted) if isinstance(wanted, torch.Tensor) else found == wanted
+    assert getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
 
 
 def test_labels_that_are_dicts_and_further_elements() -> None:
@@ -270,52 +226,14 @@ GOOD = (pixels(0), 0)
         (GOOD[0], "takes a list of samples, not a numpy.ndarray"),
         ([pixels(0)], r"sample 0 of the batch is a numpy.ndarray, not \(image, label\)"),
         ([GOOD, (pixels(0),)], "sample 1 of the batch is a tuple of 1, not"),
-        ([GOOD, {"image": pixels(0)}], "sample 1 of the batch is a dict, not"),
         ([GOOD, (pixels(0), 0, 0)], "sample 1 of the batch has 3 elements, sample 0 has 2"),
         ([GOOD, ("image", 0)], "sample 1 of the batch is a str, not an image"),
-        ([GOOD, (None, 0)], "sample 1 of the batch is a NoneType, not an image"),
-        (
-            [GOOD, (pixels(0, 7, 8), 0)],
-            r"sample 1 of the batch is 8 pixels wide and 7 high, sample 0 is 5 wide and 6 high"
-            r"(.|\n)*RandomResizedCrop",
-        ),
-        (
-            [GOOD, (as_pil(pixels(0, 5, 6)), 0)],
-            "sample 1 of the batch is 6 pixels wide and 5 high",
-        ),
-        (
-            [GOOD, (torch.zeros(3, 6, 5), 0)],
-            r"sample 1 of the batch is a tensor of float32, not of uint8(.|\n)*ToTensor",
-        ),
-        (
-            [(pixels(0).astype(np.float64), 0)],
-            r"sample 0 of the batch is an array of float64, not of uint8(.|\n)*Normalize",
-        ),
-        (
-            [(as_tensor(pixels(0)).numpy(), 0)],
-            r"sample 0 of the batch is an array of shape \(3, 6, 5\)",
-        ),
-        (
-            [(torch.from_numpy(pixels(0)), 0)],
-            r"sample 0 of the batch is a tensor of shape \(6, 5, 3\)",
-        ),
-        (
-            [(torch.zeros(3, 6, 5, dtype=torch.uint8, device="meta"), 0)],
-            "sample 0 of the batch is a tensor on meta",
-        ),
+        ([GOOD, (pixels(0, 7, 8), 0)], r"sample 1 .* 8 pixels wide(.|\n)*RandomResizedCrop"),
+        ([GOOD, (torch.zeros(3, 6, 5), 0)], r"sample 1 .* float32(.|\n)*ToTensor"),
+        ([(torch.from_numpy(pixels(0)), 0)], r"sample 0 .* of shape \(6, 5, 3\)"),
         ([([], 0)], "sample 0 of the batch has no views"),
-        (
-            [([pixels(0)] * 2, 0), ([pixels(0)] * 3, 1)],
-            "sample 1 of the batch has 3 for views of its image, sample 0 has 2",
-        ),
-        (
-            [([pixels(0)] * 2, 0), (pixels(0), 1)],
-            "sample 1 of the batch has a numpy.ndarray for views of its image",
-        ),
-        (
-            [([pixels(0)] * 2, 0), ([pixels(0), pixels(0, 7)], 1)],
-            "view 1 of sample 1 of the batch is 5 pixels wide and 7 high",
-        ),
+        ([([pixels(0)] * 2, 0), ([pixels(0)] * 3, 1)], "sample 1 of the batch has 3"),
+        ([([pixels(0)] * 2, 0), ([pixels(0), pixels(0, 7)], 1)], "view 1 of sample 1"),
     ],
 )
 def test_bad_samples(samples: Any, message: str) -> None:
@@ -336,14 +254,6 @@ def test_a_file_that_is_cut_short(tmp_path: Path) -> None:
         fast_collate([(good, 0), (image, 1)])
 
 
-def test_errors_survive_a_worker() -> None:
-    loader = DataLoader(
-        Images(sizes=[5, 5, 4]), batch_size=3, num_workers=1, collate_fn=fast_collate
-    )
-    with pytest.raises(UsageError, match="sample 2 of the batch is 4 pixels wide"):
-        list(loader)
-
-
 def python(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -356,14 +266,6 @@ def test_importing_fastdata_does_not_import_torch() -> None:
     assert python("import sys, fastdata; fastdata.fast_collate; print('torch' in sys.modules)") == (
         "True\n"
     )
-
-
-def test_all_public_names_are_there() -> None:
-    assert set(fastdata.__all__) <= set(dir(fastdata))
-    for name in fastdata.__all__:
-        assert getattr(fastdata, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'fast_colate'"):
-        fastdata.fast_colate  # noqa: B018
 
 
 def test_without_torch_the_error_says_how_to_install_it() -> None:

@@ -150,64 +150,6 @@ def test_a_batch_that_cannot_be_fed_is_decoded_natively(
         assert len(told) == 1 and f"call {refused} refused" in told[0]
 
 
-def test_a_pass_that_goes_on_without_dali_is_told_after_a_batch_that_failed(
-    photographs: Path, feeding: type[Feeding]
-) -> None:
-    """The first warning is of one batch; that all others are slower, too, must not go unsaid."""
-    data = ImageDataset(photographs, CROPS)
-    loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
-    taken(loader)
-    first = 2 * feeding.calls // 5 + 1  # the first call after those that fill the pipeline
-    feeding.calls, feeding.built, feeding.refused = 0, 0, frozenset({first})
-    build = feeding.build
-
-    def once(pipeline: Any) -> None:
-        if feeding.built > 1:
-            raise OSError("no memory")
-        build(pipeline)
-
-    with mock.patch.object(feeding, "build", once):
-        loader.set_epoch(0)
-        found, told = taken(loader)
-    assert same(found, list(native))
-    assert [one.partition(",")[0] for one in told] == [
-        "DALI failed for a batch",
-        "DALI cannot build its pipeline",
-    ]
-
-
-@needs_simulation
-def test_a_gpus_pipeline_that_cannot_be_built_leaves_the_pass_to_fastdata(
-    photographs: Path,
-) -> None:
-    data = ImageDataset(photographs, CROPS)
-    with (
-        simgpu.simulated(),
-        mock.patch.object(dali, "Pipeline", side_effect=OSError("no driver")),
-    ):
-        found, told = taken(DALILoader(data, device="cuda", **OPTIONS))
-    assert same(found, list(DataLoader(data, **OPTIONS))) and len(told) == 1
-
-
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        ("Critical error in pipeline:\nno memory\nIt is no longer valid.", "no memory"),
-        ("Critical error in pipeline:\nError in GPU operator `a` encountered:\n\nx", "x"),
-        ("Critical error in pipeline:\n", "RuntimeError"),
-    ],
-)
-def test_dalis_reason_is_told_without_its_headings(
-    photographs: Path, message: str, why: str
-) -> None:
-    """Not all errors are an operator's with a place in the pipeline's definition."""
-    loader = DALILoader(ImageDataset(photographs, CROPS), **OPTIONS)
-    failing = mock.patch.object(dali.Pipeline, "schedule_run", side_effect=RuntimeError(message))
-    with failing:
-        _, told = taken(loader)
-    assert len(told) == 1 and why in told[0] and "Critical" not in told[0]
-
-
 class Lacking(dali.Pipeline):  # type: ignore[misc]
     """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs.
 
@@ -277,10 +219,10 @@ class Quick(simdali.Pipeline):
     ("there", "quick", "load", "back_end"),
     [
         (True, True, None, "JPEG engine"),
-        (True, True, 0.5, "JPEG engine"),
         (True, False, None, "hybrid"),
-        (True, False, 0.0, "hybrid"),
-        (False, False, None, "hybrid"),
+        pytest.param(True, True, 0.5, "JPEG engine", marks=pytest.mark.slow),
+        pytest.param(True, False, 0.0, "hybrid", marks=pytest.mark.slow),
+        pytest.param(False, False, None, "hybrid", marks=pytest.mark.slow),
         (False, True, None, "CUDA"),
     ],
 )
@@ -308,32 +250,6 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
         assert found[f"DALI ({back_end})"] == 23
         assert f"{back_end} back end" in loader.explain()
     assert len(told) == (there and not quick and load != 0)
-
-
-class Untimed(simdali.Pipeline):
-    """Pipeline of a GPU that has no memory for one beside it.
-
-    Attributes:
-        runs: How often that was tried.
-    """
-
-    runs = 0
-
-    def run(self, *args: Any, **options: Any) -> Any:
-        Untimed.runs += 1
-        raise RuntimeError("no memory")
-
-
-@needs_simulation
-def test_what_cannot_be_timed_is_tried_once_a_pass(photographs: Path, unasked: None) -> None:
-    """It takes a pipeline, which takes long."""
-    data = ImageDataset(photographs, CROPS)
-    with simgpu.simulated(), simdali.simulated(), mock.patch.object(dali, "Pipeline", Untimed):
-        loader = DALILoader(data, device="cuda", **OPTIONS)
-        for passes in (1, 2):
-            assert taken(loader)[1] == []
-            assert Untimed.runs == passes
-    assert loader.stats().kinds["jpeg"]["DALI (unknown)"] == 23
 
 
 @needs_simulation
@@ -391,7 +307,11 @@ def test_options_reach_the_decoder(
 @needs_simulation
 @pytest.mark.parametrize("schedule", simgpu.schedules(4), ids=lambda one: str(one.pace))
 @pytest.mark.parametrize(
-    ("cmyk", "most"), [(set(), 0), ({9}, 1), ({9, 10, 14}, 3), ({*range(24)}, 24)]
+    ("cmyk", "most"),
+    [
+        ({9, 10, 14}, 3),
+        *(pytest.param({*range(n)}, n, marks=pytest.mark.slow) for n in (0, 1, 24)),
+    ],
 )
 def test_only_what_fastdata_decodes_crosses_the_bus(
     cmyk: set[int], most: int, schedule: simgpu.Schedule
@@ -411,30 +331,6 @@ def test_only_what_fastdata_decodes_crosses_the_bus(
     assert most * IMAGE <= sent <= most * IMAGE + small
     batches = {number // 8 for number in cmyk}
     assert locked <= len(batches) * 8 * IMAGE + 2 * small
-
-
-@needs_simulation
-@pytest.mark.filterwarnings("ignore:.*samples? could not be decoded")
-@pytest.mark.parametrize("schedule", simgpu.schedules(4), ids=lambda one: str(one.pace))
-@pytest.mark.parametrize("on_error", ["skip", "zero"])
-def test_bad_samples_copy_nothing_pageable(on_error: str, schedule: simgpu.Schedule) -> None:
-    """Neither their substitutes nor their zeros."""
-    bad = {3, 4, 17}
-    root = packed({9})
-    for number in bad:
-        (root.parent / "tree" / "class" / f"{number:02}.jpg").write_bytes(b"none")
-    data = ImageDataset(root, CROPS, check=False)
-    options = {**OPTIONS, "on_error": on_error}
-    wanted = list(DALILoader(data, **options))
-    with simgpu.simulated(schedule) as gpus, simdali.simulated():
-        found, _ = taken(DALILoader(data, device="cuda", **options))
-        assert not gpus.pageable, "pageable memory is copied while the host waits"
-    assert same(found, wanted)
-    if on_error == "skip":
-        return
-    for pixels, _, numbers, valid in found:
-        assert valid.tolist() == [number not in bad for number in numbers.tolist()]
-        assert pixels.flatten(1).any(1).tolist() == valid.tolist()
 
 
 def test_dali_that_takes_longer_than_the_timeout(photographs: Path) -> None:
@@ -472,21 +368,6 @@ def test_a_gpu_that_is_not_there_is_refused(photographs: Path, device: str) -> N
         for make in (DataLoader, DALILoader):
             with pytest.raises(UsageError, match=f"'{device}': torch finds 2 cuda devices here"):
                 make(data, device=device)
-
-
-@needs_simulation
-def test_another_accelerator_than_nvidias_is_refused(photographs: Path) -> None:
-    data = ImageDataset(photographs, CROPS)
-    xpu = {
-        "current_accelerator": lambda: torch.device("xpu"),
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-    }
-    with mock.patch.multiple(torch.accelerator, **xpu):
-        with pytest.raises(UsageError, match="DALI decodes on NVIDIA's GPUs"):
-            DALILoader(data, device="xpu")
-        with pytest.raises(UsageError, match="torch finds xpu devices here"):
-            DALILoader(data, device="cuda")
 
 
 @needs_simulation

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,20 +18,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from device_data import DTYPES, MEAN, STD, Source, bytes_of, drain, rounding  # noqa: E402
-from loader_data import CROPS, images, same  # noqa: E402
+from device_data import DTYPES, MEAN, STD, rounding  # noqa: E402
+from loader_data import images  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
 from fastdata.device.transfer import (  # noqa: E402
-    DEVICE_WAIT,
     copy_stream,
     numbered,
     on_device,
     on_stream,
 )
 from fastdata.errors import UsageError  # noqa: E402
-from fastdata.profile import StepTimer  # noqa: E402
-from fastdata.transforms import Compose, Normalize  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,27 +87,6 @@ def test_pixels_are_those_of_the_cpu(dtype: Any, pin: bool, last: bool) -> None:
             assert (far <= rounding(pixels.dtype, wanted.double(), 1 / min(STD))).all()
 
 
-def test_a_loader_with_a_device() -> None:
-    options: dict[str, Any] = {"seed": 1, "shuffle": True}
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), dtype="float16")]))
-    loader = DataLoader(data, 8, num_workers=2, device="cuda", **options)
-    assert loader.pin_memory
-    batches = list(loader)
-    assert all(one.is_cuda for batch in batches for one in batch)
-    expected = list(DataLoader(data, 8, device="cpu", **options))
-    for batch, wanted in zip(batches, expected, strict=True):
-        far = (batch[0].cpu().double() - wanted[0].double()).abs()
-        assert (far <= rounding(torch.float16, wanted[0].double(), 1.0)).all()
-        assert torch.equal(batch[1].cpu(), wanted[1])
-    iterator = iter(loader)
-    taken = [next(iterator), next(iterator)]
-    state = loader.state_dict()
-    other = DataLoader(data, 8, num_workers=2, device="cuda:0", **options)
-    other.load_state_dict(state)
-    assert same([[t.cpu() for t in b] for b in other], [[t.cpu() for t in b] for b in iterator])
-    assert len(taken) == 2
-
-
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("own_stream", [False, True])
@@ -139,71 +114,6 @@ def test_memory_that_is_being_read_is_not_used_again(dtype: Any) -> None:
     assert (torch.stack(sums) - torch.stack(labelled)).abs().max().item() < 0.2
 
 
-def test_a_batch_may_be_used_on_another_stream_than_the_one_before() -> None:
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    iterator = iter(DeviceLoader(Numbered(20), dtype="float32"))
-    sums = []
-    for number in range(20):
-        with torch.cuda.stream(streams[number % 2]):
-            pixels, _ = next(iterator)
-            torch.cuda._sleep(LONG // 4)
-            sums.append((pixels.double().mean() * 255 - number).abs())
-            del pixels
-    torch.cuda.synchronize()
-    assert torch.stack(sums).max().item() < 1e-4
-
-
-def test_what_was_sent_in_vain_does_not_write_over_later_tensors() -> None:
-    for _ in range(5):
-        iterator = iter(DeviceLoader(Numbered(9, side=256), prefetch=2))
-        next(iterator)
-        delay(copies())
-        next(iterator)
-        del iterator
-        gc.collect()
-        mine = [torch.full((16, 3, 256, 256), 77, dtype=torch.uint8).cuda() for _ in range(4)]
-        torch.cuda.synchronize()
-        assert all(bool((one == 77).all()) for one in mine)
-
-
-def test_an_early_break_and_errors() -> None:
-    for _ in range(3):
-        for pixels, _ in DeviceLoader(Numbered(9)):
-            assert pixels.is_cuda
-            break
-    source = Source(6, (0, 3))
-    assert drain(iter(DeviceLoader(source))) == ["error 0", 1, 2, "error 3", 4, 5]
-    assert list(DeviceLoader([])) == []
-    with pytest.raises(UsageError, match="images of float32"):
-        list(DeviceLoader([torch.rand(2, 3, 4, 4)], dtype="float16"))
-
-
-def test_kinds_of_tensors() -> None:
-    labels = torch.arange(12)
-    on_gpu = torch.arange(3).cuda()
-    batch = {
-        "slice": labels[::2],
-        "expanded": labels[:1].expand(5),
-        "pinned slice": labels.pin_memory()[1::3],
-        "transposed": labels.view(3, 4).T,
-        "sparse": labels.to_sparse(),
-        "scalar": torch.tensor(3.5),
-        "empty": torch.zeros(0, 4),
-        "bool": labels > 3,
-        "there": on_gpu,
-        "pixels there": bytes_of(2, 3, 4, 4).cuda(),
-        "name": "x",
-    }
-    (found,) = DeviceLoader([batch], dtype="float32")
-    assert found.pop("name") == batch.pop("name") and found["there"] is on_gpu
-    assert all(one.is_cuda for one in found.values())
-    pixels, wanted = found.pop("pixels there"), batch.pop("pixels there")
-    assert torch.allclose(pixels, wanted.float() / 255, atol=1e-6)
-    for name, one in found.items():
-        assert one.dtype == batch[name].dtype, name
-        assert torch.equal(one.to_dense().cpu(), batch[name].to_dense().cpu()), name
-
-
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_memory_does_not_grow_over_epochs(pin: bool, dtype: Any) -> None:
@@ -222,30 +132,6 @@ def test_memory_does_not_grow_over_epochs(pin: bool, dtype: Any) -> None:
             allocated = torch.cuda.memory_allocated()
     assert reserved[1:] == [reserved[1]] * 11
     assert torch.cuda.memory_allocated() == allocated
-
-
-def test_torchs_default_device_may_be_the_gpu() -> None:
-    batches = list(Numbered(4, pin=False))
-    torch.set_default_device("cuda")
-    try:
-        found = list(DeviceLoader(batches, dtype="float16"))
-    finally:
-        torch.set_default_device(None)
-    assert [int(labels[0]) for _, labels in found] == [0, 1, 2, 3]
-
-
-def test_a_loader_works_where_torchs_default_device_is_the_gpu() -> None:
-    options: dict[str, Any] = {"seed": 1, "shuffle": True, "num_workers": 2}
-    data = images(Compose([CROPS, Normalize((0, 0, 0), (1, 1, 1), dtype="float16")]))
-    expected = list(DataLoader(data, 8, device="cuda", **options))
-    torch.set_default_device("cuda")
-    try:
-        found = list(DataLoader(data, 8, device="cuda", **options))
-        pinned = list(DataLoader(data, 8, pin_memory=True, **options))
-    finally:
-        torch.set_default_device(None)
-    assert same([[t.cpu() for t in b] for b in found], [[t.cpu() for t in b] for b in expected])
-    assert all(one.is_pinned() for batch in pinned for one in batch)
 
 
 def test_streams_are_those_of_torch_cuda() -> None:
@@ -284,19 +170,6 @@ def test_a_graph_is_replayed_over_batches_in_the_same_memory(dtype: Any) -> None
     assert torch.stack(sums).max().item() < 0.2
 
 
-def test_static_batches_may_be_read_on_several_streams() -> None:
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    iterator = iter(DeviceLoader(Numbered(20), static=True))
-    sums = []
-    for number in range(20):
-        with torch.cuda.stream(streams[number % 2]):
-            pixels, _ = next(iterator)
-            torch.cuda._sleep(LONG // 4)
-            sums.append((pixels.double().mean() - number).abs())
-    torch.cuda.synchronize()
-    assert torch.stack(sums).max().item() < 1e-4
-
-
 def test_a_batch_asked_for_during_a_capture_is_an_error_that_costs_nothing() -> None:
     iterator = iter(DeviceLoader(Numbered(6), static=True))
     pixels, _ = next(iterator)
@@ -313,34 +186,6 @@ def test_a_batch_asked_for_during_a_capture_is_an_error_that_costs_nothing() -> 
 
 
 # Pauses, forks.
-
-
-class Pausing(Numbered):
-    """Not ready with batch 6 before it is let go on."""
-
-    def __init__(self) -> None:
-        super().__init__(9)
-        self.paused, self._batches = True, super().__iter__()
-        self._given = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return self  # type: ignore[return-value]
-
-    def ready(self) -> bool:
-        return self._given != 6 or not self.paused
-
-    def __next__(self) -> Any:
-        assert self.ready()
-        self._given += 1
-        return next(self._batches)
-
-
-def test_what_was_sent_ahead_absorbs_a_pause() -> None:
-    source = Pausing()
-    iterator = iter(DeviceLoader(source, prefetch=3))
-    found = [int(next(iterator)[1][0]) for _ in range(6)]
-    source.paused = False
-    assert found + [int(labels[0]) for _, labels in iterator] == list(range(9))
 
 
 def test_a_fork_leaves_its_parents_batches_alone(capfd: pytest.CaptureFixture[str]) -> None:
@@ -360,19 +205,6 @@ def test_a_fork_leaves_its_parents_batches_alone(capfd: pytest.CaptureFixture[st
     assert os.waitpid(child, 0)[1] == 0
     assert capfd.readouterr().err == ""
     assert [int(labels[0]) for _, labels in iterator] == list(range(1, 9))
-
-
-def test_a_thread_that_is_ahead_of_the_gpu_sleeps() -> None:
-    loader = DeviceLoader(list(Numbered(12)))
-    for _ in loader:
-        pass
-    torch.cuda.synchronize()
-    waited, began = DEVICE_WAIT.seconds, time.thread_time()
-    for _ in loader:
-        torch.cuda._sleep(LONG)
-    worked = time.thread_time() - began
-    waited = DEVICE_WAIT.seconds - waited
-    assert waited > 0.1 and worked < waited / 2
 
 
 # What a profiler shows.
@@ -433,29 +265,3 @@ def test_copies_overlap_with_the_step(tmp_path: Path, pin: bool) -> None:
     assert len(large) == 12
     beside = [copy for copy in large if any(overlap(copy, step) for step in steps)]
     assert len(beside) >= 9  # all but the first ones
-
-
-def test_a_thread_that_is_ahead_of_the_gpu_does_not_wait_for_data() -> None:
-    loader = DeviceLoader(list(Numbered(12, pin=True)))
-    for _ in loader:
-        pass
-    torch.cuda.synchronize()
-    timer = StepTimer(every=0)
-    for _ in timer.batches(loader):
-        torch.cuda._sleep(LONG)
-    totals = timer.totals()
-    assert totals["device"] > 4 * totals["wait"]
-
-
-def test_phases_have_the_gpus_time_if_synchronised(tmp_path: Path) -> None:
-    timer = StepTimer(every=0, synchronise=True)
-    with capture(tmp_path / "trace.json"):
-        for _ in timer.batches(DeviceLoader(Numbered(4))):
-            with timer.phase("forward"):
-                torch.cuda._sleep(LONG)
-            with timer.phase("loss"):
-                pass
-    totals = timer.totals()
-    assert totals["forward"] > 4 * 0.01 and totals["loss"] < totals["forward"] / 10
-    names = [event["name"] for event in events(tmp_path / "trace.json", "user_annotation")]
-    assert names.count("forward") == 4

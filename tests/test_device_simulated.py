@@ -17,9 +17,10 @@ from fastdata import DeviceLoader, Ragged  # noqa: E402
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 
 
+@pytest.mark.parametrize("count", [6, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", programs.ALL, ids=lambda one: one.__name__)
-def test_programs_go_right_on_every_schedule(program: Callable[..., None]) -> None:
-    count = 8 if program in (programs.dali, programs.held_up) else 24
+def test_programs_go_right_on_every_schedule(program: Callable[..., None], count: int) -> None:
+    count = count // 3 if program in (programs.dali, programs.held_up) else count
     for number, schedule in enumerate(simgpu.schedules(count)):
         with simgpu.simulated(schedule) as gpus:
             program(gpus, random.Random(number))

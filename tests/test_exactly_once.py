@@ -7,6 +7,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import pytest
 from exactly_once import simulate
 
 from fastdata.machine import usable_cpus
@@ -33,6 +34,7 @@ def several(seeds: range, small: bool = SMALL) -> tuple[Counter[str], list[str]]
     return kinds, wrong
 
 
+@pytest.mark.slow
 def test_every_sample_once_or_as_the_sampler_says() -> None:
     parts = [
         range(at, min(at + _AT_ONCE, SEED + RUNS)) for at in range(SEED, SEED + RUNS, _AT_ONCE)
@@ -49,10 +51,10 @@ def test_every_sample_once_or_as_the_sampler_says() -> None:
         wrong += failures
     print(f"{sum(kinds.values()):,} epochs: {dict(kinds)}; {len(wrong)} failures")
     assert not wrong, "\n".join(wrong[:20])
-    assert len(kinds) == (4 if SMALL else 5)
+    assert len(kinds) == 4
 
 
 def test_every_sample_once_in_small_mixtures_and_plans() -> None:
-    kinds, wrong = several(range(SEED, SEED + 300), small=True)
+    kinds, wrong = several(range(SEED, SEED + 200), small=True)
     assert not wrong, "\n".join(wrong[:20])
     assert kinds.keys() == {"_resumed_alike", "_changed", "_mixed", "_planned"}

@@ -14,18 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from fastdata.converters import index
 from hub_datasets import NAMES, cell, jpeg
 from hub_server import SHA, TOKEN, Hub, hub_at
-from sources import require_said
 
 import fastdata
-from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
+from fastdata import DataLoader, ImageDataset
 from fastdata.errors import RemoteError, SlowPathWarning, SourceError, UsageError
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.patterns import expand, pattern_of
 from fastdata.transforms import Resize
 
 pytestmark = [
@@ -152,9 +148,7 @@ CASES: list[tuple[Callable[[Path], None], str, dict[str, str], str]] = [
     (sharded, "/data/train-00001-of-00002.parquet",
      {"split": "train", "data_files": "data/train-00001-of-00002.parquet"}, "image"),
     (snappy, "", {"split": "train"}, "image"),
-    (in_folders, "/train", {"split": "train"}, "image"),
     (in_folders, "/validation", {"split": "validation"}, "image"),
-    (by_words, "/train", {"split": "train"}, "image"),
     (by_words, "/validation", {"split": "validation"}, "image"),
     (single, "", {"split": "train"}, "image"),
     (two_configs, "/cats/test", {"name": "cats", "split": "test"}, "image"),
@@ -215,7 +209,7 @@ def test_rows_are_those_of_load_dataset(
     assert SHA in str(dataset.manifest.root)
 
 
-@pytest.mark.parametrize("write", [sharded, snappy])
+@pytest.mark.parametrize("write", [sharded, pytest.param(snappy, marks=pytest.mark.slow)])
 def test_loaders_read_the_hub(write: Any, hub: Hub) -> None:
     made(hub, write)
     place = "hf://datasets/owner/pets/train"
@@ -228,6 +222,7 @@ def test_loaders_read_the_hub(write: Any, hub: Hub) -> None:
         assert texts == [f"text {n}" for n in range(8)]
 
 
+@pytest.mark.slow
 def test_an_index_is_kept_until_the_revision_changes(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,37 +245,27 @@ def test_an_index_is_kept_until_the_revision_changes(
 def test_uncompressed_images_are_read_by_ranges(hub: Hub) -> None:
     root = made(hub, single)
     made_of = (root / "pets.parquet").stat().st_size
-    dataset = ImageDataset("hf://datasets/owner/pets", storage_options=hub.storage_options)
+    out, options = root.parent / "out", {"storage_options": hub.storage_options}
+    index("hf://datasets/owner/pets", out, workers=1, **options)
+    dataset = ImageDataset(out, **options)
     assert dataset.manifest.container == "archives"
     hub.sent.clear()
     assert dataset.read([2]) == [jpeg(2)]
     assert hub.sent["pets.parquet"] == len(jpeg(2)) < made_of / 3
 
 
-def test_the_command_indexes_and_verify_reads(hub: Hub, tmp_path: Path) -> None:
-    made(hub, snappy)
-    options = [part for name, value in hub.storage_options.items()
-               for part in ("--storage-option", f"{name}={json.dumps(value)}")]  # fmt: skip
-    out = tmp_path / "out"
-    command = ["index", "hf://datasets/owner/pets@v1/train", "--out", str(out), "--workers", "1"]
-    require_said(CliRunner().invoke(cli, [*command, *options]), 0)
-    dataset = ImageDataset(out, storage_options=hub.storage_options)
-    assert dataset.read(range(8)) == [jpeg(n) for n in range(8)]
-    assert verify(out, workers=1, storage_options=hub.storage_options).problems == []
-
-
-def test_several_splits_and_configs_are_listed(hub: Hub) -> None:
+def test_several_splits_and_configs_are_listed(hub: Hub, tmp_path: Path) -> None:
     made(hub, sharded)
-    options = {"storage_options": hub.storage_options}
+    options: Any = {"out": tmp_path / "out", "storage_options": hub.storage_options}
     with pytest.raises(UsageError, match=r"splits train, test\nName one: hf:.*owner/pets/train"):
-        ImageDataset("hf://datasets/owner/pets", **options)
+        index("hf://datasets/owner/pets", **options)
     with pytest.raises(UsageError, match=r"no folder, config or split dev\nThere is: train, test"):
-        ImageDataset("hf://datasets/owner/pets/dev", **options)
+        index("hf://datasets/owner/pets/dev", **options)
     made(hub, two_configs, "other")
     with pytest.raises(UsageError, match="configs cats, dogs"):
-        ImageDataset("hf://datasets/other/pets", **options)
+        index("hf://datasets/other/pets", **options)
     with pytest.raises(UsageError, match="splits train, test"):
-        ImageDataset("hf://datasets/other/pets/cats", **options)
+        index("hf://datasets/other/pets/cats", **options)
 
 
 def test_what_is_not_there_or_not_allowed(hub: Hub, tmp_path: Path) -> None:
@@ -293,10 +278,10 @@ def test_what_is_not_there_or_not_allowed(hub: Hub, tmp_path: Path) -> None:
         ("owner/pets", SourceError, "no Parquet files, tars or images.*zip"),
     ):
         with pytest.raises(error, match=f"(?s){text}"):
-            ImageDataset(f"hf://datasets/{place}", **options)
+            index(f"hf://datasets/{place}", tmp_path / "out", **options)
     made(hub, single, "private")
     with pytest.raises(SourceError, match="may not be read"):
-        ImageDataset("hf://datasets/private/pets", **options)
+        index("hf://datasets/private/pets", tmp_path / "out", **options)
     allowed = {"storage_options": {**hub.storage_options, "token": TOKEN}}
     dataset = ImageDataset("hf://datasets/private/pets", **allowed)
     assert dataset.read([1]) == [jpeg(1)]
@@ -311,6 +296,7 @@ def test_a_hub_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ImageDataset("hf://datasets/owner/pets", storage_options=options)
 
 
+@pytest.mark.slow
 def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
     made(hub, snappy)
     options: Any = {"storage_options": hub.storage_options, "remote": RemoteOptions(memory=1)}
@@ -321,7 +307,9 @@ def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
     assert sorted(labels.tolist()) == sorted(n % 3 for n in range(8))
 
 
-@pytest.mark.parametrize("write", [sharded, tars, snappy])
+@pytest.mark.parametrize(
+    "write", [sharded, *(pytest.param(one, marks=pytest.mark.slow) for one in (tars, snappy))]
+)
 def test_a_stream_is_told_the_line_that_reads_its_files(
     write: Any, hub: Hub, request: pytest.FixtureRequest
 ) -> None:
@@ -339,19 +327,3 @@ def test_a_stream_is_told_the_line_that_reads_its_files(
     names = [name for name, one in stream.features.items() if type(one) is hugging_face.Image]
     rows = stream.cast_column(names[0], hugging_face.Image(decode=False))
     assert dataset.read(range(len(dataset))) == [stored(row, names[0]) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("names", "pattern"),
-    [
-        (["a-0.tar"], "a-0.tar"),
-        (["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"], "a-{08..11}.tar"),
-        (["a/train.parquet", "a/test.parquet"], "a/t{rain,est}.parquet"),
-        (["x/a", "y/b"], "{x/a,y/b}"),
-        (["a{1,2}", "b"], "a{1,2}::b"),
-    ],
-)
-def test_patterns_of_names(names: list[str], pattern: str) -> None:
-    assert pattern_of(names) == pattern
-    if names[0] != "a{1,2}":
-        assert expand(pattern) == names

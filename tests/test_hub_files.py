@@ -31,8 +31,6 @@ pytestmark = [
 
 def embedded(dataset: Any, datasets: Any) -> Any:
     """The dataset with the bytes of images that are files, as push_to_hub makes it."""
-    if any(type(one) is datasets.Translation for one in dataset.features.values()):
-        return dataset  # which embed_table_storage cannot
     table = datasets.table.embed_table_storage
     return dataset.with_format("arrow").map(table, batched=True).with_format(None)
 
@@ -64,16 +62,23 @@ def stored(dataset: Any, datasets: Any) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
 
-@pytest.mark.parametrize("make", DATASETS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("way", WAYS)
+def _ways_and_datasets() -> list[Any]:
+    """All of them; in the first tier each way with a few kinds of datasets."""
+    found = []
+    for number, make in enumerate(DATASETS):
+        for at, way in enumerate(WAYS):
+            slow = [pytest.mark.slow] * (number % 6 != 2 * at)
+            found.append(pytest.param(way, make, marks=slow, id=f"{way}-{make.__name__}"))
+    return found
+
+
+@pytest.mark.parametrize(("way", "make"), _ways_and_datasets())
 def test_none_is_refused_and_values_are_those_of_datasets(
     make: Any, way: str, hugging_face: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "files").mkdir()
     dataset = make(hugging_face, tmp_path / "made")
-    if way == "saved" and make is hub_datasets.questions:
-        pytest.skip("datasets 5 cannot save a Translation")
     files = WAYS[way](dataset, hugging_face, tmp_path / "files")
     image, label = DATASETS[make]
     # Rows without an image or a label are left out, and so are those with an empty file.
@@ -113,7 +118,7 @@ def _listed(column: Any) -> Any:
     return column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
 
 
-@pytest.mark.parametrize("way", ["pushed", "snappy"])
+@pytest.mark.parametrize("way", ["pushed", pytest.param("snappy", marks=pytest.mark.slow)])
 def test_bad_rows_are_left_out_on_first_use(
     way: str, hugging_face: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

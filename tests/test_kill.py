@@ -106,6 +106,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", [*CONTAINERS, *IN_PLACE])
 def test_killed_before_every_step(few: Path, tmp_path: Path, container: str) -> None:
     done = subprocess.run(

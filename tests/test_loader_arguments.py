@@ -115,12 +115,6 @@ def test_combinations_are_refused_in_torchs_words(name: str) -> None:
         assert str(refused.value) == str(wanted), options
 
 
-def test_what_torch_takes_for_true_is_refused() -> None:
-    for name in ("shuffle", "pin_memory", "persistent_workers", "in_order"):
-        with pytest.raises(UsageError, match=f"{name}='no'"):
-            DataLoader([1, 2], num_workers=1, **{name: "no"})
-
-
 @pytest.mark.parametrize(
     "path", ["imagenet-train-lmdb", Path("photos"), b"photos", ConcatDataset(["a", "b"])]
 )

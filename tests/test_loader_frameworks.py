@@ -1,4 +1,4 @@
-"""DataLoader under torchrun, Lightning and Accelerate, and as scripts of others call it.
+"""DataLoader under torchrun, Lightning and Accelerate.
 
 All of it goes the native way, and gives every sample once.
 
@@ -21,6 +21,8 @@ import pytest
 from hangs import HANG
 from PIL import Image
 from torchvision_stub import import_torchvision
+
+pytestmark = pytest.mark.slow
 
 JOBS = Path(__file__).with_name("framework_jobs.py")
 SAMPLES = 13  # on two ranks with batches of 3, nothing comes out even
@@ -110,22 +112,6 @@ def test_a_loader_that_does_not_shard_says_so_once(distributed: Reports) -> None
         assert len(one["warnings"]) == 1
         assert "each of the 2 ranks of this job loads all samples" in one["warnings"][0]
         assert all(sum(map(len, epoch)) == SAMPLES for epoch in one["epochs"])
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_scripts_of_others(root: Path, ranks: int) -> None:
-    """Their calls are native, and both samplers of torch's give every sample."""
-    for how, found in run(root, "scripts", "imagenet", "classification", ranks=ranks).items():
-        assert_shares(found, ranks - 1)
-        for one in found:
-            assert all(said.startswith("native") for said in one["explained"]), one["explained"]
-            assert one["warnings"] == []
-        for epoch in range(2):
-            validated = [batch for one in found for batch in one["validated"][epoch]]
-            counts = Counter(label for batch in validated for label in batch)
-            assert set(counts) == set(range(SAMPLES))
-            # Where the rest is validated by every rank, and where a sampler fills up.
-            assert counts.total() == SAMPLES + ranks - 1, how
 
 
 def lacks(name: str) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -18,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from containers import pack_tree
 from hangs import HANG
@@ -28,8 +25,11 @@ from prefork import Prefork
 torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.batches.helpers import HelperThreads  # noqa: E402
 from fastdata.transforms import CenterCrop, Compose, Resize  # noqa: E402
+
+kinds = pytest.mark.parametrize(
+    "kind", ["packed", pytest.param("packed_ppm", marks=pytest.mark.slow)]
+)
 
 IMPORTS = """
 import json, os, signal, sys, threading, time, warnings
@@ -135,8 +135,8 @@ def wait_for_no_threads() -> None:
 # Ctrl-C.
 
 
-@pytest.mark.parametrize("threads", [0, 8])
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@pytest.mark.parametrize("threads", [pytest.param(0, marks=pytest.mark.slow), 8])
+@kinds
 def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     found = told(
         f"""
@@ -169,27 +169,7 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     assert found["before"] >= threads
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_signal_reaches_the_loops_own_handler_within_a_batch(threads, packed, scripts):
-    found = told(
-        f"""
-        def end(*_):
-            tell(caught=True)
-            os._exit(0)
-
-        signal.signal(signal.SIGALRM, end)
-        iterator = iter(endless({threads}))
-        next(iterator), next(iterator)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        next(iterator)
-        """,
-        packed,
-        scripts,
-    )
-    assert found["caught"]
-
-
-@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("threads", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_handler_that_raises_nothing_costs_no_sample(threads, packed, scripts):
     found = told(
         f"""
@@ -234,8 +214,14 @@ _ENDS = {
 
 
 # With threads of the core alone, and with those that wait for Pillow's images alone.
-@pytest.mark.parametrize("end", _ENDS)
-@pytest.mark.parametrize(("kind", "threads"), [("packed", 2), ("packed_ppm", 0)])
+@pytest.mark.parametrize(
+    ("end", "kind", "threads"),
+    [
+        ("a daemon thread iterates", "packed", 2),
+        *(pytest.param(end, "packed", 2, marks=pytest.mark.slow) for end in list(_ENDS)[:-1]),
+        *(pytest.param(end, "packed_ppm", 0, marks=pytest.mark.slow) for end in _ENDS),
+    ],
+)
 def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts, request):
     body, code, message = _ENDS[end]
     body = f"loader = endless({threads})\ndef now(): print('now', flush=True)\n{body}"
@@ -246,28 +232,7 @@ def test_the_interpreter_ends_at_once_and_in_silence(end, threads, kind, scripts
     assert done.stdout == "now\n"
 
 
-def test_a_helper_thread_ends_that_is_closed_while_it_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A signal's handler may close the loader just then; the interpreter's end joins the thread."""
-    begun = []
-    really_start = threading.Thread.start
-
-    def start_closed(thread: threading.Thread) -> None:
-        helpers.shutdown(wait=False)
-        really_start(thread)
-        begun.append(thread)
-
-    helpers = HelperThreads(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_closed)
-        helpers.submit(int)
-    (thread,) = begun
-    thread.join(HANG)
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@kinds
 def test_a_thread_may_iterate_after_the_main_thread_has_ended(kind, request, scripts):
     found = told(
         """
@@ -350,27 +315,10 @@ def test_forks_while_iterating(packed, scripts):
     assert set(found.values()) == {64}
 
 
-def test_a_child_that_ends_by_itself_ends_well(packed, scripts):
-    found = told(
-        """
-        iterator = iter(endless(2))
-        next(iterator)
-        child = os.fork()
-        if child == 0:
-            sys.exit(7)
-        status = os.waitpid(child, 0)[1]
-        tell(code=os.waitstatus_to_exitcode(status))
-        """,
-        packed,
-        scripts,
-    )
-    assert found["code"] == 7
-
-
 # What a pass leaves behind.
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@kinds
 @pytest.mark.parametrize("how", ["break", "raise", "del", "cycle"])
 def test_threads_end_with_their_pass(how, kind, request):
     loader = small(request.getfixturevalue(kind), batch_size=2)
@@ -409,39 +357,6 @@ def test_persistent_threads_stay(packed):
     del loader
     gc.collect()
     assert decode_threads() == set()
-
-
-def test_persistent_memory_stays(packed):
-    loader = small(packed, persistent_workers=True)
-    places = {images.data_ptr() for _ in range(4) for images, _ in loader}
-    assert len(places) <= 5
-
-
-def test_closing_does_not_wait_for_another_pass(packed, scripts):
-    found = told(
-        """
-        loader = endless(2, persistent_workers=True)
-        slow, other = iter(loader), iter(loader)
-        next(slow), next(slow)  # the other's batches stand behind its long ones
-        other.close()
-        slow.close()
-        over = next(slow, "over"), next(other, "over")
-        del slow, other
-        tell(over=over)
-        """,
-        packed,
-        scripts,
-    )
-    assert found["over"] == ["over", "over"]
-
-
-def test_two_passes_at_once(packed):
-    for keep in (False, True):
-        loader = small(packed, persistent_workers=keep)
-        for (first, some), (second, others) in zip(loader, loader, strict=True):
-            assert first.data_ptr() != second.data_ptr()
-            assert torch.equal(first, second)
-            assert torch.equal(some, others)
 
 
 def test_passes_in_threads(packed):
@@ -498,7 +413,8 @@ _BREAKS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@pytest.mark.slow
+@kinds
 def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = told(_BREAKS, request.getfixturevalue(kind))["found"]
@@ -513,64 +429,7 @@ def test_early_breaks_leave_nothing(kind, request, tmp_path, monkeypatch):
     assert min(grown) < 100 * 16e3
 
 
-_SOAK = """
-    import gc, psutil
-    from fastdata.transforms import Compose, Normalize, Views
-
-    half = Normalize((0.5,) * 3, (0.25,) * 3, dtype="float16")
-    in_views = ImageDataset(sys.argv[1], transform=Views(
-        Compose([RandomResizedCrop(8), half]), RandomResizedCrop(16)))
-    loaders = [
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2),
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, persistent_workers=True),
-        DataLoader(dataset, batch_size=16, shuffle=True, num_workers=0),
-        DataLoader(dataset, batch_size=16, num_workers=3, prefetch_factor=4),
-        DataLoader(in_views, batch_size=16, shuffle=True, num_workers=2),
-    ]
-    process = psutil.Process()
-
-    def rounds(seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for loader in loaders:
-                for _ in loader:
-                    pass
-                for _ in zip(loader, loader):
-                    break
-                list(loader)
-        gc.collect()
-        time.sleep(0.5)  # the system shows threads for a while that have ended
-        full = process.memory_full_info()
-        return process.num_threads(), process.num_fds(), full.uss
-
-    seconds = float(os.environ.get("FASTDATA_SOAK_SECONDS", 6))
-    rounds(seconds / 3)
-    tell(parts=[rounds(seconds / 6) for _ in range(6)])
-"""
-
-
-def test_soak(packed):
-    """Some seconds; FASTDATA_SOAK_SECONDS for longer or less."""
-    found = told(_SOAK, packed, timeout=4000)
-    threads, files, memory = zip(*found["parts"], strict=True)
-    assert len(set(threads)) == 1
-    assert len(set(files)) == 1
-    # What the C library keeps of freed memory goes up and down.
-    assert min(memory[-2:]) < max(memory[:2]) + 16e6
-
-
 # Memory of batches.
-
-
-def test_a_list_of_batches_is_right(packed):
-    loader = small(packed)
-    expected = [(images.clone(), labels.clone()) for images, labels in loader]
-    kept = list(loader)
-    for (images, labels), (right, right_labels) in zip(kept, expected, strict=True):
-        assert torch.equal(images, right)
-        assert torch.equal(labels, right_labels)
-    spans = sorted((images.data_ptr(), images.nbytes) for images, _ in kept)
-    assert all(a + size <= b for (a, size), (b, _) in pairwise(spans))
 
 
 _VIEWS = {
@@ -604,28 +463,7 @@ def test_a_view_keeps_its_memory(view, packed):
     assert [digest(one) for one in kept] == expected
 
 
-def test_views_in_other_threads_keep_their_memory(packed):
-    loader = small(packed, persistent_workers=True)
-    right = [int(images.sum()) for images, _ in loader]
-    sums: list[tuple[int, int]] = []
-
-    def later(number: int, row: torch.Tensor) -> None:
-        time.sleep(0.002 * (number % 7))
-        sums.append((number, int(row.sum())))
-
-    threads = []
-    for _ in range(5):
-        for number, (images, _) in enumerate(loader):
-            threads.append(threading.Thread(target=later, args=(number, images[:])))
-            threads[-1].start()
-            del images
-    for thread in threads:
-        thread.join()
-    assert len(sums) == 5 * len(right)
-    assert all(right[number] == found for number, found in sums)
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 4])
+@pytest.mark.parametrize("ahead", [1, 4])
 def test_dropped_memory_is_used_again(ahead, packed):
     loader = small(packed, batch_size=2, prefetch_factor=ahead)
     places = [images.data_ptr() for images, _ in loader]
@@ -634,46 +472,7 @@ def test_dropped_memory_is_used_again(ahead, packed):
     assert len(set(places)) <= ahead + 2
 
 
-def test_one_kept_tensor_does_not_keep_the_rest(packed):
-    dataset = ImageDataset(packed, transform=Compose([Resize(700), CenterCrop(640)]))
-    list(DataLoader(dataset, batch_size=16, num_workers=2))  # a process's first pass takes more
-    process = psutil.Process()
-    for keep in (False, True):
-        kept = []
-        for _ in range(3):  # what the C library keeps of freed memory goes up and down
-            loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=keep)
-            before = process.memory_full_info().uss
-            batches = list(loader)
-            size = batches[0][0].nbytes
-            one = batches[0][0][0]
-            del batches, loader
-            gc.collect()
-            kept.append(process.memory_full_info().uss - before)
-            del one
-        assert min(kept) < 1.5 * size
-
-
 # Pickles, and what fails.
-
-
-def _samples(loader: DataLoader, answers) -> None:
-    answers.put(sum(len(labels) for _, labels in loader))
-
-
-def test_a_loader_goes_to_a_spawned_process(packed):
-    loader = small(packed)
-    iterator = iter(loader)  # as a callback may do it, in the middle of a pass
-    next(iterator)
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=_samples, args=(loader, answers))
-    process.start()
-    assert answers.get(timeout=HANG) == 64
-    process.join()
-    assert process.exitcode == 0
-    assert sum(len(labels) for _, labels in iterator) == 60
-    again = pickle.loads(pickle.dumps(loader))
-    assert sum(len(labels) for _, labels in again) == 64
 
 
 class _OddError(BaseException):
@@ -711,7 +510,8 @@ def test_pillow_may_take_long(packed_ppm, monkeypatch):
     assert torch.equal(found[0], expected[0])
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed_ppm"])
+@pytest.mark.slow
+@kinds
 def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
     """No error in the thread that closes; the other one finds the pass at its end.
 
@@ -733,7 +533,7 @@ def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for pause in range(60):
+        for pause in range(0, 60, 2):
             iterator = iter(loader)
             thread = threading.Thread(target=iterate)
             thread.start()

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_data import SAMPLES, images, same
-from test_pixel_programs import kolmogorov_smirnov
+from loader_data import images, same
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
@@ -112,14 +111,6 @@ def test_each_batch_rank_and_epoch_draws_anew(place: Any) -> None:
     assert list(again) == found[-3:]
 
 
-def test_a_seed_that_is_drawn_is_torchs() -> None:
-    found = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        found.append(list(mixed(every_generator, seed=None)))
-    assert found[0] == found[1] != found[2]
-
-
 def test_a_second_transform_draws_numbers_of_its_own() -> None:
     def noted(batch: Any) -> Any:
         first.append(every_generator(batch))
@@ -153,19 +144,3 @@ def test_the_generators_go_on_as_if_nothing_had_been_drawn(place: Any) -> None:
         np.random.seed(1)
         torch.manual_seed(1)
         assert here == every_generator(None)
-
-
-def test_draws_have_their_distribution() -> None:
-    """Over batches, each of which seeds the generators again."""
-    transform = lambda batch: (  # noqa: E731
-        float(np.random.beta(0.2, 0.2)),
-        float(torch.distributions.Beta(0.2, 0.2).sample()),
-        random.betavariate(0.2, 0.2),
-    )
-    loader = DataLoader(images(), 1, seed=3, batch_transform=transform)
-    found = [draws for _ in range(40) for draws in loader]
-    assert len(found) == 40 * SAMPLES
-    wanted = np.random.default_rng(1).beta(0.2, 0.2, 100_000).tolist()
-    for numbers in zip(*found, strict=True):
-        distance, bound = kolmogorov_smirnov(list(numbers), wanted)
-        assert distance <= bound

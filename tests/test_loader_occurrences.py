@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loader_data import CROPS, SAMPLES, as_it_is, folder, images
+from loader_data import CROPS, SAMPLES, as_it_is, images
 
 torch = pytest.importorskip("torch")
 
-from containers import pack_tree  # noqa: E402
-from jpegs import encode, picture  # noqa: E402
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DistributedSampler,
@@ -19,12 +17,10 @@ from torch.utils.data import (  # noqa: E402
     Sampler,
     SequentialSampler,
     Subset,
-    WeightedRandomSampler,
 )
 
-from fastdata import DataLoader, ImageDataset  # noqa: E402
-from fastdata.errors import UsageError  # noqa: E402
-from fastdata.transforms import Compose, RandomResizedCrop  # noqa: E402
+from fastdata import DataLoader  # noqa: E402
+from fastdata.transforms import Compose  # noqa: E402
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 pytestmark = [
@@ -65,13 +61,6 @@ def test_eight_draws_are_eight_crops_whatever_the_threads_and_batches(threads: i
     assert not of_seven(found) & of_seven(crops(loader))
 
 
-def test_a_sampler_with_replacement() -> None:
-    weights = [0.0] * SAMPLES
-    weights[7] = weights[2] = 1.0
-    sampler = WeightedRandomSampler(weights, 40, generator=torch.Generator().manual_seed(5))
-    assert len(set(crops(DataLoader(images(), 8, sampler=sampler, seed=3, num_workers=2)))) == 40
-
-
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("own", [False, True])
@@ -107,25 +96,6 @@ def test_samplers_without_replacement_have_the_crops_of_our_orders(kind: str) ->
         seen += crops(DataLoader(source, seed=3, num_workers=2, **options))
     assert len(seen) == (54 if kind == "distributed" else 53)
     assert set(seen) == set(first)
-
-
-def test_a_random_sampler_may_ask_for_more_than_there_is() -> None:
-    source = Subset(images(), [0, 2, 4])
-    sampler = RandomSampler(source, num_samples=7)
-    assert len(set(crops(DataLoader(source, 2, sampler=sampler, seed=3)))) == 7
-
-
-def test_ranks_draw_the_same_sample_differently(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeated augmentation: a sampler of somebody else's gives several ranks one sample."""
-    found = []
-    for rank in (None, "0", "1", "2"):
-        if rank is not None:
-            monkeypatch.setenv("RANK", rank)
-            monkeypatch.setenv("WORLD_SIZE", "3")
-        found.append(crops(DataLoader(images(), 11, sampler=EIGHT, seed=3)))
-    alone, *ranks = found
-    assert ranks[0] == alone
-    assert len(set().union(*map(of_seven, ranks))) == 24
 
 
 class Repeating(Sampler[int]):
@@ -171,15 +141,6 @@ def test_repeated_augmentation(monkeypatch: pytest.MonkeyPatch, ranks: int) -> N
         assert len(set(large)) == len(large) > 40
 
 
-def test_ranks_that_make_no_sense_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every rank would draw as rank 0 does."""
-    monkeypatch.setenv("RANK", "one")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = DataLoader(images(), 11, sampler=EIGHT, seed=3)
-    with pytest.raises(UsageError, match="RANK=one and WORLD_SIZE=2"):
-        iter(loader)
-
-
 @pytest.mark.parametrize("size", [3, SAMPLES])
 def test_what_fills_up_the_last_batch_is_drawn_anew(size: int) -> None:
     """In orders of ours; what is not repeated has the crop that it has in one process."""
@@ -190,21 +151,3 @@ def test_what_fills_up_the_last_batch_is_drawn_anew(size: int) -> None:
     assert len(found) == (8 if size == 3 else 56)
     assert len(set(found)) == len(found)
     assert set(first) < set(found)
-
-
-def test_what_takes_the_place_of_a_bad_sample_is_drawn_anew() -> None:
-    tree = folder() / "tree" / "a"
-    tree.mkdir(parents=True)
-    for number in range(6):
-        (tree / f"{number}.jpg").write_bytes(encode(picture(90, 80, number, 25)))
-    out = folder() / "packed"
-    pack_tree(tree.parent, out, "folder")
-    source = ImageDataset(out, RandomResizedCrop(24))
-    damaged = source.source.file(source.row(2), 2)
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    for threads in (0, 2):
-        loader = DataLoader(source, 3, seed=3, num_workers=threads, on_error="skip")
-        with pytest.warns(UserWarning, match="1 sample could not be decoded and was"):
-            batches = [(batch[0].clone(), batch[1]) for batch in loader]
-        found = crops(batches)
-        assert len(found) == len(set(found)) == 6

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from containers import pack_tree
 from fastdata.converters.packing import pack
 from fastdata.converters.table import TableImages
 from jpegs import picture
-from loader_data import CONTAINERS, CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, images, same
+from loader_data import CROPS, SAMPLES, WITH_INDEX, WITH_KEYS, images, same
 from PIL import Image
 from torchvision_calls import apply
 
@@ -20,8 +19,6 @@ torch = pytest.importorskip("torch")
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
-from fastdata.storage.packed import IndexedSource  # noqa: E402
-from fastdata.storage.source import Rows  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
     CenterCrop,
     Compose,
@@ -116,14 +113,6 @@ def test_pixels_are_pillows(name: str, kind: str) -> None:
         assert sorted(seen) == list(range(SAMPLES))
 
 
-@pytest.mark.parametrize("name", PADDED)
-def test_what_pads_most_images_is_not_left_to_pillow(name: str) -> None:
-    loaders = [DataLoader(images(one), SAMPLES, seed=1) for one in (CROPS, PADDED[name])]
-    for loader in loaders:
-        list(loader)
-    assert loaders[0].stats().by_pillow == loaders[1].stats().by_pillow
-
-
 @pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 @pytest.mark.parametrize("container", ["lmdb", "shards"])
 def test_images_without_labels_that_the_core_declines(tmp_path: Path, container: str) -> None:
@@ -141,60 +130,6 @@ def test_images_without_labels_that_the_core_declines(tmp_path: Path, container:
             assert np.array_equal(image.permute(1, 2, 0).numpy(), wanted[f"{key}.png"])
 
 
-@pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
-@pytest.mark.parametrize(("every", "gathered"), [(2, 3), (40, 0)])
-def test_many_declined_samples_have_later_batches_gathered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, gathered: int
-) -> None:
-    """Pixels and counts are Pillow's before and after the change; a few PNGs change nothing."""
-    files = []
-    for number in range(80):
-        extension = "png" if number % every == 1 else "jpg"
-        path = tmp_path / "tree" / "class" / f"{number:02}.{extension}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture(40, 30, number)).save(path)
-        files.append(path)
-    pack_tree(tmp_path / "tree", tmp_path / "packed", "lmdb")
-    calls, gather = [], IndexedSource.gather
-
-    def counted(source: IndexedSource, rows: Rows, *fields: Any) -> Any:
-        calls.append(len(rows))
-        return gather(source, rows, *fields)
-
-    monkeypatch.setattr(IndexedSource, "gather", counted)
-    loader = DataLoader(ImageDataset(tmp_path / "packed", CenterCrop(16)), 20, num_workers=0)
-    pixels = torch.cat([batch for batch, _ in loader])
-    assert calls == [20] * gathered
-    kinds = {kind: sum(counts.values()) for kind, counts in loader.stats().kinds.items()}
-    assert kinds == {"jpeg": 80 - len(range(1, 80, every)), "png": len(range(1, 80, every))}
-    for found, path in zip(pixels, files, strict=True):
-        expected = np.asarray(Image.open(path).crop((12, 7, 28, 23)))
-        assert np.array_equal(found.permute(1, 2, 0), expected), path
-
-
-def test_epochs_are_cropped_differently() -> None:
-    loader = DataLoader(images(), SAMPLES, seed=3)
-    first, second = (next(batch for batch, _ in loader) for _ in range(2))
-    assert not same(first, second)
-    loader.set_epoch(0)
-    assert same(next(batch for batch, _ in loader), first)
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_any_number_of_threads_and_any_container_gives_the_same_bytes(name: str) -> None:
-    transform = TRANSFORMS[name]
-    options: dict[str, Any] = {"shuffle": True, **WITH_KEYS}
-    first = all_of(images(transform), **options)
-    for workers in (1, 2, 8):
-        for ahead in (1, 5):
-            again = all_of(images(transform), num_workers=workers, prefetch_factor=ahead, **options)
-            assert same(again, first), (workers, ahead)
-    for container in CONTAINERS:
-        assert same(all_of(images(transform, container), num_workers=2, **options), first)
-    without = all_of(images(transform, seek_points=False), num_workers=2, **options)
-    assert same(without, first)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("name", ["crops", "cifar"])
@@ -210,19 +145,6 @@ def test_floats_are_the_bytes_normalised(dtype: str, normalised: bool, name: str
         # Half a unit in the last place, and what float32 arithmetic loses by subtracting.
         step = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}[dtype]
         assert ((got.double() - want).abs() <= step * want.abs() + 1e-6).all()
-
-
-def test_views_of_one_transform_are_those_crops() -> None:
-    dataset = images(Views(CROPS, count=2))
-    loader = DataLoader(dataset, 10, seed=3, num_workers=2, **WITH_INDEX)
-    assert loader.explain().startswith("native")
-    for views, _, indices in loader:
-        assert isinstance(views, list) and len(views) == 2
-        for number, view in enumerate(views):
-            want = expected(dataset, indices.numpy(), 3, 0, number)
-            assert np.abs(view.permute(0, 2, 3, 1).numpy().astype(int) - want).max() <= 1
-    ones = all_of(images())
-    assert same([views[0] for views, _ in all_of(dataset)], [one for one, _ in ones])
 
 
 @pytest.mark.parametrize("threads", [0, 3])
@@ -249,13 +171,6 @@ def test_views_come_from_torchs_workers_too() -> None:
     assert loader.explain().startswith("workers")
     (views, _), *_ = loader
     assert [tuple(view.shape) for view in views] == [(10, 3, 2, 8), (10, 3, 2, 9)]
-
-
-def test_flips_are_exact() -> None:
-    plain = all_of(images(RandomResizedCrop(24)))
-    flipped = all_of(images(Compose([RandomResizedCrop(24), RandomHorizontalFlip(1.0)])))
-    for (one, _), (other, _) in zip(plain, flipped, strict=True):
-        assert torch.equal(one.flip(3), other)
 
 
 def test_target_transform_batch_transform_and_keys() -> None:
@@ -310,13 +225,3 @@ def test_torchs_own_loader_and_single_samples_have_the_same_pixels(workers: int,
         assert image.shape == (3, 32, 32) and image.dtype == torch.uint8
         assert (image.int() - together[index]).abs().max() <= 1
         assert label == dataset.labels[index]
-
-
-def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
-    """Memory is used again, but only that of batches that are gone."""
-    loader = DataLoader(images(), 4, seed=1, num_workers=2)
-    held = [(batch, batch.clone()) for batch, _ in loader]
-    parts = [(batch[1:2, :, 3:], batch[1:2, :, 3:].clone()) for batch, _ in loader]
-    for _ in loader:
-        pass
-    assert all(torch.equal(one, other) for one, other in held + parts)

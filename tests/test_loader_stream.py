@@ -1,4 +1,4 @@
-"""``DataLoader(shard=)`` over any map-style dataset, and over streams."""
+"""``DataLoader(shard=)`` over any map-style dataset, and over streams; and what "auto" is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loader_data import CROPS, SAMPLES, images
 
 torch = pytest.importorskip("torch")
 
+from torch import distributed as dist  # noqa: E402
 from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
 
 from fastdata import DataLoader  # noqa: E402
@@ -60,16 +64,6 @@ class SplitByWorker(Stream):
         return iter(range(worker.id, self.count, worker.num_workers))
 
 
-class SplitOnce(SplitByWorker):
-    """Remembers which worker it is in."""
-
-    info: Any = None
-
-    def __iter__(self) -> Iterator[int]:
-        self.info = self.info or get_worker_info()
-        return iter(range(self.info.id, self.count, self.info.num_workers))
-
-
 class Sized(Stream):
     def __len__(self) -> int:
         return self.count
@@ -105,7 +99,7 @@ def test_ranks_share_a_stream_without_workers(count: int, world: int, drop_last:
     [
         *((SplitByWorker, "fork", drop) for drop in (False, True)),
         (Numbers, "fork", False),
-        (SplitByWorker, "spawn", False),
+        pytest.param(SplitByWorker, "spawn", False, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_with_workers(dataset: Any, start: str, drop_last: bool) -> None:
@@ -115,14 +109,8 @@ def test_ranks_with_workers(dataset: Any, start: str, drop_last: bool) -> None:
     check_shares(shares, 21, drop_last, workers=2)
 
 
-def test_streams_split_themselves_by_worker_as_with_torchs_loader() -> None:
-    assert sorted(loaded(SplitByWorker(21), 0, 1, num_workers=3)) == list(range(21))
-    assert sorted(loaded(Stream(4), 0, 1, num_workers=2)) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("dataset", [Stream, SplitOnce])
-def test_persistent_workers_have_the_same_share_in_each_epoch(dataset: Any) -> None:
-    loader: Any = DataLoader(dataset(20), 5, shard=(1, 2), num_workers=2, persistent_workers=True)
+def test_persistent_workers_have_the_same_share_in_each_epoch() -> None:
+    loader: Any = DataLoader(Stream(20), 5, shard=(1, 2), num_workers=2, persistent_workers=True)
     first, second = ([int(x) for batch in loader for x in batch] for _ in range(2))
     assert first == second and len(set(first)) == 10
 
@@ -162,12 +150,93 @@ def test_single_samples_of_a_stream() -> None:
     assert list(loader) == [1, 3, 0]
 
 
-def test_a_stream_without_a_share_is_torchs() -> None:
-    loader: Any = DataLoader(Stream(4), batch_size=2, num_workers=2)
-    assert sorted(int(x) for batch in loader for x in batch) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
 @pytest.mark.parametrize("option", [{"order": "random"}, {"seed": 1}])
 def test_a_stream_has_its_own_order(option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="no meaning with an IterableDataset"):
         DataLoader(Stream(4), shard=(0, 2), **option)  # type: ignore[arg-type]
+
+
+# Ranks of launchers.
+
+
+def numbers(loader: DataLoader) -> list[int]:  # type: ignore[type-arg]
+    return [number for batch in loader for number in batch["index"].tolist()]
+
+
+def loader_of(shard: object) -> DataLoader:  # type: ignore[type-arg]
+    return DataLoader(images(CROPS), 8, shuffle=True, seed=2, shard=shard, fields=("index",))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_auto_takes_the_launchers_ranks(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    found = loader_of("auto")
+    assert f"rank {rank} of 3" in found.explain()
+    assert numbers(found) == numbers(loader_of((rank, 3)))
+
+
+def test_auto_is_all_samples_in_a_single_process() -> None:
+    assert sorted(numbers(loader_of("auto"))) == list(range(SAMPLES))
+
+
+def test_auto_prefers_the_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert "rank 0 of 1" in loader_of("auto").explain()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_auto_is_not_what_it_was_before_the_process_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    early = loader_of("auto")
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(UsageError, match="rank 1 of 2, and this is now rank 0 of 1"):
+            next(iter(early))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_whole_numbers_of_any_kind_are_a_share() -> None:
+    assert numbers(loader_of(np.array([0, 2]))) == numbers(loader_of((0, 2)))
+
+
+@pytest.mark.parametrize("said", [("0", None), (None, "2"), ("2", "2"), ("x", "2"), ("-1", "2")])
+def test_an_environment_that_is_half_set_is_an_error(
+    said: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(("RANK", "WORLD_SIZE"), said, strict=True):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"RANK={said[0]} and WORLD_SIZE={said[1]}") as caught:
+        loader_of("auto")
+    assert "torchrun" in caught.value.hint
+
+
+def test_targets_are_the_labels_and_a_packed_dataset_has_no_files() -> None:
+    data = images(CROPS)
+    assert data.targets == [data.row(number).label for number in range(SAMPLES)]
+    assert not hasattr(data, "samples")
+    with pytest.raises(AttributeError, match="Take targets for the labels"):
+        _ = data.imgs
+
+
+@pytest.mark.parametrize("transform", [5, [CROPS]])
+def test_a_transform_that_cannot_be_called_is_an_error(transform: object) -> None:
+    with pytest.raises(UsageError, match="transform="):
+        images(transform)

@@ -6,8 +6,6 @@ import itertools
 import math
 import pickle
 import re
-from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,14 +20,11 @@ from fastdata.plan.order import (
     Order,
     QuasiRandom,
     Random,
-    Sequential,
     Windowed,
     make_order,
 )
 
 KEYS = st.integers(0, 2**64 - 1)
-# Tables end and networks begin at 65,536.
-LARGE = st.sampled_from([65_535, 65_536, 65_537, 66_049, 99_991])
 
 
 def whole(order: Order) -> np.ndarray:
@@ -49,11 +44,6 @@ def deviations(counts: np.ndarray) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
 
 
-def permutation_counts(make: Callable[[int], np.ndarray], size: int, draws: int) -> np.ndarray:
-    found = Counter(tuple(make(epoch_key(0, epoch)).tolist()) for epoch in range(draws))
-    return np.array([found[each] for each in itertools.permutations(range(size))], float)
-
-
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=60), st.integers(1, 70), KEYS)
 def test_given_blocks_are_shuffled_and_mixed_within_windows(
     sizes: list[int], window: int, key: int
@@ -69,26 +59,11 @@ def test_given_blocks_are_shuffled_and_mixed_within_windows(
         assert sum(first[block] <= at <= last[block] for block in first) <= window
 
 
-def test_given_blocks_are_in_random_order_and_mixed() -> None:
-    starts = np.arange(0, 6_000, 100)
-    orders = [whole(make_order(QuasiRandom(4), 6_000, 0, epoch, starts)) for epoch in range(40)]
-    places = np.array([np.argsort(order)[starts] for order in orders]) / 6_000
-    assert abs(places.mean() - 0.5) < 0.03
-    for order in orders[:3]:
-        blocks = order.reshape(-1, 100) // 100
-        assert np.median([len(set(block)) for block in blocks.tolist()]) >= 4
-
-
-@given(st.integers(0, 3000), KEYS)
+# Tables end and networks begin at 65,536.
+@settings(max_examples=60)
+@given(st.one_of(st.integers(0, 3000), st.sampled_from([65_535, 65_536, 65_537, 99_991])), KEYS)
 def test_random_is_a_bijection(n: int, key: int) -> None:
     assert_bijection(Random(n, key), n)
-
-
-@settings(max_examples=15)
-@given(LARGE, KEYS)
-def test_large_ones_are_bijections(n: int, key: int) -> None:
-    assert_bijection(Random(n, key), n)
-    assert_bijection(Windowed(n, key), n)
 
 
 @given(st.integers(0, 1500), KEYS, st.integers(1, 50), st.integers(1, 50))
@@ -142,11 +117,6 @@ def test_constant_memory(name: str) -> None:
     assert len(pickle.dumps(order)) < 4096
 
 
-def test_tables_stay_small() -> None:
-    assert len(pickle.dumps(Random(65_536, 0))) < 600_000
-    assert len(pickle.dumps(Random(65_537, 0))) < 4096
-
-
 def test_golden_values() -> None:
     """These may never change: what a seed means would change for everybody."""
     first = np.arange(5)
@@ -167,25 +137,7 @@ def test_golden_values() -> None:
     ]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_all_permutations_are_as_probable(n: int) -> None:
-    counts = permutation_counts(lambda key: whole(Random(n, key)), n, 12_000)
-    assert abs(deviations(counts)) < 5
-
-
-@pytest.mark.parametrize("n", [3, 4, 5])
-def test_all_permutations_of_a_window_are_as_probable(n: int) -> None:
-    """Windows this small go through the network, which is at its weakest there."""
-
-    def first_window(key: int) -> np.ndarray:
-        # The blocks of a window are in random order too: what is left is the network's own doing.
-        window = Windowed(2 * n, key, block=n, window=1)(np.arange(n))
-        return window % n
-
-    assert abs(deviations(permutation_counts(first_window, n, 6_000))) < 5
-
-
-@pytest.mark.parametrize("n", [70_001, 1_281_167])
+@pytest.mark.parametrize("n", [70_001, pytest.param(1_281_167, marks=pytest.mark.slow)])
 def test_large_permutations_look_random(n: int) -> None:
     order = Random(n, epoch_key(7, 7))
     # Few of them, so that drawing without putting back hardly differs from drawing.
@@ -200,13 +152,6 @@ def test_large_permutations_look_random(n: int) -> None:
     assert abs(deviations(low)) < 5
     rises = int((found[1:] > found[:-1]).sum())
     assert abs(rises - 4095 / 2) < 5 * math.sqrt(4096 / 12)
-
-
-def test_pairs_of_samples_of_a_large_permutation_are_independent() -> None:
-    n, keys = 70_001, 4000
-    found = np.array([Random(n, epoch_key(1, e))(np.array([0, 1])) for e in range(keys)])
-    counts = np.histogram2d(found[:, 0], found[:, 1], 8, ((0, n), (0, n)))[0]
-    assert abs(deviations(counts.ravel())) < 5
 
 
 @given(st.integers(1, 2000), KEYS, st.integers(1, 20), st.integers(1, 20))
@@ -225,42 +170,6 @@ def test_a_window_touches_only_its_blocks(n: int, key: int, block: int, window: 
             start, seen, windows = at + 1, set(), windows + 1
     assert start == n
     assert windows >= math.ceil(math.ceil(n / block) / window)
-
-
-def test_windows_of_default_size() -> None:
-    n = 1_281_167
-    blocks = whole(Windowed(n, 5)) // 32
-    # Any 4,096 positions lie in at most two windows, of 128 blocks each.
-    for start in range(0, n - 4096, 40_961):
-        assert len(np.unique(blocks[start : start + 4096])) <= 256
-    # And a batch is drawn from nearly all of its window: 128 blocks give 256 draws 111 on average.
-    batches = [len(np.unique(blocks[s : s + 256])) for s in range(0, n - 256, 25_600)]
-    assert 100 < np.mean(batches) < 130
-
-
-@pytest.mark.parametrize(("n", "block", "window"), [(10, 4, 1), (10, 4, 2), (21, 5, 2), (9, 2, 3)])
-def test_no_sample_has_a_fixed_place(n: int, block: int, window: int) -> None:
-    found = np.array(
-        [whole(Windowed(n, epoch_key(0, e), block=block, window=window)) for e in range(3000)]
-    )
-    for sample in range(n):
-        times = (found == sample).sum(axis=0)
-        if sample < n // block * block:
-            assert (times > 0).all()
-        # A last block that is not full starts where blocks start, so not everywhere.
-        assert times[0] > 0 and times[-1] > 0
-        assert times.max() < 0.5 * len(found)
-
-
-def test_windows_mix_their_blocks() -> None:
-    order = whole(Windowed(100_000, 9, block=10, window=100))
-    neighbours = np.abs(np.diff(order)) < 10
-    # By chance 1 in 100 pairs is of one block.
-    assert neighbours.mean() < 0.02
-
-
-def test_sequential() -> None:
-    assert whole(Sequential(5)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_what_is_no_order_names_itself() -> None:

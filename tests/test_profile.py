@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ torch = pytest.importorskip("torch")
 from loader_data import SAMPLES, images  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader  # noqa: E402
-from fastdata.device.transfer import DEVICE_WAIT  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.profile import Interval, StepTimer  # noqa: E402
 
@@ -77,54 +75,6 @@ def test_a_line_every_so_many_steps_shows_the_pause_at_an_epochs_start() -> None
     assert timer.reported is not None and timer.reported.longest_at not in (1, 7)
     assert Interval().images_per_second == Interval().wait_share == 0.0
     assert timer.overall.steps == 12 and timer.overall.longest_wait >= 0.2
-
-
-def test_starting_a_loader_is_waiting() -> None:
-    class Starting:
-        def __iter__(self) -> Iterator[Any]:
-            time.sleep(0.1)
-            return iter([torch.zeros(2)])
-
-    timer = quiet()
-    assert len(list(timer.batches(Starting()))) == 1
-    assert timer.overall.longest_wait >= 0.1 and timer.overall.longest_at == 1
-
-
-def test_waiting_for_the_gpu_is_no_waiting_for_data() -> None:
-    for_device: list[float] = []
-
-    def ahead() -> Iterator[Any]:
-        for _ in range(4):
-            time.sleep(0.02)
-            # As a transfer whose memory a copy still reads: test_device_gpu.py has the real one.
-            begun = time.perf_counter()
-            time.sleep(0.06)
-            for_device.append(time.perf_counter() - begun)
-            DEVICE_WAIT.seconds += for_device[-1]
-            yield torch.zeros(2)
-
-    timer = quiet()
-    batches, began = timer.batches(ahead()), [time.perf_counter()]
-    for _ in batches:
-        began.append(time.perf_counter())
-    totals = timer.totals()
-    assert totals["device"] == pytest.approx(sum(for_device))
-    assert 0.08 <= totals["wait"] <= timer.overall.seconds - sum(for_device)
-    assert timer.overall.wait_share == pytest.approx(totals["wait"] / timer.overall.seconds)
-    steps = [end - begin for begin, end in pairwise(began)]
-    longest = max(step - device for step, device in zip(steps, for_device, strict=True))
-    assert 0.02 <= timer.overall.longest_wait <= longest
-
-
-def test_time_between_epochs_is_in_no_step() -> None:
-    timer, within = quiet(), 0.0
-    for _ in range(2):
-        began = time.perf_counter()
-        list(timer.batches(slow([0.0] * 2)))
-        within += time.perf_counter() - began
-        time.sleep(0.1)
-    # Steps lie within what was measured around them, however busy the machine is.
-    assert timer.overall.steps == 4 and timer.overall.seconds <= within
 
 
 def test_a_break_ends_the_step() -> None:
@@ -202,10 +152,6 @@ def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
         StepTimer(**options)
 
 
-def test_without_a_gpu_there_is_nothing_to_synchronise() -> None:
-    assert len(list(quiet(synchronise=True).batches(slow([0.0])))) == 1
-
-
 def train(timer: StepTimer, steps: int) -> None:
     weights = torch.zeros(12, requires_grad=True)
     for pixels, _ in timer.batches(slow([0.0] * steps)):
@@ -229,29 +175,3 @@ def test_torchs_profiler_shows_phases(tmp_path: Path) -> None:
     found = [event for event in events if event.get("cat") == "user_annotation"]
     names = [event["name"] for event in sorted(found, key=lambda event: event["ts"])]
     assert names == [*STEP, *STEP, "wait"]
-
-
-def test_a_phase_that_cannot_begin_is_not_open() -> None:
-    timer = quiet()
-    wrong: Any = 3
-    with pytest.raises((TypeError, RuntimeError)), timer.phase(wrong):
-        pass
-    with timer.phase("forward"):
-        time.sleep(0.01)
-    assert list(timer.totals()) == ["forward", "other"]
-
-
-def test_writing_a_line_is_in_no_step() -> None:
-    writing: list[float] = []
-
-    def write(_: str) -> None:
-        began = time.perf_counter()
-        time.sleep(0.1)
-        writing.append(time.perf_counter() - began)
-
-    timer, began = StepTimer(every=1, write=write), time.perf_counter()
-    list(timer.batches(slow([0.0] * 3)))
-    wall = time.perf_counter() - began
-    assert timer.overall.steps == len(writing) == 3
-    # As above: the lines are a part of the wall time that no step has.
-    assert timer.overall.seconds <= wall - sum(writing)

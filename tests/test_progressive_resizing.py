@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from loader_data import images, same
-from test_loader_lifecycle import decode_threads
 from torch.utils.data import Subset
 
 from fastdata import DataLoader
@@ -75,18 +73,6 @@ def test_a_pass_keeps_the_transform_that_it_began_with() -> None:
     second = list(loader)
     assert same(begun + list(first), plain(1))
     assert same(second, plain(2))
-
-
-def test_threads_stay_when_the_size_changes() -> None:
-    def threads(loader: Any) -> Iterator[set[str]]:
-        for epoch in range(4):
-            loader.set_epoch(epoch)
-            for _ in loader:
-                pass
-            yield decode_threads()
-
-    before, *after = threads(scheduled(num_workers=3, persistent_workers=True))
-    assert len(before) >= 3 and all(now == before for now in after)
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")

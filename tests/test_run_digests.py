@@ -30,8 +30,6 @@ TRAINING = Compose(
         RandomErasing(0.25),
     ]
 )
-BATCHES = 2 * 8  # two epochs of 53 samples, seven a batch
-TARGET_BATCHES = 2 * 4  # likewise, of 26
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +37,6 @@ def simd() -> Iterator[None]:
     before = _native.simd()
     yield
     _native.set_simd(before)
-
-
-def run(container: str, threads: int, level: str, stops: tuple[int, ...]) -> str:
-    """Digest of two epochs, saved and restarted after as many batches as ``stops`` says."""
-
-    def loader() -> Any:
-        return DataLoader(
-            images(TRAINING, container), 7, shuffle=True, seed=5, num_workers=threads,
-            fields=("image", "label", "key"), require_native=True,
-        )  # fmt: skip
-
-    return digest(loader, level, (*stops, BATCHES))
 
 
 def digest(open_loader: Callable[[], Any], level: str, stops: tuple[int, ...]) -> str:
@@ -71,33 +57,31 @@ def digest(open_loader: Callable[[], Any], level: str, stops: tuple[int, ...]) -
     return digest.hexdigest()
 
 
-def test_digests_of_whole_runs() -> None:
-    levels = _native.simd_levels()
-    runs = [(container, 2, levels[0], ()) for container in CONTAINERS]
-    runs += [("lmdb", threads, levels[0], ()) for threads in (0, 1, 5)]
-    runs += [("shards", 2, level, (11,)) for level in levels]
-    runs += [("parquet", 3, levels[0], stops) for stops in ((1, 2, 3), (7, 8, 9), (15,))]
-    digests = {a_run: run(*a_run) for a_run in runs}
-    assert len(set(digests.values())) == 1, digests
+def loader(kind: str, container: str, threads: int, v2: Any) -> Any:
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "num_workers": threads}
+    options |= {"require_native": True}
+    if kind == "images":
+        fields = ("image", "label", "key")
+        return DataLoader(images(TRAINING, container), 7, fields=fields, **options)
+    dataset = target_data.images(target_data.training(v2), container)
+    return DataLoader(dataset, 7, collate_fn=list if kind == "lists" else None, **options)
 
 
-@pytest.mark.parametrize("collate_fn", [None, list])
-def test_digests_of_targets(v2: Any, collate_fn: Any) -> None:
-    """Images, boxes, labels, key points, and masks, from files and painted."""
+@pytest.mark.parametrize(
+    ("kind", "batches"),
+    [("images", 16), ("targets", 8), pytest.param("lists", 8, marks=pytest.mark.slow)],
+)
+def test_digests(v2: Any, kind: str, batches: int) -> None:
+    """Of two epochs of images, and of images, boxes, labels, key points, and masks."""
     levels = _native.simd_levels()
-    runs = [(container, 2, levels[0], ()) for container in CONTAINERS]
+    runs: list[Any] = [(container, 2, levels[0], ()) for container in CONTAINERS]
     runs += [("lmdb", threads, levels[0], ()) for threads in (0, 1, 4)]
     runs += [("shards", 2, level, (5,)) for level in levels]
-    runs += [("parquet", 3, levels[0], (1, 2, 4, 7))]
-
-    def run(container: str, threads: int, level: str, stops: tuple[int, ...]) -> str:
-        def loader() -> Any:
-            return DataLoader(
-                target_data.images(target_data.training(v2), container), 7, shuffle=True, seed=5,
-                num_workers=threads, collate_fn=collate_fn, require_native=True,
-            )  # fmt: skip
-
-        return digest(loader, level, (*stops, TARGET_BATCHES))
-
-    digests = {a_run: run(*a_run) for a_run in runs}
+    runs += [("parquet", 3, levels[0], stops) for stops in ((1, 2, 4), (7,))]
+    digests = {
+        (container, threads, level, stops): digest(
+            lambda: loader(kind, container, threads, v2), level, (*stops, batches)
+        )
+        for container, threads, level, stops in runs
+    }
     assert len(set(digests.values())) == 1, digests

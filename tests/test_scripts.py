@@ -3,7 +3,7 @@
 They are from checkouts (make test-loops SRC=folder).
 
 FASTDATA_SCRIPTS names a folder that has one or several checkouts in it, or is one. The calls that
-these scripts make are tested without them, too, in test_loader_frameworks.py and test_timm.py.
+these scripts make are tested without them, too, in test_loader_torch.py and test_timm.py.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ import importlib.util
 from typing import Any
 
 import pytest
-import torch
-from loader_data import SAMPLES, WITH_INDEX, images, same
+from loader_data import WITH_INDEX, images, same
 from torch.utils.data import Subset
 
-from fastdata import DataLoader, DeviceLoader
+from fastdata import DataLoader
 from fastdata.errors import SlowPathWarning, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
@@ -64,17 +63,6 @@ def test_other_counts_are_refused(count: Any) -> None:
         loader().skip_first_batches(count)
 
 
-def test_a_sampler_of_ones_own_is_refused() -> None:
-    sampled = DataLoader(images(), 4, sampler=range(SAMPLES))
-    with pytest.raises(UsageError, match="a state needs an order"):
-        sampled.skip_first_batches(1)
-
-
-def test_only_fastdatas_loader_is_skipped_through_a_device_loader() -> None:
-    with pytest.raises(UsageError, match="has no skip_first_batches"):
-        DeviceLoader([torch.zeros(1)], "cpu").skip_first_batches(1)
-
-
 @pytest.fixture(scope="module")
 def accelerate() -> Any:
     if importlib.util.find_spec("accelerate") is None:
@@ -91,12 +79,6 @@ def test_accelerates_function_takes_batches_by_another_loader_and_warns(accelera
         list(accelerate.skip_first_batches(native, 2))
     assert len(warned) == 1
     assert same(list(native.skip_first_batches(2)), list(loader(shard=(0, 1)))[2:])
-
-
-def test_off_the_native_path_accelerates_function_is_as_with_torchs(accelerate: Any) -> None:
-    samples = list(range(10))
-    ours = accelerate.skip_first_batches(DataLoader(samples, 2), 3)
-    assert [batch.tolist() for batch in ours] == [[6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def blobs(dataset: Path) -> dict[str, bytes]:
     return {found.row(i).key: found.read([i])[0] for i in range(len(found))}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Dask of pandas, which changes under it
 def test_the_lines_for_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("dask")

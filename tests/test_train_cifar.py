@@ -10,6 +10,8 @@ from fastdata.examples import train_cifar
 from sources import convert
 from test_cifar import CLASSES, python2_pickle, write_archive
 
+pytestmark = pytest.mark.slow
+
 ROWS = 40  # of each of six batches
 
 

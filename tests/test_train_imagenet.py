@@ -23,6 +23,8 @@ from torch.nn import functional
 import fastdata
 from fastdata import ImageDataset
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_imagenet.py"
 
 SMALL = ["--model", "tiny", "--device", "cpu", "--dtype", "float32", "--size", "32"]
@@ -104,15 +106,10 @@ def assert_same(one: Any, other: Any) -> None:
     [
         # 5 steps an epoch, saved after 3, 5, 6, 9 and 10; both ranks stop after the same step.
         ("1:train:2:15", [143, 143], 2),
-        ("1:train:5:15", [143, 143], 5),
         ("1:train:7:9", [1, -9], 6),
-        ("0:save:1:15", [143, 143], 4),
         ("0:save:2:15", [143, 143], 5),
         ("0:save:2:9", [-9, 1], 3),
-        ("0:save:4:9", [-9, 1], 6),
-        ("1:val:1:15", [143, 143], 5),
         ("1:val:1:9", [1, -9], 5),
-        ("0:val:3:9", [-9, 1], 10),
         ("1:train:4:nan", [1, 1], 3),
     ],
 )
@@ -159,28 +156,6 @@ def test_the_undisturbed_run_learns_and_its_score_is_right(
     statuses, said = runs.run("longer", "--epochs", "8", "--lr", "1")
     assert statuses == [0, 0], said
     assert scores(said)[40]["top1"] > 0.6 > 2 / training_data.CLASSES
-
-
-def test_a_damaged_image_of_validation_does_not_lose_the_epoch(
-    data: dict[str, Path], whole: Any, tmp_path: Path
-) -> None:
-    """The error names it; once it is repaired, the run goes on with the validation."""
-    from fastdata.converters import ImageFolder, pack
-
-    tree = shutil.copytree(data["tree"] / "val", tmp_path / "tree")
-    pack(ImageFolder(tree), tmp_path / "val", container="folder", workers=1)
-    runs = Runs(data | {"val": tmp_path / "val"}, tmp_path)
-    image = tree / "class1" / "3.jpg"
-    kept = image.read_bytes()
-    image.write_bytes(b"\0" * len(kept))
-    for _ in range(2):
-        statuses, said = runs.run("out")
-        assert 0 not in statuses and "class1/3.jpg" in said
-        assert runs.checkpoint("out")["step"] == 5
-    image.write_bytes(kept)
-    assert runs.run("out")[0] == [0, 0]
-    for name in ("model", "optimizer", "ema"):
-        assert_same(runs.checkpoint("out")[name], whole[0][name])
 
 
 def test_a_failed_write_keeps_the_checkpoint_before(runs: Runs) -> None:
@@ -251,12 +226,8 @@ def test_the_batch_script_runs_torchrun_on_each_node(runs: Runs) -> None:
         command.chmod(0o755)
     environ = {"PATH": f"{commands}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parent)}
     environ |= {"SLURM_CPUS_PER_TASK": "2", "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
-    # Its number decides the port.
-    environ |= {
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NODELIST": "localhost",
-        "OMP_NUM_THREADS": "1",
-    }
+    environ |= {"SLURM_JOB_ID": str(os.getpid())}  # which decides the port
+    environ |= {"SLURM_JOB_NODELIST": "localhost", "OMP_NUM_THREADS": "1"}
     environ |= {"FASTDATA_TRAIN": str(script), "CUDA_VISIBLE_DEVICES": ""}
     words = ["--train", str(runs.data["train"]), "--val", str(runs.data["val"]), *SMALL]
     done = subprocess.run(

@@ -11,7 +11,6 @@ from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 
 from fastdata import DataLoader  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
@@ -72,16 +71,6 @@ def test_random_sizes_are_those_of_the_seed_for_any_number_of_threads() -> None:
     assert len({image.shape for image in found}) > 9
 
 
-def test_memory_is_not_reused_under_images_that_are_kept() -> None:
-    dataset = images(Resize(40))
-    loader = DataLoader(dataset, 4, num_workers=2, collate_fn=as_tuples, persistent_workers=True)
-    kept = [image for _ in range(2) for batch in loader for image in batch[0]]
-    copies = [image.clone() for image in kept]
-    for _ in loader:
-        pass
-    assert all(map(torch.equal, kept, copies))
-
-
 def test_views_and_floats() -> None:
     transform = Views(Resize(30), Compose([Resize(20), RandomHorizontalFlip(1)]))
     for image, other in loaded(images(transform)):
@@ -114,16 +103,3 @@ def test_batches_of_tensors_still_need_one_size() -> None:
         list(loader)
     with pytest.raises(UsageError, match="different sizes"):
         DALILoader(dataset, 4, collate_fn=as_tuples, device="cpu")
-
-
-def test_a_collate_fn_without_a_transform_is_told_of_tensors_and_not_of_sizes() -> None:
-    with pytest.warns(SlowPathWarning, match="Give one that makes tensors"):
-        loader = DataLoader(images(None), 4, collate_fn=as_tuples)
-    assert "different sizes" not in str(loader.explain())
-
-
-def test_torchs_own_loader_decodes_them_natively() -> None:
-    dataset = images(Resize(40))
-    loader = TorchLoader(dataset, 7, collate_fn=as_tuples)
-    found = [image for batch in loader for image in batch[0]]
-    assert all(map(torch.equal, found, loaded(dataset)))

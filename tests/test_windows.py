@@ -10,7 +10,7 @@ from jpegs import encode, picture, pillow
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode import DecodeError, decode_batch, decode_jpeg, seek_points
+from fastdata.decode import DecodeError, decode_batch, seek_points
 from fastdata.transforms.geometry import render
 
 FILTERS = {
@@ -94,47 +94,6 @@ def test_jpegs_within_one_of_pillow(simd, request_, sampling, seeking, flip):
     assert np.abs(out[0] - expected).max() <= 1
 
 
-def test_every_window_is_a_part_of_the_whole(simd):
-    """Exactly: the same weights, the same order of passes, the same rounding."""
-    pixels = picture(190, 260, 5, 255)
-    box = (3, 5, 187, 251)
-    for full in [(60, 70), (184, 246), (300, 90), (90, 300)]:
-        for name in FILTERS:
-            whole = decode_batch([pixels], full, regions=[box], filter=name)[0]
-            for x, y, w, h in [(0, 0, *full), (full[0] - 33, 7, 33, 20), (9, full[1] - 1, 2, 1)]:
-                part = decode_batch(
-                    [pixels], (w, h), regions=[box], sizes=[full], windows=[(x, y)], filter=name
-                )[0]
-                assert np.array_equal(part, whole[y : y + h, x : x + w]), (full, name, x, y)
-
-
-def test_resize_and_centre_crop_of_several(simd):
-    """As for validation: the shorter side to 64, the middle 56 x 56; without regions."""
-    images = [encode(picture(100 + 30 * i, 170 - 20 * i, i), "4:2:0") for i in range(5)]
-    sizes, windows = [], []
-    for i in range(5):
-        width, height = 100 + 30 * i, 170 - 20 * i
-        short = min(width, height)
-        sizes.append((width * 64 // short, height * 64 // short))
-        windows.append(((sizes[-1][0] - 56) // 2, (sizes[-1][1] - 56) // 2))
-    out = decode_batch(images, (56, 56), sizes=sizes, windows=windows)
-    for data, full, window, image in zip(images, sizes, windows, out, strict=True):
-        whole = (0, 0, *pillow(data).shape[1::-1])
-        expected = by_pillow(pillow(data), whole, full, window, (56, 56), "bilinear", False)
-        assert np.abs(image - expected).max() <= 1
-
-
-def test_what_pillow_decodes_takes_the_same_window(simd):
-    import io
-
-    file = io.BytesIO()
-    pixels = picture(90, 80, 2)
-    Image.fromarray(pixels).save(file, "PNG")
-    out = decode_batch([file.getvalue()], (20, 30), sizes=[(70, 60)], windows=[(11, 13)])
-    expected = by_pillow(pixels, (0, 0, 90, 80), (70, 60), (11, 13), (20, 30), "bilinear", False)
-    assert np.abs(out[0] - expected).max() <= 1
-
-
 def test_only_what_the_window_needs_is_decoded():
     """Damage far from the window does not show; the whole image has it."""
     data = bytearray(encode(picture(400, 400, 1), "4:4:4"))
@@ -153,14 +112,10 @@ def test_only_what_the_window_needs_is_decoded():
     ("full", "window"),
     [
         ((63, 64), (0, 0)),
-        ((64, 63), (0, 0)),
-        ((100, 100), (37, 0)),
         ((100, 100), (0, 37)),
-        ((100, 100), (-1, 0)),
         ((100, 100), (0, -(2**31))),
         ((100, 100), (2**31 - 1, 2**31 - 1)),
         ((0, 100), (0, 0)),
-        ((-5, 100), (0, 0)),
         ((-(2**31), -(2**31)), (0, 0)),
     ],
 )
@@ -169,22 +124,6 @@ def test_a_window_outside_is_a_bad_region(full, window):
     with pytest.raises(DecodeError, match=r"bad_region") as info:
         decode_batch([data], (64, 64), sizes=[full], windows=[window])
     assert info.value.code == "bad_region" and str(window) in str(info.value)
-
-
-def test_absurd_sizes_are_refused():
-    data = encode(picture(9, 8, 2))
-    with pytest.raises(DecodeError, match="too_large"):
-        decode_batch([data], (8, 8), sizes=[(2**31 - 1, 9)], windows=[(2**31 - 100, 0)])
-
-
-def test_arguments():
-    data = encode(picture(9, 8, 2))
-    with pytest.raises(ValueError, match="sizes"):
-        decode_batch([data], (8, 8), windows=[(0, 0)])
-    with pytest.raises(ValueError, match="2 sizes for 1"):
-        decode_batch([data], (8, 8), sizes=[(9, 9), (9, 9)])
-    with pytest.raises(TypeError, match="window"):
-        decode_batch([data], (8, 8), window=[(0, 0)])  # type: ignore[call-arg]
 
 
 def torchs_nearest(pixels, box, full, window, size, flip):
@@ -211,16 +150,3 @@ def test_nearest_floor_takes_the_pixels_of_torch(simd, request_, flip):
     cut["box"], cut["size"], cut["window"], cut["canvas"] = box, full, window, size
     cut["filter"], cut["flip"] = _native.FILTERS.index("nearest_floor"), flip
     assert np.array_equal(render(Image.fromarray(pixels), cut[0]), expected)
-
-
-@pytest.mark.parametrize("upright", [False, True])
-def test_nearest_floor_takes_the_pixels_of_torch_at_all_sizes(upright):
-    for have in [*range(1, 60), 480, 641, 1333, 4000]:
-        pixels = np.repeat(np.arange(have, dtype=np.int64)[None, :, None], 3, 2)
-        pixels = (pixels >> [0, 8, 16]).astype(np.uint8)
-        for want in [*range(1, 60), 512, 2 * have, 3 * have + 1]:
-            box, full, shown = (0, 0, have, 1), (want, 1), pixels
-            if upright:
-                box, full, shown = (0, 0, 1, have), (1, want), pixels.transpose(1, 0, 2).copy()
-            expected = torchs_nearest(shown, box, full, (0, 0), full, False)
-            assert np.array_equal(decode_jpeg(shown, box, full, filter="nearest_floor"), expected)
