@@ -51,8 +51,7 @@ _GROUPS = [
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
     [_DOCS / "loader.md", _DOCS / "mixtures.md", _DOCS / "plan.md"],
     [_DOCS / "device.md"],
-    _GUIDES
-    + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
+    _GUIDES + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
 ]
 PYTHON_PAGES = [page for group in _GROUPS for page in group]
 
