@@ -48,12 +48,12 @@ def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Pat
 
 #: What people look for; each word is that of a page that helps them.
 _LOOKED_FOR = {
-    "albumentations": "guides/frameworks/",
-    "huggingface": "guides/frameworks/",
-    "lightly": "guides/frameworks/",
-    "segmentation": "guides/when-not/",
-    "detection": "guides/when-not/",
-    "captions": "guides/when-not/",
+    "albumentations": "guides/replace-dataloader/",
+    "huggingface": "guides/hugging-face/",
+    "lightly": "loader/",
+    "segmentation": "comparison/",
+    "detection": "comparison/",
+    "captions": "comparison/",
 }
 
 
