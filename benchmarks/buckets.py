@@ -2,7 +2,7 @@
 
     python -m fastdata.benchmarks.buckets imagenet/train --out buckets-speed.json
 
-Both load the same batches, of `fastdata.AspectRatioBatches` at one area: each image is resized to
+Both load the same batches, of `AspectRatioBatches` at one area: each image is resized to
 cover its batch's size, cropped at random and mirrored at random. torch's loader opens files of a
 tree with Pillow; fastdata reads the same files, packed. Before anything is timed, every image
 is compared after a centre crop, which draws nothing. The loaders take turns within one run.
@@ -26,7 +26,8 @@ from fastdata.benchmarks.recipes import Contender, Turn, speed, thrift
 from fastdata.converters import ImageFolder, pack
 from PIL import Image
 
-from fastdata import AspectRatioBatches, DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset
+from fastdata.samplers import AspectRatioBatches
 from fastdata.transforms import (
     BySize,
     CenterCrop,

@@ -66,9 +66,8 @@ def get_fastdata_dataset(
     if wanted not in (None, len(dataset)):
         logging.warning("%s: an epoch has all %d pairs, not %d", path, len(dataset), wanted)
 
-    def tokenized(batch: list[Any]) -> tuple[Any, Any]:
-        images, texts = batch
-        return images, tokenizer(texts)
+    def tokenized(batch: dict[str, Any]) -> tuple[Any, Any]:
+        return batch["image"], tokenizer(batch["txt"])
 
     loader: Any = DataLoader(
         dataset,

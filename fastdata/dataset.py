@@ -67,7 +67,7 @@ Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
 class ImageDataset(NativeSamples):
-    """A map-style dataset of images: ``dataset[i]`` is (image, label), or the given fields.
+    """A map-style dataset of images: ``dataset[i]`` is (image, label), or a dict of given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
     picklable, and may be used by several threads and after a fork. Opening takes the same time
@@ -92,10 +92,10 @@ class ImageDataset(NativeSamples):
             ``torchvision.transforms.v2`` or of `fastdata.transforms`. It is called with (image,
             target): the target is the one other field, or a dict of several by name. Boxes, key
             points and masks follow the image; see docs/targets.md.
-        fields: Contents of ``dataset[i]``, in this order: fields of the dataset, "key" (the
-            sample's name), "index" (its number) and, with ``transforms``, "geometry": how the
-            image was cut, resized, flipped and warped. None for the image and, if there is one,
-            the label. Other fields are not read.
+        fields: Keys of ``dataset[i]``, which is then a dict in this order: fields of the dataset,
+            "key" (the sample's name), "index" (its number) and, with ``transforms``, "geometry":
+            how the image was cut, resized, flipped and warped. None for a tuple of the image and,
+            if there is one, the label. Other fields are not read.
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
@@ -339,14 +339,15 @@ class ImageDataset(NativeSamples):
         where = "" if self.location in (self.path, self._index) else f", staged in {self.location}"
         return f"ImageDataset({str(self.path)!r}: {self._source.summary}{where})"
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> Any:
         """Return one sample.
 
         Args:
             index: Its number from 0; a negative one counts from the end.
 
         Returns:
-            A tuple of the fields, in their order:
+            A tuple of image and label, or a dict of the fields that were given; or what
+            ``transforms`` returns. Its values:
 
             - an image: a PIL image of mode RGB, or what its transform returns;
             - a mask: a PIL image of the mode in which it is stored;
@@ -372,7 +373,13 @@ class ImageDataset(NativeSamples):
             return self._joint_sample(row)
         if self.transform is not self._still:
             self._require_still()
-        return tuple(self._value(name, row) for name in self.fields)
+        values = {name: self._value(name, row) for name in self.fields}
+        return values if self.named else tuple(values.values())
+
+    @property
+    def named(self) -> bool:
+        """Whether a sample is a dict by field: fields were given, and no ``transforms``."""
+        return self._given_fields is not None and self.transforms is None
 
     def _joint_sample(self, row: int) -> tuple[Any, ...]:
         """Return a sample after the joint transform."""
@@ -428,7 +435,7 @@ class ImageDataset(NativeSamples):
             }
             return Images(
                 repr(self), self, self, self._opened, *transforms, self._compiled(),
-                fields=self.fields, further=further,
+                fields=self.fields, further=further, keys=self.fields if self.named else (),
             )  # fmt: skip
         if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
             return overridden(reason)
@@ -444,7 +451,8 @@ class ImageDataset(NativeSamples):
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
-        return Images(what, self, self, opener, *transforms, recipe, files, fields=self.fields)
+        form = self.fields, {}, self.fields if self.named else ()
+        return Images(what, self, self, opener, *transforms, recipe, files, None, (), *form)
 
     def _opened(self, learns: bool) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""

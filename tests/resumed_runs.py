@@ -26,14 +26,8 @@ from torch import distributed as dist
 from torch.utils.data import Subset
 from torchvision_stub import import_torchvision
 
-from fastdata import (
-    AspectRatioBatches,
-    DataLoader,
-    DeviceLoader,
-    Mixture,
-    RepeatSampler,
-    TokenBudgetBatches,
-)
+from fastdata import DataLoader, DeviceLoader, Mixture
+from fastdata.samplers import AspectRatioBatches, RepeatSampler, TokenBudgetBatches
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 SAMPLES, BATCH, EPOCHS = 13, max(1, 4 // RANKS), 3

@@ -22,16 +22,15 @@ from hangs import HANG
 from loader_data import images
 from torch.utils.data import Subset
 
-from fastdata import (
+from fastdata import DataLoader, Mixture
+from fastdata.errors import UsageError
+from fastdata.samplers import (
     BalancedSampler,
-    DataLoader,
-    Mixture,
     QuasiRandom,
     RepeatSampler,
     TokenBudgetBatches,
     WeightedSampler,
 )
-from fastdata.errors import UsageError
 
 #: Pairs that are drawn, and the seed of the first.
 PAIRS = int(os.environ.get("FASTDATA_CAMPAIGN_RESUMES", "80"))

@@ -17,8 +17,9 @@ from torch.utils.data import ConcatDataset, Subset
 from torchvision_stub import import_torchvision
 from web_server import WebServer
 
-from fastdata import DataLoader, ImageDataset, QuasiRandom, _native
+from fastdata import DataLoader, ImageDataset, _native
 from fastdata.errors import MixingWarning, SampleError, SlowPathWarning, UsageError
+from fastdata.samplers import QuasiRandom
 from fastdata.transforms import RandomResizedCrop, Resize, Schedule
 
 SMALL = Resize((16, 16))

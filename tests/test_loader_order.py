@@ -20,18 +20,11 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DistributedSampler, SequentialSampler, Subset  # noqa: E402
 
-from fastdata import (  # noqa: E402
-    DataLoader,
-    DeviceLoader,
-    ImageDataset,
-    Mixture,
-    RepeatSampler,
-    TokenBudgetBatches,
-    WeightedSampler,
-)
+from fastdata import DataLoader, DeviceLoader, ImageDataset, Mixture  # noqa: E402
 from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
 from fastdata.loading.sampler import ShardedSampler  # noqa: E402
 from fastdata.plan.order import ORDERS, QuasiRandom, make_order  # noqa: E402
+from fastdata.samplers import RepeatSampler, TokenBudgetBatches, WeightedSampler  # noqa: E402
 from fastdata.transforms import Resize, Schedule  # noqa: E402
 
 THREADS = st.sampled_from([0, 1, 2, 8])

@@ -24,8 +24,9 @@ from PIL import Image
 from test_concat import SMALL, broken, image_folder, shifted
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata import DataLoader, ImageDataset, Mixture, RepeatSampler, TokenBudgetBatches
+from fastdata import DataLoader, ImageDataset, Mixture
 from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.samplers import RepeatSampler, TokenBudgetBatches
 from fastdata.transforms import (
     CenterCrop,
     Compose,

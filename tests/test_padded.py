@@ -11,7 +11,8 @@ import pytest
 import torch
 from test_targets import packed  # noqa: F401
 
-from fastdata import DataLoader, ImageDataset, Padded, collate_padded
+from fastdata import DataLoader, ImageDataset
+from fastdata.collate import Padded, collate_padded
 from fastdata.errors import UsageError
 
 _SIZES = ((5, 9), (8, 3), (1, 1))

@@ -26,13 +26,14 @@ from hypothesis import strategies as st
 from object_stores import Bucket
 from sources import jpeg, require_said
 
-from fastdata import Cache, DataLoader, ImageDataset, QuasiRandom
+from fastdata import Cache, DataLoader, ImageDataset
 from fastdata import verify as verify_with
 from fastdata.cli import cli
 from fastdata.errors import CorruptionError, DatasetError, SourceError, UsageError
 from fastdata.remote.filesystem import upload
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.urls import is_url
+from fastdata.samplers import QuasiRandom
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Blob, Rows, Source
 from fastdata.transforms import RandomResizedCrop

@@ -14,8 +14,10 @@ from recipe_packages import need
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, Ragged, TokenBudgetBatches, collate_patches
+from fastdata import DataLoader, Ragged
+from fastdata.collate import collate_patches
 from fastdata.errors import UsageError
+from fastdata.samplers import TokenBudgetBatches
 from fastdata.transforms import Compose, Normalize, ResizeToSequence
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")

@@ -18,8 +18,9 @@ from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision_stub import import_torchvision
 
-from fastdata import AspectRatioBatches, DataLoader, ImageDataset, TokenBudgetBatches
+from fastdata import DataLoader, ImageDataset
 from fastdata.errors import SlowPathWarning, UsageError
+from fastdata.samplers import AspectRatioBatches, TokenBudgetBatches
 from fastdata.transforms import (
     BySize,
     CenterCrop,

@@ -343,15 +343,18 @@ def _nothing(worker: int) -> None:
 def test_the_default_order_is_quasi_random(gcs: Bucket) -> None:
     far = remote(put(gcs), gcs)
     shuffled = DataLoader(far, batch_size=8, shuffle=True, seed=3, num_workers=1)
-    assert "quasi-random, the default where a remote dataset is shuffled" in shuffled.explain()
-    assert shuffled.state_dict()["order"] == "quasi-random"
+    asked_for = DataLoader(far, batch_size=8, order="auto", seed=3, num_workers=1)
+    for one in (shuffled, asked_for):
+        assert 'quasi-random, as order="auto" is' in one.explain()
+        assert one.state_dict()["order"] == "quasi-random"
     subset = torch.utils.data.Subset(far, range(20))
     assert "quasi-random" in DataLoader(subset, shuffle=True, num_workers=1).explain()
     asked = DataLoader(far, batch_size=8, order="random", num_workers=1)
     assert "order: random" in asked.explain()
     assert "order: sequential" in DataLoader(far, num_workers=1).explain()
     near = ImageDataset(dataset("shards"), CROPS)
-    assert "order: random" in DataLoader(near, shuffle=True, num_workers=1).explain()
+    for options in ({"shuffle": True}, {"order": "auto"}):
+        assert "order: random" in DataLoader(near, num_workers=1, **options).explain()
 
 
 def test_subsets_states_and_samplers(gcs: Bucket) -> None:

@@ -14,16 +14,10 @@ from scipy import stats
 from test_concat import SMALL, broken
 from torch.utils.data import BatchSampler, Subset, TensorDataset, WeightedRandomSampler
 
-from fastdata import (
-    BalancedSampler,
-    DataLoader,
-    ImageDataset,
-    MPerClassSampler,
-    RepeatSampler,
-    WeightedSampler,
-)
+from fastdata import DataLoader, ImageDataset
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.plan import sampling
+from fastdata.samplers import BalancedSampler, MPerClassSampler, RepeatSampler, WeightedSampler
 from fastdata.transforms import RandomResizedCrop
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")

@@ -30,11 +30,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import convert, jpeg, require_said, tar_bytes
 
-from fastdata import DataLoader, ImageDataset, QuasiRandom, verify
+from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
 from fastdata.executors import InProcess
 from fastdata.plan.draws import epoch_key, sample_keys
+from fastdata.samplers import QuasiRandom
 from fastdata.transforms import CenterCrop
 
 

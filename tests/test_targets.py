@@ -429,7 +429,7 @@ def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank
 
 
 def test_images_of_several_sizes_are_told_of_a_collate_fn(packed: Path, v2: Any) -> None:
-    from fastdata import collate_padded
+    from fastdata.collate import collate_padded
 
     steps = v2.Compose([v2.Resize(32), v2.ToImage()])
     dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)

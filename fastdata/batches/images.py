@@ -62,9 +62,10 @@ class Images:
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
         parts: The datasets of a ConcatDataset, in order.
         sources: Names of the parts of a mixture; (): it is none.
-        fields: What a sample is a tuple of.
+        fields: Contents of a sample, in order.
         further: Transforms of further fields of images, compiled, by field.
         keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
+        as_torch: Whether a batch has what torch's ``default_collate`` makes of its samples.
     """
 
     what: str
@@ -80,6 +81,7 @@ class Images:
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    as_torch: bool = False
     sources: tuple[str, ...] = ()
 
     def sample(self, values: Sequence[Any]) -> Any:

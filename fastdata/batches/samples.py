@@ -204,9 +204,9 @@ class NativeSamples(ABC):
         """Return how the core reads the images, or why it does not."""
 
     @abstractmethod
-    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+    def __getitem__(self, index: int) -> Any: ...
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples at once, for torch's own ``DataLoader``.
 
         If fastdata knows the transform, or its beginning (`fastdata.transforms`, or
@@ -217,7 +217,7 @@ class NativeSamples(ABC):
             indices: Numbers from 0; negative ones count from the end.
 
         Returns:
-            A tuple of the fields for each.
+            For each what ``__getitem__`` does.
 
         Raises:
             IndexError: There is no such sample.
@@ -238,7 +238,7 @@ class NativeSamples(ABC):
             for one in (getattr(self, "transform", None), *further.values(), joint)
         ]
         target = getattr(self, "target_transform", None)
-        about = (getattr(self, name, 0) for name in ("fields", "epoch"))
+        about = (getattr(self, name, 0) for name in ("fields", "named", "epoch"))
         chosen = [*transforms, target, *further, *about]
         if self._decoder is None:
             self._decoder = {}
@@ -307,7 +307,7 @@ class SampleDecoder:
             self._made = os.getpid(), made
         return self._made[1]
 
-    def samples(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+    def samples(self, indices: Sequence[int]) -> list[Any]:
         """Return samples as the dataset's own ``__getitem__`` does.
 
         Crops and flips come from torch's global generator, as torchvision's do.
@@ -328,7 +328,7 @@ class SampleDecoder:
         batch, further = self._decoded(draws, epoch_key(seed, 0))
         return [self._sample(batch, further, slot) for slot in range(len(numbers))]
 
-    def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[tuple[Any, ...]]:
+    def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[Any]:
         """Return samples with the crops of the native path; the rest draws from its own keys.
 
         Args:
@@ -360,18 +360,16 @@ class SampleDecoder:
         further -= self._settings.keys()
         return batch, {name: pipeline.samples(batch, name) for name in further}
 
-    def _sample(self, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> tuple[Any, ...]:
+    def _sample(self, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         """Return one sample of a decoded batch, after the rest of the transforms."""
         reader = self._settings["image"].reader
         if reader is None:
             own = [self._value(name, batch, further, slot) for name in self._fields]
-            sample: tuple[Any, ...] = self._images.sample(own)
-            return sample
+            return self._images.sample(own)
         names = ["image", *reader.joint.targets]
         values = {name: self._value(name, batch, further, slot) for name in names}
         recipe: Any = self._settings["image"].recipe
-        found: tuple[Any, ...] = recipe.finish_joint(reader.sample(values))
-        return found
+        return recipe.finish_joint(reader.sample(values))
 
     def _value(self, name: str, batch: Batch, further: Mapping[str, list[Any]], slot: int) -> Any:
         index = int(batch.planned.indices[slot])

@@ -61,8 +61,8 @@ def command(
 ) -> None:
     """Show the batches that a loader would make of DATASET.
 
-    With --sizes or --length they are those of fastdata.AspectRatioBatches or
-    fastdata.TokenBudgetBatches, else those of one batch size.
+    With --sizes or --length they are those of fastdata.samplers.AspectRatioBatches or
+    fastdata.samplers.TokenBudgetBatches, else those of one batch size.
 
     \b
     Examples:
@@ -97,9 +97,10 @@ def _table(
     Raises:
         UsageError: Options contradict each other.
     """
-    from fastdata import AspectRatioBatches, ImageDataset, TokenBudgetBatches
+    from fastdata import ImageDataset
     from fastdata.plan.sharding import Epoch
     from fastdata.plan.table import table_of
+    from fastdata.samplers import AspectRatioBatches, TokenBudgetBatches
 
     if (length is None) != (budget is None):
         raise UsageError("--length goes with --budget", "Give both of them.")

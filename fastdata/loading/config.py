@@ -19,7 +19,7 @@ from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.sampler import find_ranks, own_ranks
-from fastdata.plan.order import OrderLike, as_order
+from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import NO_IMAGE, Recipe
@@ -118,7 +118,7 @@ class LoaderConfig:
     ranks: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.order is not None:
+        if self.order not in (None, AUTO):
             object.__setattr__(self, "order", as_order(self.order))
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")

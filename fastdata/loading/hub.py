@@ -90,6 +90,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
         files=dataset._fingerprint,
         fields=tuple(names[key] for key in keys),
         keys=tuple(keys),
+        as_torch=True,
     )
 
 

@@ -88,7 +88,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     return NotKnown(why, hint)
 
 
-class PrefixDataset(NativeSamples, Dataset[tuple[Any, ...]]):
+class PrefixDataset(NativeSamples, Dataset[Any]):
     """Dataset whose samples the core decodes, for torch's worker processes.
 
     Args:
@@ -110,12 +110,9 @@ class PrefixDataset(NativeSamples, Dataset[tuple[Any, ...]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> Any:
         decoder = self.decoder
-        sample: tuple[Any, ...] = (
-            self._dataset[index] if decoder is None else decoder.samples([index])[0]
-        )
-        return sample
+        return self._dataset[index] if decoder is None else decoder.samples([index])[0]
 
     def described(self) -> Images | NotKnown:
         """See `NativeSamples.described`."""
@@ -151,7 +148,7 @@ def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
         part = recognise(one)
         if isinstance(part, NotKnown):
             return part._replace(reason=f"source {name!r} of the Mixture: {part.reason}")
-        parts.append(part if fields is None else _with_fields(part, fields))
+        parts.append(part if fields is None else _with_fields(part, fields, dataset.named))
     joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
     if isinstance(joined, NotKnown):
         return joined
@@ -161,10 +158,11 @@ def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
             "Name it in fields= of each, to have that; or leave it out.",
         )
     rows = MixedRows(dataset.plan, dataset.epoch, joined.subset)  # type: ignore[arg-type]
-    return replace(joined, subset=rows, fields=fields or joined.fields, sources=dataset.names)
+    form = {"fields": fields, "keys": fields if dataset.named else ()} if fields else {}
+    return replace(joined, subset=rows, sources=dataset.names, **form)
 
 
-def _with_fields(images: Images, fields: tuple[str, ...]) -> Images:
+def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images:
     """Return a source of a mixture with no other fields than some."""
     kept = tuple(name for name in fields if name != SOURCE)
     if reader_of(images) is not None and fields != images.fields:
@@ -174,7 +172,7 @@ def _with_fields(images: Images, fields: tuple[str, ...]) -> Images:
             "loader may name others.",
         )
     further = {name: recipe for name, recipe in images.further.items() if name in kept}
-    return replace(images, fields=kept, further=further)
+    return replace(images, fields=kept, further=further, keys=kept if named else ())
 
 
 def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) -> Images | NotKnown:

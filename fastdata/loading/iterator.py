@@ -83,7 +83,7 @@ class NativeIterator(Iterator[Any]):
         self._target = images.target if images.transforms_targets else None
         self._own_collate = config.own_collate(images)
         # A user who asks for torch's function gets what that makes of a sample's fields.
-        as_torch = config.collate_fn is default_collate or bool(images.keys)
+        as_torch = config.collate_fn is default_collate or images.as_torch
         self._as_torch = as_torch and config.fields is None
         self._mixes = config.mixes_bytes and self._own_collate is None
         self._counters = counters

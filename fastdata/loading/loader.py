@@ -57,7 +57,7 @@ from fastdata.loading.torchs import (
 )
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child, epoch_key, rank_key
-from fastdata.plan.order import OrderLike, QuasiRandom, make_order
+from fastdata.plan.order import AUTO, OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
 from fastdata.transforms.compile import Recipe
@@ -95,8 +95,7 @@ class DataLoader(Resumable[T], Generic[T]):
     Args:
         dataset: As torch's.
         batch_size: As torch's; on one rank.
-        shuffle: As torch's: the same as ``order="random"``; for a remote dataset, as
-            ``order="quasi-random"``.
+        shuffle: As torch's: the same as ``order="auto"``.
         sampler: As torch's; a ``DistributedSampler`` shards. A `WeightedSampler`, `RepeatSampler`,
             `BalancedSampler` or `MPerClassSampler` of fastdata's is shared out by ``shard``.
         batch_sampler: As torch's.
@@ -121,7 +120,9 @@ class DataLoader(Resumable[T], Generic[T]):
         in_order: As torch's. Native batches are always in order.
         order: "random", "quasi-random" (neighbours stay near each other: for disks and object
             stores; `QuasiRandom(window=512)` for windows of 512 blocks instead of 128) or
-            "sequential", in constant memory.
+            "sequential", in constant memory. "auto" is "quasi-random" where one sample costs as
+            much as its neighbours (a dataset behind a URL, rows that are decoded in groups), else
+            "random".
         seed: Seed of order, crops and flips, which are then functions of (seed, epoch, sample)
             (with a sampler given: of crops and flips). Off the native path Python's, NumPy's and
             torch's global generators (the CPU's) are seeded for each sample, and for the
@@ -273,12 +274,13 @@ class DataLoader(Resumable[T], Generic[T]):
         group = group_of(dataset, planned, batch_size, given) if self._own_order else 1
         if seed is not None and not self._own_order and self._choice.path != "native":
             raise self._choice.refusal(f"seed={seed} with a sampler, where it is for crops,")
-        self._order_by_default = (
-            order is None and shuffle and self._own_order and reads_remotely(dataset)
-        )
-        if self._order_by_default:
+        auto = order == AUTO or (order is None and shuffle)
+        self._keeps_neighbours = auto and self._own_order and reads_remotely(dataset)
+        if self._keeps_neighbours:
             blocks = blocks_of(dataset)
             order = QuasiRandom() if blocks is None else QuasiRandom(blocks.window)
+        elif order == AUTO:
+            order = "random"
         if self._planned is not None and order is None:
             return None
         stream = isinstance(dataset, torch.utils.data.IterableDataset)
@@ -581,11 +583,11 @@ class DataLoader(Resumable[T], Generic[T]):
         elif self._own_order and isinstance(self.dataset, Mixture):
             order = "that of the Mixture"
         order = order if self._planned is None else f"that of {self._planned!r}"
-        if self._order_by_default:
+        if self._keeps_neighbours:
             what = "a remote dataset is shuffled: neighbours are fetched together "
             if blocks_of(self.dataset) is not None:
                 what = "row groups are decoded: each is read once, in windows "
-            order += f', the default where {what}(order="random" for a full shuffle)'
+            order += f', as order="auto" is where {what}(order="random" for a full shuffle)'
         kinds = "" if self._native is None else self._native.describe_kinds()
         path = self._config.explain(self._choice, order, kinds)
         if self._sized:

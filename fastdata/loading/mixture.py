@@ -56,8 +56,9 @@ class Mixture(ConcatDataset[Any]):
         group: Neighbouring positions with one source. With the loader's ``batch_size`` or a
             multiple of it, each batch has one source. Shares then hold in each 1,000 groups.
         seed: Seed of the order of each source's rows.
-        fields: Contents of a sample: any that every source's samples have, and "source", the
-            source's place in ``names``. None: all that they have in common.
+        fields: Keys of a sample, which is then a dict: any that every source's samples have, and
+            "source", the source's place in ``names``. None: all that they have in common, in a
+            tuple or, if theirs are dicts, in a dict.
 
     Attributes:
         names: Names of the sources.
@@ -233,13 +234,21 @@ class Mixture(ConcatDataset[Any]):
                 found[slot] = self._sample(source, sample)
         return found
 
+    @property
+    def named(self) -> bool:
+        """Whether a sample is a dict by field, as fields or those of a source were given."""
+        named = (getattr(one, "named", False) for one in leaves(self))
+        return self._given_fields is not None or any(named)
+
     def _sample(self, source: int, sample: Any) -> Any:
         """Return a source's sample as one of the mixture."""
-        own, has = self.fields, _fields_of(self.datasets[source])
-        if own in (None, has):
+        own, has, dicts = self.fields, _fields_of(self.datasets[source]), isinstance(sample, dict)
+        if own is None or (own == has and self.named == dicts):
             return sample
-        values = {SOURCE: source, **dict(zip(has or (), sample, strict=True))}
-        return tuple(values[name] for name in own or ())
+        values = sample if dicts else dict(zip(has or (), sample, strict=True))
+        values = {SOURCE: source, **values}
+        chosen = {name: values[name] for name in own}
+        return chosen if self.named else tuple(chosen.values())
 
 
 def leaves(dataset: Any) -> Iterator[Any]:
@@ -350,7 +359,7 @@ def _length(samples: Any, sizes: Sequence[int], shares: Sequence[float], group: 
 
 
 def _fields_of(dataset: Any) -> tuple[str, ...] | None:
-    """Return the fields of a dataset's samples, if they are tuples of known ones."""
+    """Return the fields of a dataset's samples, if they are known."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     if isinstance(dataset, ConcatDataset):

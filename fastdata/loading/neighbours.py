@@ -134,6 +134,6 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
         f"order={order!r} mixes neighbours only, and in {place} {alike:.0%} of "
         "neighbours have the same label: batches have fewer classes than a full shuffle's. Pack "
         f"it again, shuffled (fastdata convert {kind} --root {place} --to shards), or "
-        'give order="random" or larger windows, order=fastdata.QuasiRandom(window=512).',
+        'give order="random" or larger windows, order=fastdata.samplers.QuasiRandom(window=512).',
         MixingWarning,
     )

@@ -26,7 +26,9 @@ from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
 
 #: Names of orders.
 ORDERS = ("random", "quasi-random", "sequential")
-_HINT = f"Give one of {', '.join(ORDERS)}; or QuasiRandom(window=…)."
+#: The order that suits the dataset, which a loader chooses.
+AUTO = "auto"
+_HINT = f"Give one of {', '.join((AUTO, *ORDERS))}; or QuasiRandom(window=…)."
 
 # 32 JPEGs of ImageNet are 3.5 MB: about what a hard disk or an object store must be asked for at
 # once to be read at its full rate. 128 such blocks are 450 MB, which any training machine caches,

@@ -458,7 +458,9 @@ def _refusal(view: Reading) -> str:
     if not view.tail or not (view.fails or view.fixed is None):
         after = f" after {view.last}" if view.last else ""
         targets = view.joint is not None
-        lists = "give a collate_fn, such as fastdata.collate_padded(32); or " if targets else ""
+        lists = (
+            "give a collate_fn, such as fastdata.collate.collate_padded(32); or " if targets else ""
+        )
         return (
             f"The images may have different sizes{after} and cannot make a batch: {lists}add "
             "fastdata.transforms.CenterCrop(224), which leaves images of that size as they are, "

@@ -226,7 +226,7 @@ class ResizeToSequence(_Resizing):
 
     Sizes are those of timm (``timm.data.naflex_transforms``, version 1.0) and of SigLIP 2: the
     largest whose sides are rounded up to patches and that has at most ``max_seq_len`` of them.
-    `fastdata.collate_patches` makes patches of such images.
+    `fastdata.collate.collate_patches` makes patches of such images.
 
     Attributes:
         patch_size: Side of a patch, in pixels.

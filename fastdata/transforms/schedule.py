@@ -106,7 +106,7 @@ class Schedule(Varying):
 
 
 class BySize(Varying):
-    """The transform of each size of batches, as `fastdata.AspectRatioBatches` gives them.
+    """The transform of each size of batches, as `fastdata.samplers.AspectRatioBatches` gives them.
 
     It is all of a dataset's ``transform`` or ``transforms``. The batch names the size: in a
     `fastdata.DataLoader`, and in torch's own where its dataset is a `fastdata.ImageDataset`.
@@ -149,8 +149,8 @@ class BySize(Varying):
         if size is None:
             raise UsageError(
                 "a BySize makes the transform of a batch's size, and no batch has one here",
-                "Give the loader batch_sampler=fastdata.AspectRatioBatches(dataset, …, sizes=…). "
-                "A Subset or ConcatDataset needs fastdata.DataLoader, as well.",
+                "Give the loader batch_sampler=fastdata.samplers.AspectRatioBatches(dataset, …, "
+                "sizes=…). A Subset or ConcatDataset needs fastdata.DataLoader, as well.",
             )
         if size not in self._made:
             made = self._make(size)

@@ -34,7 +34,7 @@ _MODULES = (
 _DECLINED = {
     "Patchify": Declined(
         "it makes patches of an image",
-        "leave it out, and give the loader collate_fn=fastdata.collate_patches(…)",
+        "leave it out, and give the loader collate_fn=fastdata.collate.collate_patches(…)",
     ),
     "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
     "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
