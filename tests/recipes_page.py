@@ -37,7 +37,7 @@ Hand the transform that these libraries and scripts make to a dataset as you do 
   [`__fastdata__`](guides/own-transforms.md) that returns one of the lines. The loader's warning
   names the class and shows its line. Only SwAV's `MultiCropDataset`, which is a dataset, has a
   line that no warning shows: give `ImageFolder` these `Views` as its transform;
-- **worker**: the core does what stands before the named step; worker processes call that step and
+- **worker**: the core does the steps before the named one; worker processes call that step and
   what follows;
 - **refused**: torch's own loader does everything; the loader's warning says what to write instead.
 
