@@ -192,7 +192,7 @@ def pack(
             or ``shards``, unless the split or its folder has a name for evaluation.
         seed: Seed of the permutation, any int; None for 0.
         workers: Worker processes, or tasks in flight on Ray; None for one a CPU, two on Ray.
-        executor: ``local``, or ``ray`` for a Ray cluster (docs/ray.md).
+        executor: ``local``, or ``ray`` for a Ray cluster (docs/cluster.md).
         address: Address of the Ray cluster; None for ``ray.init()``'s default.
         skip_bad: Whether to finish without the images that cannot be packed.
         force: Whether to start over; removes an older dataset once the source is listed.

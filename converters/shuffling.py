@@ -1,7 +1,7 @@
 """Order of packing: the source's, or a permutation by a seed.
 
 A loader that reads neighbours together, from a disk or an object store, mixes within windows. A
-source that is sorted by class then gives batches of few classes (docs/remote-reading.md). So
+source that is sorted by class then gives batches of few classes (docs/remote.md). So
 containers for such reading are shuffled here: the rows of the listing are written in another
 order, and the later steps pack them as any listing.
 

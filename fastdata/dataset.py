@@ -77,7 +77,7 @@ class ImageDataset(NativeSamples):
     --unstage`` removes it; a warning names damage.
 
     If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
-    index are fetched to this machine, and images as they are needed: see docs/remote-reading.md.
+    index are fetched to this machine, and images as they are needed: see docs/remote.md.
 
     Args:
         path: The dataset's folder, or its URL; or what is indexed on first use: tars of WebDataset

@@ -1,6 +1,6 @@
 """Runs a training script with fastdata's DataLoader where it says torch's.
 
-torchvision's presets get the method of docs/guides/frameworks.md.
+torchvision's presets get the method of docs/guides/replace-dataloader.md.
 
     run_script.py REPORT SCRIPT ARGUMENTS...
 

@@ -163,7 +163,7 @@ def test_another_index_is_not_timed(made_tree, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["loading", "kinds", "pairs", "fields", "hugging-face-speed", "in-place-speed"]
+    "name", ["loading", "kinds", "pairs", "hugging-face-speed", "in-place-speed"]
 )
 def test_the_committed_page_is_of_the_committed_results(name, tmp_path):
     results = REPOSITORY / "docs" / "results"

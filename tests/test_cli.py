@@ -41,8 +41,8 @@ _DOCS = _REPOSITORY / "docs"
 #: Pages whose commands after "$ fastdata" are run; tests/test_site.py sees that no other has any.
 PAGES = [
     _REPOSITORY / "README.md",
-    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "get-started", "plan")),
-    *(_DOCS / "guides" / f"{name}.md" for name in ("convert-imagenet", "slow")),
+    *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "doctor")),
+    *(_DOCS / f"{name}.md" for name in ("get-started", "plan")),
 ]
 #: Pages whose Python is run, those of a list in one process.
 _GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guides").glob("*.md"))]
@@ -51,8 +51,7 @@ _GROUPS = [
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],
     [_DOCS / "loader.md", _DOCS / "mixtures.md", _DOCS / "plan.md"],
     [_DOCS / "device.md"],
-    [*_GUIDES, _DOCS / "remote-reading.md"]
-    + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
+    _GUIDES + [_DOCS / "formats" / f"{name}.md" for name in ("fields", "lmdb")],
 ]
 PYTHON_PAGES = [page for group in _GROUPS for page in group]
 

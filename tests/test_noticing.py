@@ -254,7 +254,7 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) ->
 
 @pytest.mark.slow
 def test_a_loader_in_the_place_of_torchs_warns_and_refuses_as_it_does_elsewhere() -> None:
-    """Under torch's name, as docs/loader.md has it, in a process of its own."""
+    """Under torch's name, as docs/guides/replace-dataloader.md has it, in a process of its own."""
     script = """
 import warnings, torch
 import fastdata

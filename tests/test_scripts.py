@@ -1,4 +1,4 @@
-"""Other people's training scripts, with the lines of docs/guides/frameworks.md.
+"""Other people's training scripts, with the lines of docs/guides/replace-dataloader.md.
 
 They are from checkouts (make test-loops SRC=folder).
 

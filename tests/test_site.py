@@ -48,12 +48,12 @@ def test_every_page_is_in_the_navigation_and_its_links_lead_somewhere(built: Pat
 
 #: What people look for; each word is that of a page that helps them.
 _LOOKED_FOR = {
-    "albumentations": "guides/frameworks/",
-    "huggingface": "guides/frameworks/",
-    "lightly": "guides/frameworks/",
-    "segmentation": "guides/when-not/",
-    "detection": "guides/when-not/",
-    "captions": "guides/when-not/",
+    "albumentations": "guides/replace-dataloader/",
+    "huggingface": "guides/hugging-face/",
+    "lightly": "loader/",
+    "segmentation": "comparison/",
+    "detection": "comparison/",
+    "captions": "comparison/",
 }
 
 
@@ -98,7 +98,7 @@ _PYTHON_ELSEWHERE = {
     "formats/shards.md": "test_shards.py runs it",
     "recipes.md": "test_timm.py runs it, beside timm",
     "targets.md": "test_targets_page.py runs it",
-    "spark-dask.md": "test_spark_dask.py runs Dask's, tests/spark.py needs Spark",
+    "cluster.md": "test_spark_dask.py runs Dask's; Spark's need Spark",
 }
 #: What a line of a shell block may begin with, where it does not begin with "$ fastdata", which
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.

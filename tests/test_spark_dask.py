@@ -1,4 +1,4 @@
-"""Run the Dask lines of docs/spark-dask.md, and convert what they write."""
+"""Run the Dask lines of docs/cluster.md, and convert what they write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sources import convert, make_tree
 
 from fastdata import ImageDataset
 
-_PAGE = Path(__file__).resolve().parent.parent / "docs" / "spark-dask.md"
+_PAGE = Path(__file__).resolve().parent.parent / "docs" / "cluster.md"
 
 
 def blobs(dataset: Path) -> dict[str, bytes]:

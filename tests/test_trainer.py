@@ -1,4 +1,4 @@
-"""transformers' Trainer over fastdata's loader, as docs/loader.md has it (make test-recipes)."""
+"""transformers' Trainer, as docs/guides/replace-dataloader.md has it (make test-recipes)."""
 
 from __future__ import annotations
 
