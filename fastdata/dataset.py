@@ -17,7 +17,7 @@ from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
     NativeSamples,
     chosen_fields,
-    require_arguments,
+    require_callable,
     row_number,
     row_numbers,
     value_of,
@@ -33,7 +33,7 @@ from fastdata.decode.folders import (
     why_not_pillow,
 )
 from fastdata.decode.hub import require_hub, style_of
-from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
+from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError, warn
@@ -99,12 +99,9 @@ class ImageDataset(NativeSamples):
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
-        check: Whether to compare natively decoded bytes with checksums, as `read` always does.
-        max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
-            an error of its sample, as a damaged one is. By default Pillow's limit, from which it
-            warns of decompression bombs. None for no limit of fastdata's; Pillow still refuses
-            what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
-        max_scans: Most scans of a JPEG that is decoded: each goes over all pixels. None: no limit.
+        limits: Pixels and scans of an image that is decoded (`fastdata.decode.Limits`). An image
+            beyond them is an error of its sample, as a damaged one is. Pillow still refuses what it
+            decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
         color: Colour of images: "rgb", the default, by Pillow's ``convert("RGB")``; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
@@ -127,7 +124,6 @@ class ImageDataset(NativeSamples):
         folder: The dataset of torchvision's, if it is one.
         hub: The ``datasets.Dataset``, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
-        limits: Limits of an image's cost.
         style: Colour and orientation of images.
 
     Raises:
@@ -147,9 +143,7 @@ class ImageDataset(NativeSamples):
         transforms: Callable[..., Any] | None = None,
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
-        check: bool = True,
-        max_pixels: int | None = DEFAULT_MAX_PIXELS,
-        max_scans: int | None = DEFAULT_MAX_SCANS,
+        limits: Limits | None = None,
         color: str | None = None,
         exif_transpose: bool | None = None,
         cache: str | os.PathLike[str] | Cache | None = None,
@@ -161,10 +155,11 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        switches = {"check": check}
-        switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
-        limits = {"max_pixels": max_pixels, "max_scans": max_scans}
-        require_arguments(named, switches, limits)
+        require_callable(named)
+        if exif_transpose not in (None, True, False):
+            raise UsageError(f"exif_transpose={exif_transpose!r}", "Give True or False.")
+        if not isinstance(limits, (Limits, type(None))):
+            raise UsageError(f"limits={limits!r}", "Give a fastdata.decode.Limits.")
         if transforms is not None and any(one is not None for one in (transform, target_transform)):
             raise UsageError(
                 "transforms= takes images and targets, and another transform is given, too",
@@ -194,8 +189,7 @@ class ImageDataset(NativeSamples):
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
         self._given_fields, self._formats = fields, formats
-        self.check = check
-        self.limits = Limits(max_pixels, max_scans)
+        self.limits = limits or Limits()
         hub = self.opened_hub if self.hub is not None else None
         self.style = style_of(color, exif_transpose, hub)
         self._check_style()

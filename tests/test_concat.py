@@ -18,6 +18,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, QuasiRandom, _native
+from fastdata.decode import Limits
 from fastdata.errors import MixingWarning, SampleError, SlowPathWarning, UsageError
 from fastdata.transforms import RandomResizedCrop, Resize, Schedule
 
@@ -223,8 +224,8 @@ OTHERS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Give all parts the same",
     ),
     "options": (
-        lambda: ConcatDataset([images(SMALL), ImageDataset(dataset(), SMALL, check=False)]),
-        "parts 0 and 1 of the ConcatDataset have different check",
+        lambda: ConcatDataset([images(SMALL), ImageDataset(dataset(), SMALL, limits=Limits(1000))]),
+        "parts 0 and 1 of the ConcatDataset have different limits",
         "Give all parts the same",
     ),
     "a part that is not known": (

@@ -100,8 +100,8 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Callable[[Path], None]]] = {
     "DALI gets damaged scans": (
         batches.DALIPipeline,
         "_decode",
-        '"scans": self._settings.check and',
-        '"scans": False and',
+        '"scans": not',
+        '"scans": False and not',
         scans,
     ),
 }

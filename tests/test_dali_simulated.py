@@ -423,7 +423,7 @@ def test_bad_samples_copy_nothing_pageable(on_error: str, schedule: simgpu.Sched
     root = packed({9})
     for number in bad:
         (root.parent / "tree" / "class" / f"{number:02}.jpg").write_bytes(b"none")
-    data = ImageDataset(root, CROPS, check=False)
+    data = ImageDataset(root, CROPS)
     options = {**OPTIONS, "on_error": on_error}
     wanted = list(DALILoader(data, **options))
     with simgpu.simulated(schedule) as gpus, simdali.simulated():

@@ -257,8 +257,8 @@ def test_damaged_images_are_not_learnt_unchecked(place: Path, tmp_path: Path) ->
     data = bytearray(tar.read_bytes())
     data[row.offset + row.length // 2] ^= 1
     tar.write_bytes(data)
-    loader = loader_of(place, dataset={"check": False}, require_native=False)
-    assert sum(len(batch) for batch, _ in loader) == COUNT + 1
+    loader = loader_of(place, on_error="zero")
+    assert sum(len(batch) for batch, *_ in loader) == COUNT + 1
     assert loader.stats().seek_points_built <= COUNT - 1
     with pytest.raises(CorruptionError, match=r"00002.*a\.tar"):
         list(loader_of(place))

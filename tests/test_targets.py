@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset
 
 from fastdata import DataLoader, ImageDataset, Mixture, Ragged
+from fastdata.decode import Limits
 from fastdata.errors import SlowPathWarning, UsageError
 from fastdata.transforms import (
     CenterCrop,
@@ -403,7 +404,7 @@ def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank
     assert bad
 
     def loader() -> Any:
-        dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS, max_pixels=most)
+        dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS, limits=Limits(most))
         about = {"num_workers": workers, "shuffle": True, "seed": 3, "shard": (rank, 2)}
         return DataLoader(dataset, 2, collate_fn=list, on_error="skip", **about)
 

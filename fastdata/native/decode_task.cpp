@@ -71,7 +71,7 @@ Status DecodeTask::draw(size_t i) {
   if (extents->extents[i].corrupt) return {};  // reading says so
   if (width < 1 || height < 1) return {Code::other_size, "the index has no size of it"};
   if (lookup->max_pixels > 0 && width * height > lookup->max_pixels)
-    return {Code::too_large, "it has more pixels than max_pixels allows"};
+    return {Code::too_large, "it has more pixels than limits= allows"};
   if (small) return {Code::bad_region, "it is too small for its crop"};
   return {};
 }
