@@ -54,7 +54,6 @@ from fastdata.storage.packed import IndexedSource
 from fastdata.storage.parted import PartedSource, open_local
 from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
-from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.storage.tables import TableSource
@@ -111,9 +110,9 @@ class ImageDataset(NativeSamples):
             lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
         cache: What to keep on this machine from epoch to epoch: a path, or a `fastdata.Cache` of a
             path and a number of bytes. For a URL, the path is a folder for pieces of files;
-            without it none are kept. For other libraries', it is a file for seek points; without
-            it they stay in memory. For a dataset on this machine, it is a folder for the seek
-            points that the index lacks; without it they lie beside the index.
+            without it none are kept. For a dataset on this machine, it is a folder for the seek
+            points that the first epoch finds; without it they lie beside the index, or in
+            ``$FASTDATA_CACHE_DIR``.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -432,8 +431,10 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            source = FilesSource(listed, self.path, self.seek_points(learns), self._base)
+            source = FilesSource(listed, self.path, self._base)
             source.upright = self.style.exif_transpose
+            if learns:
+                source.learn(self.cache)
             return source
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
@@ -448,13 +449,9 @@ class ImageDataset(NativeSamples):
             self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
         if self.hub is None or not learns:
             return self.source
-        return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)
-
-    def seek_points(self, learns: bool) -> SeekCache | None:
-        """Return the cache of seek points for images without an index."""
-        # Names of a folder's files begin with its root as it was given.
-        root = str(self.path) if self.folder is None else self._place
-        return seek_cache(self.cache, root) if learns else None
+        source = TableSource(self.opened_hub.rows, self.source)
+        source.learn(self.cache)
+        return source
 
     @once
     def opened_hub(self) -> Hub:

@@ -39,7 +39,7 @@ from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
-from fastdata.storage.seek_cache import Stamped
+from fastdata.storage.learnt import Stamped
 from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
