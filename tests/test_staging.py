@@ -641,7 +641,7 @@ def test_no_space_on_a_real_tmpfs(
     assert str(small_tmpfs) in caught.value.what
     assert list(own_folder(small_tmpfs).iterdir()) == []
     # Where the room vanishes only later, nothing stays to occupy what is left.
-    monkeypatch.setattr(staging, "_check_space", lambda place, needed: None)
+    monkeypatch.setattr(staging, "room", lambda place: (1 << 60, ""))
     with pytest.raises(SpaceError, match="disk is full"):
         stage(dataset, small_tmpfs)
     assert list(own_folder(small_tmpfs).iterdir()) == []
@@ -650,9 +650,9 @@ def test_no_space_on_a_real_tmpfs(
 # Copying the smallest of these datasets takes over 30 chunks; the last moments are those of
 # the final rename, before and after.
 MOMENTS = [
-    'hook(copying, "_write", kill(1))',
-    'hook(copying, "_write", kill(8))',
-    'hook(copying, "_write", kill(30))',
+    'hook(copying, "write_exactly", kill(1))',
+    'hook(copying, "write_exactly", kill(8))',
+    'hook(copying, "write_exactly", kill(30))',
     'hook(staging._Staging, "_finish", kill(1))',
     'hook(os, "replace", kill(1))',  # of the marker
     'hook(os, "replace", kill(2))',  # of the copy
@@ -682,7 +682,7 @@ def test_killed_run_is_resumed_by_blocks(make: Callable[[str], Path]) -> None:
     start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
     assert stage(dataset).copied_bytes == 0
     unstage(dataset)
-    start(dataset, 'hook(copying, "_write", kill(60))').communicate(timeout=HANG)
+    start(dataset, 'hook(copying, "write_exactly", kill(60))').communicate(timeout=HANG)
     copied = stage(dataset).copied_bytes
     # 59 chunks of at most 1000 bytes were written, some of them in blocks not completed.
     assert total - 59_000 <= copied < total
@@ -705,7 +705,7 @@ def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> 
 
 
 def test_two_processes_stage_once(dataset: Path) -> None:
-    processes = [start(dataset, 'hook(copying, "_write", slowly)') for _ in range(3)]
+    processes = [start(dataset, 'hook(copying, "write_exactly", slowly)') for _ in range(3)]
     outputs = [process.communicate(timeout=HANG) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     assert sorted(out.split()[-1] for out, _ in outputs) == ["copied", "reused", "reused"]
@@ -718,7 +718,7 @@ def test_two_processes_stage_once(dataset: Path) -> None:
 def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
     for tell in ("library", "command"):
-        process = start(dataset, 'hook(copying, "_write", slowly)')
+        process = start(dataset, 'hook(copying, "write_exactly", slowly)')
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
         process.send_signal(signal.SIGSTOP)  # it goes on once the other one waits
@@ -751,7 +751,7 @@ def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> Non
 
 def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
-    process = start(dataset, 'hook(copying, "_write", slowly)')
+    process = start(dataset, 'hook(copying, "write_exactly", slowly)')
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     with pytest.raises(BusyError, match="another process"):
@@ -763,7 +763,7 @@ def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:
 
 def test_interrupt_stops_promptly(make: Callable[[str], Path], place: Path) -> None:
     dataset = make("lmdb")
-    process = start(dataset, 'hook(copying, "_write", slowly); PAUSE = 0.3')
+    process = start(dataset, 'hook(copying, "write_exactly", slowly); PAUSE = 0.3')
     assert process.stdout is not None
     for _ in range(10):
         assert process.stdout.readline() == "writing\n"
@@ -804,9 +804,11 @@ def test_damaged_original_is_refused(dataset: Path, place: Path, damage: str) ->
 def test_damaged_copy_is_told_apart(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = copying._write
+    write = copying.write_exactly
     monkeypatch.setattr(
-        copying, "_write", lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at)
+        copying,
+        "write_exactly",
+        lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at),
     )
     dataset = make("lmdb")
     with pytest.raises(CorruptionError, match="the copy's checksum is wrong") as caught:

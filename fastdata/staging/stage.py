@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from fastdata.machine import usable_cpus
 from fastdata.remote.manifests import no_dataset
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
-from fastdata.staging.places import Place, RemotePlace, place_of
+from fastdata.staging.places import Place
 from fastdata.staging.staged import (
     IMAGES_NAME,
     MARKER_NAME,
@@ -49,7 +50,7 @@ from fastdata.storage.manifest import (
 )
 from fastdata.storage.paths import is_inside
 from fastdata.storage.room import room
-from fastdata.storage.trust import distrust, make_own_folder
+from fastdata.storage.trust import make_cache_folder
 
 _PAGE = 4096  # a file occupies a multiple of it
 _MOST_THREADS = 1024
@@ -123,10 +124,8 @@ def stage(
             without progress for ten minutes.
         DataError: The copy cannot be written.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
-    if threads is not None and threads > _MOST_THREADS:
-        raise UsageError(f"--threads {threads}: too many", f"Use {_MOST_THREADS:,} at the most.")
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise UsageError(f"--threads {threads}", f"Use 1 to {_MOST_THREADS:,}.")
     if to is not None and is_url(to):
         raise UsageError(
             f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
@@ -144,7 +143,7 @@ def stage(
             f"--to {place}: lies inside the dataset",
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
-    source = place_of(original.path, storage_options)
+    source = Place(original.path, storage_options)
     try:
         place.mkdir(exist_ok=True)
         if place != default_place():
@@ -154,7 +153,8 @@ def stage(
             others = copy.parent != own_folder(place)
             if others and original.find_damage(copy, entries) is None:
                 return Staged(copy, 0, True, 0)
-        final = _make_own_folder(place) / original.copy_name
+        make_cache_folder(own_folder(place), "--to")
+        final = own_folder(place) / original.copy_name
         with lock(final, waiting=waiting) as advance:
             staging = _Staging(original, manifest, place, final, source, advance)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
@@ -234,18 +234,6 @@ def _open(
     return original.manifest(), original
 
 
-def _make_own_folder(place: Path) -> Path:
-    folder = own_folder(place)
-    make_own_folder(folder)
-    problem = distrust(folder, (os.geteuid(),))
-    if problem is not None:
-        raise UsageError(
-            f"{place}: {problem}, who could change the staged copy",
-            "Choose another folder with --to, or change its permissions (chmod go-w, setfacl -b).",
-        )
-    return folder
-
-
 def _remove_copy(final: Path) -> tuple[list[Path], int]:
     """Remove a copy, its partial and its lock; return the folders and the bytes freed."""
     removed: list[Path] = []
@@ -291,37 +279,21 @@ def _allocated(folder: Path) -> int:
     )
 
 
-def _check_space(place: Path, needed: int) -> None:
-    """Raise `SpaceError` unless ``needed`` bytes fit."""
-    free, of = room(place)
-    if needed > free:
-        raise SpaceError(
-            f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
-            _SPACE_HINT,
-        )
-
-
+@dataclass
 class _Staging:
     """One run of staging; the caller holds the lock."""
 
-    def __init__(
-        self,
-        original: Original,
-        manifest: Manifest,
-        place: Path,
-        final: Path,
-        source: Place,
-        advance: Callable[[], None],
-    ) -> None:
-        self._original = original
-        self._source = source
-        self._manifest = manifest
-        self._place = place
-        self._final = final
-        self._partial = partial_of(final)
-        self._advance = advance
+    _original: Original
+    _manifest: Manifest
+    _place: Path
+    _final: Path
+    _source: Place
+    _advance: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._partial = partial_of(self._final)
+        self._entries = (self._manifest.index, *self._manifest.files)
         self._done = 0
-        self._entries = (manifest.index, *manifest.files)
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
         """Copy missing files, and give the copy its final name."""
@@ -382,12 +354,18 @@ class _Staging:
         return sum(entry.size for entry in self._entries) + loose
 
     def _check_space(self) -> None:
-        files = (
-            len(self._entries) + self._manifest.loose_files + 4
-        )  # manifest, marker, list of bad samples, journal
+        # With manifest, marker, list of bad samples and journal.
+        files = len(self._entries) + self._manifest.loose_files + 4
         needed = self._total() + files * _PAGE + len(self._original.text)
         needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
-        _check_space(self._place, needed - _allocated(self._partial))
+        needed -= _allocated(self._partial)
+        free, of = room(self._place)
+        if needed > free:
+            raise SpaceError(
+                f"{self._place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free"
+                f"{of}",
+                _SPACE_HINT,
+            )
 
     def _begin(self) -> None:
         """Create the partial copy's folder, which only this user can read."""
@@ -400,11 +378,8 @@ class _Staging:
         dataset, root = self._original.path, self._manifest.root
         if not isinstance(dataset, Path):
             return False  # a bucket's access rights are unknown
-        paths = [dataset / entry.name for entry in self._entries]
-        paths += [
-            dataset / MANIFEST_NAME,
-            *([dataset / root / "any"] if root else []),
-        ]
+        paths = [dataset / name for name in (MANIFEST_NAME, *(one.name for one in self._entries))]
+        paths += [dataset / root / "any"] if root else []
         folders = {folder for path in paths for folder in path.parents}
         return all(folder.stat().st_mode & 0o001 for folder in folders) and all(
             path.stat().st_mode & 0o004 for path in paths if path.exists()
@@ -413,7 +388,7 @@ class _Staging:
     def _files(self) -> Iterator[CopiedFile]:
         """Yield every file that has a checksum."""
         copy = self._partial
-        if isinstance(self._source, RemotePlace):
+        if self._source.is_remote:
             self._source.require_sizes(self._entries)
         for entry in self._entries:
             yield self._source.copied(entry, copy / entry.name)
