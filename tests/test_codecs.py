@@ -559,7 +559,7 @@ def test_jpeg_xl() -> None:
         assert (image.kind, image.decoder) == ("jxl", "imagecodecs")
         assert np.array_equal(image.pixels(), pixels)
         assert np.array_equal(np.asarray(image.image()), colours(pixels))
-    for width, height in [(1, 1), (8, 8), (256, 40), (300, 200), (520, 9)]:
+    for width, height in [(8, 8), (256, 40), (300, 200), (520, 9)]:
         data = imagecodecs.jpegxl_encode(np.zeros((height, width, 3), np.uint8), lossless=True)
         assert (Encoded(data).width, Encoded(data).height) == (width, height)
         with pytest.raises(SampleError, match=f"{width} x {height} pixels, more than"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -85,7 +85,7 @@ class Learnt:
         self._seed = seed_of(generation)
         self._heap_at = _HEADER.size + rows * _ENTRY.size
         self._owner, self._limit = owner, limit
-        self._pending: list[tuple[int, Stamped]] = []
+        self._pending: dict[int, Stamped] = {}
         self._pending_bytes = 0
         self._file: _native.Files | None = None
         self.stopped = False
@@ -128,7 +128,7 @@ class Learnt:
         """Keep seek tables, by their rows."""
         if self.stopped:
             return
-        self._pending += tables
+        self._pending |= tables
         self._pending_bytes += sum(len(entry.table) for _, entry in tables)
         if self._pending_bytes >= _AT_ONCE:
             self.flush()
@@ -144,7 +144,7 @@ class Learnt:
 
     def flush(self) -> None:
         """Write all tables; where that fails, warn and keep no more."""
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        pending, self._pending, self._pending_bytes = self._pending, {}, 0
         if not pending or self.stopped:
             return
         try:
@@ -156,13 +156,13 @@ class Learnt:
                 f"first: {_reason(error)}. Give ImageDataset another cache="
             )
 
-    def _append(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+    def _append(self, tables: Mapping[int, Stamped]) -> None:
         descriptor = self._open_to_write()
         try:
             wait_for_lock(descriptor, _PATIENCE)
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
-            for row, new in tables:
+            for row, new in tables.items():
                 found = self._entry(partial(read_exactly, descriptor), row)
                 if len(new.table) > _MOST or (found.table and found[1:] == new[1:]):
                     continue  # another process was faster
