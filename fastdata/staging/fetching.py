@@ -109,11 +109,11 @@ class Fetching:
             return
         root = self._place.root(manifest.root)
         everything = self.blobs.own_files(fields, 0, manifest.samples)
-        sizes = root.sizes(path for path, _ in everything)
-        for path, length in self.blobs.own_files(fields, 0, manifest.samples):
-            found = sizes.get(path)
-            if found != length:
-                yield root.shown(path), _size_problem(found, length, "index")
+        sizes = root.sizes(file.name for file in everything)
+        for file in self.blobs.own_files(fields, 0, manifest.samples):
+            found = sizes.get(file.name)
+            if found != file.size:
+                yield root.shown(file.name), _size_problem(found, file.size, "index")
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; each is removed when the next is requested.
@@ -190,7 +190,7 @@ class Fetching:
             with suppress(FileNotFoundError):
                 path.write_bytes(root.read(name))
 
-        names = (path for path, _ in self.blobs.own_files(self._fields, start, stop))
+        names = (file.name for file in self.blobs.own_files(self._fields, start, stop))
         for _ in self._pool.map(fetch, filter(is_inside, names)):
             pass
 

@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.remote.filesystem import download, file_sizes, read_bytes
+from fastdata.remote.filesystem import file_sizes, read_bytes
 from fastdata.remote.manifests import images_url
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.copying import CopiedFile, damaged
-from fastdata.storage.checksum import crc32c_file
+from fastdata.staging.staged import Original
 from fastdata.storage.files import open_file, read_exactly, read_file
 from fastdata.storage.manifest import FileEntry
+from fastdata.storage.packed import IndexedSource, PackedSource
 
 
 class Place:
@@ -68,15 +70,11 @@ class Place:
         """
         return Place(images_url(self._location, root), self._options)
 
-    def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """Return the index as a local file; download it to ``copy`` unless that has it."""
-        if not self.is_remote:
-            return Path(self._at(entry.name))
-        target = copy / entry.name
-        if not (target.exists() and f"{crc32c_file(target):08x}" == entry.crc32c):
-            about = {"crc32c": entry.crc32c, "storage_options": self._options}
-            download(self._at(entry.name), target, size=entry.size, **about)
-        return target
+    def opened(self, original: Original) -> IndexedSource:
+        """Return the dataset that lies here, in its state ``original``."""
+        if self.is_remote:
+            return RemoteSource(self._location, None, self._options, text=original.text)
+        return PackedSource(Path(self._location), manifest=original.manifest())
 
     def require_sizes(self, entries: Sequence[FileEntry]) -> None:
         """Check that files exist and have the right sizes.

@@ -6,14 +6,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import (
     CorruptionError,
     DataError,
-    DatasetError,
     RemoteError,
     SpaceError,
     UsageError,
@@ -41,11 +40,9 @@ from fastdata.staging.staged import (
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import human_bytes, is_tmpfs, no_space, sync
 from fastdata.storage.formats import ELSEWHERE
-from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
     MANIFEST_NAME,
-    FileEntry,
     Manifest,
 )
 from fastdata.storage.paths import is_inside
@@ -146,8 +143,7 @@ def stage(
     source = Place(original.path, storage_options)
     try:
         place.mkdir(exist_ok=True)
-        if place != default_place():
-            remember(place)
+        remember(place)
         entries = (manifest.index, *manifest.files)
         for copy in original.copies_in(place):
             others = copy.parent != own_folder(place)
@@ -181,16 +177,12 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
         DataError: A copy cannot be removed.
     """
     given = Path(os.path.realpath(dataset))
-    current: Original | None = None
+    marker = None if is_url(dataset) else Marker.read(given)
+    original = str(given) if marker is None else marker.original
     if is_url(dataset):
-        marker = None
-        # Local markers alone decide: the bucket may be gone.
         original = redact(os.fspath(dataset).rstrip("/"))
-    else:
-        marker = Marker.read(given)
-        original = str(given) if marker is None else marker.original
-        if not is_url(original):
-            current = Original.read(original)
+    # Markers alone decide of a URL: the bucket may be gone.
+    current = None if is_url(original) else Original.read(original)
     searched = known_places() if to is None else [Path(os.path.realpath(to))]
     if to is None and marker is not None and is_own_folder(given.parent):
         if given.parent != own_folder(given.parent.parent):
@@ -202,11 +194,8 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     freed = 0
     for place in dict.fromkeys(searched):
         for final, marked in copies(place):
-            if marked is None:
-                ours = current is not None and final.name == current.copy_name
-            else:
-                ours = marked.original == original
-            if ours:
+            of_current = current is not None and final.name == current.copy_name
+            if of_current if marked is None else marked.original == original:
                 paths, size = _remove_copy(final)
                 removed += paths
                 freed += size
@@ -221,10 +210,8 @@ def _open(
     if not is_url(dataset):
         Manifest.load(dataset)  # raises precise errors
     original = Original.read(dataset, storage_options)
-    if original is None and is_url(dataset):
-        raise no_dataset(os.fspath(dataset))
     if original is None:
-        raise DatasetError(f"{dataset}: vanished just now", "Run the same command again.")
+        raise no_dataset(os.fspath(dataset))
     marker = Marker.read(original.path) if isinstance(original.path, Path) else None
     if marker is not None:
         raise UsageError(
@@ -241,14 +228,10 @@ def _remove_copy(final: Path) -> tuple[list[Path], int]:
     partial = partial_of(final)
     try:
         with lock(final, wait=False):
-            if final.is_dir():
-                removed.append(final)
-                if partial.is_dir():
-                    freed += _remove_folder(partial)
-                # From here on, no process takes it for complete.
-                os.replace(final, partial)
-            if partial.is_dir():
-                removed += [] if removed else [partial]
+            for folder in filter(Path.is_dir, (partial, final)):
+                removed.append(folder)
+                if folder == final:  # from here on, no process takes it for complete
+                    os.replace(final, partial)
                 freed += _remove_folder(partial)
     except OSError as error:
         raise DataError(
@@ -330,13 +313,12 @@ class _Staging:
 
     def _remove_stale(self) -> int:
         """Remove the copies of other states of this dataset; return the bytes freed."""
-        freed = 0
-        for final, marker in copies(self._place):
-            if marker is None or marker.original != self._original.name:
-                continue
-            if marker.id != self._original.id:
-                freed += _remove_copy(final)[1]
-        return freed
+        name, id_ = self._original.name, self._original.id
+        return sum(
+            _remove_copy(final)[1]
+            for final, marker in copies(self._place)
+            if marker is not None and marker.original == name and marker.id != id_
+        )
 
     def _is_reusable(self) -> bool:
         """Return whether a complete copy exists; remove an incomplete one."""
@@ -394,30 +376,18 @@ class _Staging:
             yield self._source.copied(entry, copy / entry.name)
         if self._manifest.root is None:
             return
-        root = self._source.root(self._manifest.root)
-        for name, length, crc in self._loose(copy):
-            if not is_inside(name):
+        root, manifest = self._source.root(self._manifest.root), self._manifest
+        names = [one.field.name for one in manifest.fields if one.field.kind in BLOBS]
+        for file in self._source.opened(self._original).own_files(names, 0, manifest.samples):
+            if not file.size:
+                continue  # the sample has no such blob
+            if not is_inside(file.name):
                 raise CorruptionError(
-                    f"{self._original.name}: the path {name!r} leaves the dataset's root",
+                    f"{self._original.name}: the path {file.name!r} leaves the dataset's root",
                     "Index the folder again: fastdata convert … --to folder --force.",
                 )
-            entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
-            yield root.copied(entry, copy / IMAGES_NAME / name, name)
-
-    def _loose(self, copy: Path) -> Iterator[tuple[str, int, int]]:
-        """Yield path, size and checksum of the images and further blobs below the root."""
-        manifest = self._manifest
-        names = [one.index for one in manifest.fields if one.field.kind in BLOBS]
-        for name in names:
-            entry = manifest.index if name is None else manifest.files[manifest.number_of(name)]
-            path = self._source.local_index(entry, copy)
-            for batch in Index(path, manifest.samples, manifest.generation).batches(
-                columns=("path", "length", "crc32c")
-            ):
-                columns = (batch.column(one).to_pylist() for one in batch.schema.names)
-                for found, length, crc in zip(*columns, strict=True):
-                    if length:  # else the sample has no such blob
-                        yield found or "", length, crc
+            named = replace(file, name=f"{IMAGES_NAME}/{file.name}")
+            yield root.copied(named, copy / IMAGES_NAME / file.name, file.name)
 
     def _finish(self) -> None:
         """Add the manifest, and give the complete copy its final name."""

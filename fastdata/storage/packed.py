@@ -399,12 +399,12 @@ class IndexedSource(Source):
                 f"them: fastdata seek-points {self.location}"
             )
 
-    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[tuple[str, int]]:
-        """Yield (path below the root, length) of the blobs of some rows, if each has a file."""
+    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[FileEntry]:
+        """Yield the blobs of some rows as files below the root, if each has a file."""
         for name in fields:
             for row in self.index_of(name).rows(start, stop, seek_points=False):
                 if row.path is not None or name == "image":
-                    yield row.path or "", row.length
+                    yield FileEntry(row.path or "", row.length, f"{row.crc32c:08x}")
 
     @abstractmethod
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
