@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,8 @@ from fastdata.converters.trees import file_at
 
 from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.manifests import images_url, read_manifest
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.staging.fetching import Fetching
 from fastdata.storage.arrow import as_arrow, python_values
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
@@ -159,34 +158,32 @@ class PackedRows(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield the records of the part's samples and keys."""
-        opened: AbstractContextManager[Any] = nullcontext()
+        blobs: Any
         if is_url(self.place):
-            opened = Fetching(self.place, self.options)
-        with opened as fetching:
-            if fetching is not None:
-                fetching.fetch_fields()
-            blobs = PackedSource(Path(self.place)) if fetching is None else fetching.blobs
-            root = _images_root(self.place, blobs.manifest)
-            rows = blobs.index.rows(self.start, self.stop, seek_points=False)
-            states: dict[str, int] = {}
-            for (number, row), further in zip(
-                enumerate(rows, self.start), self._further(blobs), strict=True
-            ):
-                if self.part is not None and row.key not in self.part:
-                    continue
-                if self.keys is not None and row.key not in self.keys:
-                    continue
-                values = []
-                for name, value in further.items():
-                    if isinstance(value, Row):
-                        place = self._place(blobs.file(value, number), value, blobs.manifest, root)
-                        where = self._where(place, value, blobs.manifest, states)
-                        where["crc32c"] = value.crc32c
-                        value = blob_of(f"{row.key}\0{name}", **where) if value.length else None
-                    values.append(value)
-                file = blobs.file(row, number)  # raises if the index is damaged
-                record = self._record(row, file, blobs.manifest, root, states)
-                yield record._replace(fields=tuple(values))
+            blobs = RemoteSource(self.place, None, self.options)
+        else:
+            blobs = PackedSource(Path(self.place))
+        root = _images_root(self.place, blobs.manifest)
+        rows = blobs.index.rows(self.start, self.stop, seek_points=False)
+        states: dict[str, int] = {}
+        for (number, row), further in zip(
+            enumerate(rows, self.start), self._further(blobs), strict=True
+        ):
+            if self.part is not None and row.key not in self.part:
+                continue
+            if self.keys is not None and row.key not in self.keys:
+                continue
+            values = []
+            for name, value in further.items():
+                if isinstance(value, Row):
+                    place = self._place(blobs.file(value, number), value, blobs.manifest, root)
+                    where = self._where(place, value, blobs.manifest, states)
+                    where["crc32c"] = value.crc32c
+                    value = blob_of(f"{row.key}\0{name}", **where) if value.length else None
+                values.append(value)
+            file = blobs.file(row, number)  # raises if the index is damaged
+            record = self._record(row, file, blobs.manifest, root, states)
+            yield record._replace(fields=tuple(values))
 
     def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
         """Yield the further fields of each row: values, and index rows of blobs."""

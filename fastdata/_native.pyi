@@ -120,8 +120,7 @@ def time_augment(
 class Extents:
     """Places and properties of N samples. The constructor makes one whole file of each.
 
-    ``paths``: in the file system's encoding. ``seek_points``: kept, not copied. With ``stamps``,
-    int64, N x 2, they are used only for a file whose size and time of change are those in its row.
+    ``paths``: in the file system's encoding. ``seek_points``: kept, not copied.
     ``sizes``: (width, height), int32, N x 2, 0 where unknown; a JPEG of another size fails with
     ``other_size``.
     """
@@ -131,10 +130,15 @@ class Extents:
         paths: Sequence[str | bytes | PathLike[str]],
         *,
         seek_points: Sequence[Buffer | None] | None = None,
-        stamps: npt.NDArray[np.int64] | None = None,
         sizes: npt.NDArray[np.int32] | None = None,
         orientations: npt.NDArray[np.int8] | None = None,
     ) -> None: ...
+    def learn(self, learnt: Files, rows: npt.NDArray[np.int64], seed: int) -> None:
+        """Take the seek points of samples from a file (docs/formats/learnt.md), by their rows.
+
+        They are used only for images whose size and time of change are those in the file.
+        """
+
     @staticmethod
     def join(count: int, parts: list[Extents], slots: list[npt.NDArray[np.int64]]) -> Extents:
         """Join several parts: each part's samples fill its slots, (N,), of ``count`` ones.

@@ -17,7 +17,7 @@ from fastdata.batches.images import Images, NotKnown, other_style, overridden
 from fastdata.batches.samples import (
     NativeSamples,
     chosen_fields,
-    require_arguments,
+    require_callable,
     row_number,
     row_numbers,
     value_of,
@@ -33,7 +33,7 @@ from fastdata.decode.folders import (
     why_not_pillow,
 )
 from fastdata.decode.hub import require_hub, style_of
-from fastdata.decode.limits import DEFAULT_MAX_PIXELS, DEFAULT_MAX_SCANS, Limits
+from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row
 from fastdata.errors import UsageError, warn
@@ -54,7 +54,6 @@ from fastdata.storage.packed import IndexedSource
 from fastdata.storage.parted import PartedSource, open_local
 from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
-from fastdata.storage.seek_cache import SeekCache, seek_cache
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.storage.tables import TableSource
@@ -99,12 +98,9 @@ class ImageDataset(NativeSamples):
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.
-        check: Whether to compare natively decoded bytes with checksums, as `read` always does.
-        max_pixels: Most pixels (width times height) of an image that is decoded; a larger one is
-            an error of its sample, as a damaged one is. By default Pillow's limit, from which it
-            warns of decompression bombs. None for no limit of fastdata's; Pillow still refuses
-            what it decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
-        max_scans: Most scans of a JPEG that is decoded: each goes over all pixels. None: no limit.
+        limits: Pixels and scans of an image that is decoded (`fastdata.decode.Limits`). An image
+            beyond them is an error of its sample, as a damaged one is. Pillow still refuses what it
+            decodes beyond twice its ``Image.MAX_IMAGE_PIXELS``.
         color: Colour of images: "rgb", the default, by Pillow's ``convert("RGB")``; "gray" (its
             ``convert("L")``), "rgba", or "unchanged": the mode that each is stored in, with 16
             bits if Pillow keeps them. All but "rgb" are off the native path, as Pillow converts
@@ -114,9 +110,9 @@ class ImageDataset(NativeSamples):
             lie in the turned image. Unreadable EXIF data turn nothing; masks are never turned.
         cache: What to keep on this machine from epoch to epoch: a path, or a `fastdata.Cache` of a
             path and a number of bytes. For a URL, the path is a folder for pieces of files;
-            without it none are kept. For other libraries', it is a file for seek points; without
-            it they stay in memory. For a dataset on this machine, it is a folder for the seek
-            points that the index lacks; without it they lie beside the index.
+            without it none are kept. For a dataset on this machine, it is a folder for the seek
+            points that the first epoch finds; without it they lie beside the index, or in
+            ``$FASTDATA_CACHE_DIR``.
         storage_options: For a URL: options of its fsspec driver.
         remote: For a URL: how to read it.
 
@@ -127,7 +123,6 @@ class ImageDataset(NativeSamples):
         folder: The dataset of torchvision's, if it is one.
         hub: The ``datasets.Dataset``, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
-        limits: Limits of an image's cost.
         style: Colour and orientation of images.
 
     Raises:
@@ -147,9 +142,7 @@ class ImageDataset(NativeSamples):
         transforms: Callable[..., Any] | None = None,
         fields: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
-        check: bool = True,
-        max_pixels: int | None = DEFAULT_MAX_PIXELS,
-        max_scans: int | None = DEFAULT_MAX_SCANS,
+        limits: Limits | None = None,
         color: str | None = None,
         exif_transpose: bool | None = None,
         cache: str | os.PathLike[str] | Cache | None = None,
@@ -161,10 +154,11 @@ class ImageDataset(NativeSamples):
         named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
         named |= {"transform": transform, "transforms": transforms}
         named |= {"target_transform": target_transform}
-        switches = {"check": check}
-        switches |= {"exif_transpose": exif_transpose is None or exif_transpose}
-        limits = {"max_pixels": max_pixels, "max_scans": max_scans}
-        require_arguments(named, switches, limits)
+        require_callable(named)
+        if exif_transpose not in (None, True, False):
+            raise UsageError(f"exif_transpose={exif_transpose!r}", "Give True or False.")
+        if not isinstance(limits, (Limits, type(None))):
+            raise UsageError(f"limits={limits!r}", "Give a fastdata.decode.Limits.")
         if transforms is not None and any(one is not None for one in (transform, target_transform)):
             raise UsageError(
                 "transforms= takes images and targets, and another transform is given, too",
@@ -194,8 +188,7 @@ class ImageDataset(NativeSamples):
         self.target_transform, self.transforms = target_transform, transforms
         self.further_transforms = given
         self._given_fields, self._formats = fields, formats
-        self.check = check
-        self.limits = Limits(max_pixels, max_scans)
+        self.limits = limits or Limits()
         hub = self.opened_hub if self.hub is not None else None
         self.style = style_of(color, exif_transpose, hub)
         self._check_style()
@@ -445,8 +438,10 @@ class ImageDataset(NativeSamples):
         listed = FileList(files, folder.classes)
 
         def opener(learns: bool) -> Source:
-            source = FilesSource(listed, self.path, self.seek_points(learns), self._base)
+            source = FilesSource(listed, self.path, self._base)
             source.upright = self.style.exif_transpose
+            if learns:
+                source.learn(self.cache)
             return source
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
@@ -462,13 +457,9 @@ class ImageDataset(NativeSamples):
             self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
         if self.hub is None or not learns:
             return self.source
-        return TableSource(self.opened_hub.rows, self.seek_points(learns), self.source)
-
-    def seek_points(self, learns: bool) -> SeekCache | None:
-        """Return the cache of seek points for images without an index."""
-        # Names of a folder's files begin with its root as it was given.
-        root = str(self.path) if self.folder is None else self._place
-        return seek_cache(self.cache, root) if learns else None
+        source = TableSource(self.opened_hub.rows, self.source)
+        source.learn(self.cache)
+        return source
 
     @once
     def opened_hub(self) -> Hub:

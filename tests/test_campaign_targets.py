@@ -16,6 +16,7 @@ import torch
 from target_data import ROWS, plain
 
 from fastdata import DataLoader, ImageDataset
+from fastdata.decode import Limits
 
 #: Runs that are drawn.
 RUNS = int(os.environ.get("FASTDATA_CAMPAIGN_TARGET_RUNS", "6"))
@@ -50,7 +51,7 @@ def _numbers(samples: Iterable[Any]) -> list[int]:
 def _loader(
     transform: Any, workers: int, most: int | None, collate_fn: Any = list, **options: Any
 ) -> Any:
-    dataset = target_data.images(transform, fields=_FIELDS, max_pixels=most)
+    dataset = target_data.images(transform, fields=_FIELDS, limits=Limits(most))
     about = {"num_workers": workers, "collate_fn": collate_fn, "require_native": True}
     return DataLoader(dataset, seed=SEED, **about, **options)
 

@@ -18,6 +18,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset
+from fastdata.decode import Limits
 from fastdata.errors import MixingWarning, SampleError, SlowPathWarning, UsageError
 from fastdata.samplers import QuasiRandom
 from fastdata.transforms import RandomResizedCrop, Resize
@@ -179,7 +180,7 @@ class Transposed(ImageDataset):
     ("parts", "named"),
     [
         (lambda: [images(SMALL), images(SMALL), images(RandomResizedCrop(17))], "parts 0 and 2"),
-        (lambda: [images(SMALL), ImageDataset(dataset(), SMALL, check=False)], "check"),
+        (lambda: [images(SMALL), ImageDataset(dataset(), SMALL, limits=Limits(999))], "limits"),
         (lambda: [images(SMALL), Transposed(dataset(), SMALL)], "part 1 .*Transposed"),
         (lambda: Own([images(SMALL)]), "Own has its own __getitem__"),
     ],

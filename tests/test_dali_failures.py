@@ -140,7 +140,7 @@ def test_samples_that_dali_dies_of_cost_their_batch_alone(on_error: str) -> None
     bad = {5, 6, 17}
     root = photographs(pngs=bad)
     pack_tree(root, root.parent / "out", "folder", seek_points=False)
-    data = ImageDataset(root.parent / "out", CROPS, check=False)
+    data = ImageDataset(root.parent / "out", CROPS)
     whole = list(DALILoader(data, **OPTIONS))
     for number in bad:
         path = root / "class" / f"{number:02}.png"

@@ -24,6 +24,7 @@ from fastdata.decode import (
 from fastdata.errors import CorruptionError
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.index import ExtentTable, Index
+from fastdata.storage.learnt import Learnt, Stamped
 from fastdata.storage.records import Row as IndexRow
 from fastdata.storage.records import rows_to_batch, write_index
 
@@ -171,11 +172,14 @@ def stamp(path: str) -> tuple[int, int]:
 @pytest.mark.parametrize("changed", ["size", "time"])
 def test_seek_points_of_a_changed_file_are_not_used(tmp_path: Path, changed: str) -> None:
     paths = write(tmp_path, IMAGES[:2])
-    # Tables that lie, so that their use shows.
-    lies = [b"no seek points"] * 2
     stamps = np.array([stamp(path) for path in paths])
     stamps[1, 0 if changed == "size" else 1] += 1
-    extents = _native.Extents(paths, seek_points=lies, stamps=stamps)
+    learnt = Learnt(tmp_path / "points", "0" * 16, 2, os.geteuid())
+    # Tables that lie, so that their use shows.
+    learnt.put([(row, Stamped(b"no seek points", *stamps[row].tolist())) for row in range(2)])
+    learnt.flush()
+    extents = _native.Extents(paths)
+    learnt.find(extents, np.arange(2))
     out = blank(2)
     pending = PendingBatch(extents, out, stride=64)
     pending.run()

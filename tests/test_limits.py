@@ -1,4 +1,4 @@
-"""Limits on the cost of an image: max_pixels and max_scans, on every path."""
+"""Limits on the pixels and scans of an image, on every path."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from sources import convert, require_said
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
+from fastdata.decode import Limits
 from fastdata.errors import FallbackWarning, SampleError, UsageError
 from fastdata.transforms import RandomResizedCrop
 
@@ -44,13 +45,13 @@ def tree(root: Path, *files: bytes) -> Path:
     return root / "tree"
 
 
-def opened(root: Path, kind: str, transform: Any = CROP, **limits: Any) -> ImageDataset:
+def opened(root: Path, kind: str, transform: Any = CROP, **limits: int | None) -> ImageDataset:
     """The tree packed, or as torchvision's folder."""
     if kind == "folder":
         folder = import_torchvision().datasets.ImageFolder
-        return ImageDataset(folder(str(root / "tree"), transform), **limits)
+        return ImageDataset(folder(str(root / "tree"), transform), limits=Limits(**limits))
     pack_tree(root / "tree", root / "packed", "shards")
-    return ImageDataset(root / "packed", transform, **limits)
+    return ImageDataset(root / "packed", transform, limits=Limits(**limits))
 
 
 def loaded(dataset: ImageDataset, **options: Any) -> list[int]:
@@ -62,10 +63,10 @@ def loaded(dataset: ImageDataset, **options: Any) -> list[int]:
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
 @pytest.mark.parametrize("source", ["packed", "folder"])
 @pytest.mark.parametrize("kind", LARGE)
-def test_max_pixels(tmp_path: Path, kind: str, source: str) -> None:
+def test_pixels(tmp_path: Path, kind: str, source: str) -> None:
     tree(tmp_path, SMALL, LARGE[kind], SMALL)
-    dataset = opened(tmp_path, source, max_pixels=90 * 60 - 1)
-    what = r"sample 1\b.* has 90 x 60 pixels, more than max_pixels=5399\n.*larger max_pixels"
+    dataset = opened(tmp_path, source, pixels=90 * 60 - 1)
+    what = r"sample 1\b.* has 90 x 60 pixels, more than Limits.pixels=5399.*\n.*limits="
     with pytest.raises(SampleError, match=what):
         loaded(dataset)
     assert set(loaded(dataset, on_error="skip")) == {0, 2}
@@ -74,7 +75,7 @@ def test_max_pixels(tmp_path: Path, kind: str, source: str) -> None:
     assert dataset.open_image(0).size == (40, 40)
 
     for enough in (90 * 60, None):
-        dataset = opened(tmp_path, source, max_pixels=enough)
+        dataset = opened(tmp_path, source, pixels=enough)
         assert loaded(dataset) == [0, 1, 2]
         assert dataset.open_image(1).size == (90, 60)
 
@@ -85,9 +86,9 @@ def test_raw_pixels_are_no_markers(tmp_path: Path) -> None:
 
     tree(tmp_path, LARGE["png"])
     pack_tree(tmp_path / "tree", tmp_path / "raw", "shards", encoding=Encoding("raw"))
-    assert ImageDataset(tmp_path / "raw", max_scans=1).open_image(0).size == (90, 60)
-    with pytest.raises(SampleError, match="max_pixels=5399"):
-        loaded(ImageDataset(tmp_path / "raw", CROP, max_pixels=5399))
+    assert ImageDataset(tmp_path / "raw", limits=Limits(scans=1)).open_image(0).size == (90, 60)
+    with pytest.raises(SampleError, match="pixels=5399"):
+        loaded(ImageDataset(tmp_path / "raw", CROP, limits=Limits(5399)))
 
 
 def many_scans(count: int) -> bytes:
@@ -99,19 +100,19 @@ def many_scans(count: int) -> bytes:
 
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
 @pytest.mark.parametrize("source", ["packed", "folder"])
-def test_max_scans(tmp_path: Path, source: str) -> None:
+def test_scans(tmp_path: Path, source: str) -> None:
     tree(tmp_path, SMALL, many_scans(400), SMALL)
     dataset = opened(tmp_path, source)
-    what = r"sample 1\b.* has 409 scans, more than max_scans=64\n.*larger max_scans"
+    what = r"sample 1\b.* has 409 scans, more than Limits.scans=64.*\n.*limits="
     with pytest.raises(SampleError, match=what):
         loaded(dataset)
     with pytest.raises(SampleError, match=what):
         dataset.open_image(1)
     assert set(loaded(dataset, on_error="skip")) == {0, 2}
-    assert loaded(opened(tmp_path, source, max_scans=None)) == [0, 1, 2]
-    assert loaded(opened(tmp_path, source, max_scans=409)) == [0, 1, 2]
-    with pytest.raises(SampleError, match="max_scans=408"):
-        loaded(opened(tmp_path, source, max_scans=408))
+    assert loaded(opened(tmp_path, source, scans=None)) == [0, 1, 2]
+    assert loaded(opened(tmp_path, source, scans=409)) == [0, 1, 2]
+    with pytest.raises(SampleError, match="scans=408"):
+        loaded(opened(tmp_path, source, scans=408))
 
 
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
@@ -120,16 +121,18 @@ def test_scans_of_a_thumbnail_do_not_count(tmp_path: Path) -> None:
     data = LARGE["progressive"]
     comment = b"\xff\xfe" + (2 + 1000).to_bytes(2, "big") + b"\xff\xda" * 500
     tree(tmp_path, data[:2] + comment + data[2:] + b"\xff\xda" * 100)
-    assert loaded(opened(tmp_path, "packed", max_scans=10)) == [0]
-    with pytest.raises(SampleError, match="has 10 scans, more than max_scans=9"):
-        loaded(opened(tmp_path, "packed", max_scans=9))
+    assert loaded(opened(tmp_path, "packed", scans=10)) == [0]
+    with pytest.raises(SampleError, match="has 10 scans, more than"):
+        loaded(opened(tmp_path, "packed", scans=9))
 
 
-@pytest.mark.parametrize("name", ["max_pixels", "max_scans"])
+@pytest.mark.parametrize("name", ["pixels", "scans"])
 @pytest.mark.parametrize("value", [0, -1, 1e6, "many", True])
 def test_limits_that_are_none(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name}={value!r}"):
-        ImageDataset(tmp_path, **{name: value})
+        Limits(**{name: value})
+    with pytest.raises(UsageError, match=f"limits={value!r}"):
+        ImageDataset(tmp_path, limits=value)
 
 
 def nested(kind: str, side: int) -> bytes:
@@ -185,8 +188,8 @@ NESTED = ("avif", "avif sequence", "icon", "bitmap icon", "icns", "tile", "bigti
 @pytest.mark.parametrize("kind", NESTED)
 def test_what_is_decoded_counts_and_not_what_a_header_says(tmp_path: Path, kind: str) -> None:
     tree(tmp_path, SMALL, nested(kind, 1536))
-    dataset = opened(tmp_path, "folder", max_pixels=1536 * 1536 - 1)
-    what = "has 1536 x 1536 pixels, more than max_pixels=2359295"
+    dataset = opened(tmp_path, "folder", pixels=1536 * 1536 - 1)
+    what = "has 1536 x 1536 pixels, more than Limits.pixels=2359295"
     with pytest.raises(SampleError, match=what):
         loaded(dataset)
     with pytest.raises(SampleError, match=what):
@@ -197,7 +200,7 @@ def test_what_is_decoded_counts_and_not_what_a_header_says(tmp_path: Path, kind:
         Image.open(io.BytesIO(small)).load()
     except Exception:
         return
-    assert opened(tmp_path, "folder", max_pixels=128 * 128).open_image(1).size
+    assert opened(tmp_path, "folder", pixels=128 * 128).open_image(1).size
 
 
 def frames(count: int) -> bytes:
@@ -243,12 +246,12 @@ def memory_of(run: Callable[[], Any]) -> int:
 
 @pytest.mark.filterwarnings("ignore", category=FallbackWarning)
 @pytest.mark.parametrize("source", ["packed", "folder"])
-def test_memory_is_bounded_by_max_pixels(tmp_path: Path, source: str) -> None:
+def test_memory_is_bounded_by_pixels(tmp_path: Path, source: str) -> None:
     files = bombs()
     tree(tmp_path, SMALL, files["gif"])
     if source == "folder":
         tree(tmp_path, SMALL, *files.values())
-    dataset = opened(tmp_path, source, max_pixels=1_000_000)
+    dataset = opened(tmp_path, source, pixels=1_000_000)
     dataset.open_image(0)
 
     def run() -> None:

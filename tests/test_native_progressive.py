@@ -149,10 +149,10 @@ def test_limit_of_scans():
     data = write(drawn(30, 30, "4:2:0", random.Random(1)), SCRIPT)
     out = np.empty((1, 30, 30, 3), np.uint8)
     for enough in (7, None):
-        decode_batch([data], (30, 30), max_scans=enough, fallback="never", out=out)
+        decode_batch([data], (30, 30), scans=enough, fallback="never", out=out)
         assert np.array_equal(out[0], pillow(data))
     with pytest.raises(DecodeError, match="more scans than the limit"):
-        decode_batch([data], (30, 30), max_scans=6, fallback="never", out=out)
+        decode_batch([data], (30, 30), scans=6, fallback="never", out=out)
 
 
 def test_truncated_everywhere(simd):

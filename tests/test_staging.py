@@ -13,9 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,6 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.packing import pack
 from fastdata.converters.table import TableImages
 from hangs import HANG
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from test_fields_storage import BLOBS, as_files
 
@@ -49,7 +45,7 @@ from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import files, room
-from fastdata.storage.checksum import crc32c, crc32c_file
+from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
@@ -100,7 +96,12 @@ def make(tree: Path, tmp_path: Path) -> Callable[[str], Path]:
     return packed
 
 
-@pytest.fixture(params=CONTAINERS)
+@pytest.fixture(
+    params=[
+        pytest.param(one, marks=[] if one in ("lmdb", "folder") else [pytest.mark.slow])
+        for one in CONTAINERS
+    ]
+)
 def dataset(request: pytest.FixtureRequest, make: Callable[[str], Path]) -> Path:
     return make(request.param)
 
@@ -189,62 +190,47 @@ def start(dataset: Path, hooks: str) -> subprocess.Popen[str]:
 
 def test_copy_is_equal_and_found(dataset: Path, place: Path) -> None:
     reports: list[tuple[int, int]] = []
+    (dataset / "_bad-samples.jsonl").write_text('{"key": "a"}\n')
     staged = stage(dataset, progress=lambda done, total: reports.append((done, total)))
-    assert not staged.reused
-    assert staged.freed_bytes == 0
+    assert (staged.reused, staged.freed_bytes) == (False, 0)
     assert staged.path.parent == own_folder(place)
     assert_whole(staged.path, dataset)
-    done, total = reports[-1]
-    assert done == total == staged.copied_bytes
+    assert reports[-1] == (staged.copied_bytes, staged.copied_bytes)
     assert [path.name for path in staged.path.parent.iterdir()] == [staged.path.name]
     assert find_staged(dataset) == staged.path
     assert find_staged(staged.path) is None
     assert ImageDataset(dataset).location == staged.path
+    assert stage(dataset) == (staged.path, 0, True, 0)
 
 
-def test_staging_again_reuses(dataset: Path) -> None:
-    first = stage(dataset)
-    assert stage(dataset) == (first.path, 0, True, 0)
-
-
-def test_bad_samples_are_copied(make: Callable[[str], Path]) -> None:
-    dataset = make("lmdb")
-    (dataset / "_bad-samples.jsonl").write_text('{"key": "a"}\n')
-    assert (stage(dataset).path / "_bad-samples.jsonl").read_text() == '{"key": "a"}\n'
-
-
-def test_symlink_and_relative_path(
+def test_links_relative_paths_and_text(
     make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make("lmdb")
     (tmp_path / "link").symlink_to(dataset)
-    copy = stage(tmp_path / "link").path
+    copy = stage(str(tmp_path / "link"), str(tmp_path / "nvme")).path
     monkeypatch.chdir(tmp_path)
-    assert find_staged(Path("link")) == find_staged(Path(dataset.name)) == copy
+    assert find_staged(Path("link")) == find_staged(dataset.name) == copy
+    assert unstage(str(dataset), str(tmp_path / "nvme")).paths == [copy]
 
 
-def test_repacked_dataset_never_gets_the_old_copy(dataset: Path) -> None:
+def test_repacked_dataset_never_gets_the_old_copy(dataset: Path, tmp_path: Path) -> None:
     old = stage(dataset).path
     size = allocated(old)
+    other = tmp_path / "other" / dataset.name
+    shutil.copytree(dataset, other)
+    shutil.copytree(tmp_path / "tree", tmp_path / "other" / "tree")
+    edit_manifest(other, lambda fields: fields.update(later=[1]))
+    of_other = stage(other)  # of the same name, and yet another dataset
+    assert of_other.freed_bytes == 0
     repack(dataset)
     assert find_staged(dataset) is None
     staged = stage(dataset)
-    assert not staged.reused
-    assert staged.freed_bytes == size
+    assert (staged.reused, staged.freed_bytes) == (False, size)
     assert not old.exists()
     assert_whole(staged.path, dataset)
-
-
-def test_datasets_of_one_name_do_not_meet(make: Callable[[str], Path], tmp_path: Path) -> None:
-    dataset = make("lmdb")
-    other = tmp_path / "other" / dataset.name
-    shutil.copytree(dataset, other)
-    repack(other)
-    first, second = stage(dataset), stage(other)
-    assert first.freed_bytes == second.freed_bytes == 0
-    assert (find_staged(dataset), find_staged(other)) == (first.path, second.path)
-    unstage(other)
-    assert find_staged(dataset) == first.path
+    unstage(dataset)
+    assert find_staged(other) == of_other.path
 
 
 def test_other_places_are_remembered(
@@ -267,14 +253,9 @@ def test_other_places_are_remembered(
     assert find_staged(dataset) is None
     stage(dataset, other)
     assert (tmp_path / "xdg" / "fastdata" / "stage-roots.json").exists()
-
-
-def test_place_that_cannot_be_remembered_is_refused(
-    make: Callable[[str], Path], tmp_path: Path
-) -> None:
-    (tmp_path / "cache").write_text("not a folder")
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(dataset / "data.mdb"))
     with pytest.raises(UsageError, match="FASTDATA_CACHE_DIR"):
-        stage(make("lmdb"), tmp_path / "nvme")
+        stage(dataset, tmp_path / "another")
 
 
 def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
@@ -295,13 +276,16 @@ def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
     assert find_staged(tmp_path / "nothing") is None
 
 
-@pytest.mark.parametrize("spoil", ["marker", "manifest", "id", "symlink"])
+@pytest.mark.parametrize("spoil", ["marker", "manifest", "id", "symlink", "folder"])
 def test_what_is_not_whole_is_not_found(
     make: Callable[[str], Path], tmp_path: Path, spoil: str
 ) -> None:
     dataset = make("lmdb")
     copy = stage(dataset).path
-    if spoil == "symlink":
+    if spoil == "folder":  # the link's owner could point it elsewhere
+        copy.parent.rename(tmp_path / "elsewhere")
+        copy.parent.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "symlink":
         copy.rename(tmp_path / "elsewhere")
         copy.symlink_to(tmp_path / "elsewhere")
     elif spoil == "id":
@@ -313,26 +297,34 @@ def test_what_is_not_whole_is_not_found(
     assert find_staged(dataset) is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "grow", "remove", "folder"])
-@pytest.mark.parametrize("which", ["index", "file"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (INDEX_NAME, "cut"),
+        (MANIFEST_NAME, "flip"),
+        ("data.mdb", "grow"),
+        ("data.mdb", "remove"),
+        ("data.mdb", "folder"),
+    ],
+)
 def test_damaged_copy_is_named_and_passed_over(
-    make: Callable[[str], Path], damage: str, which: str
+    make: Callable[[str], Path], name: str, damage: str
 ) -> None:
     dataset = make("lmdb")
     copy = stage(dataset).path
-    path = copy / (INDEX_NAME if which == "index" else "data.mdb")
+    path = copy / name
     data = path.read_bytes()
     path.unlink()
     if damage == "folder":
         path.mkdir()
     elif damage != "remove":
-        path.write_bytes(data[:-1] if damage == "cut" else data + b"x")
+        bad = {"cut": data[:-1], "grow": data + b"x", "flip": data.replace(b"class1", b"class9")}
+        path.write_bytes(bad[damage])
     with pytest.warns(UserWarning, match="this staged copy is damaged") as caught:
         opened = ImageDataset(dataset)
     (warning,) = caught
     assert warning.filename == __file__
-    for wanted in (str(copy), path.name, str(dataset)):
-        assert wanted in str(warning.message)
+    assert all(one in str(warning.message) for one in (str(copy), path.name, str(dataset)))
     assert opened.location == dataset
     assert len(opened.read(range(IMAGES))) == IMAGES
     if damage != "folder":
@@ -340,38 +332,11 @@ def test_damaged_copy_is_named_and_passed_over(
         assert find_staged(dataset) == copy
 
 
-def test_of_very_many_files_some_are_looked_at(
-    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make("shards")
-    monkeypatch.setattr(staged, "_MOST_CHECKED", 1)
-    copy = stage(dataset).path
-    names = [entry.name for entry in Manifest.load(dataset).files]
-    assert len(names) > 2
-    original = staged.Original.read(dataset)
-    assert original is not None
-    checked = [entry.name for entry in original.some_files()]
-    assert checked == [INDEX_NAME, names[0]]
-    missed = next(number for number, name in enumerate(names) if name not in checked)
-    (copy / names[missed]).unlink()
-    opened = ImageDataset(dataset)
-    assert opened.location == copy
-    number = next(i for i in range(IMAGES) if opened.row(i).file == missed)
-    with pytest.raises(DatasetError, match="no such file") as caught:
-        opened.read([number])
-    assert_tells_of_copy(caught.value, dataset)
-
-
-def assert_tells_of_copy(error: DatasetError, dataset: Path) -> None:
-    for wanted in (
-        f"This is a staged copy of {dataset}",
-        f"fastdata stage {dataset} --unstage",
-    ):
-        assert error.hint.count(wanted) == 1, error.hint
-
-
 @pytest.mark.parametrize("part", ["blob", "index"])
-def test_errors_of_a_copy_say_that_it_is_one(dataset: Path, part: str) -> None:
+def test_errors_of_a_copy_say_that_it_is_one(
+    dataset: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_MOST_CHECKED", 1)  # so that one is found whole
     copy = stage(dataset).path
     path = blob_file(copy) if part == "blob" else copy / INDEX_NAME
     data = path.read_bytes()
@@ -380,17 +345,14 @@ def test_errors_of_a_copy_say_that_it_is_one(dataset: Path, part: str) -> None:
         for use in (list, lambda opened: opened.read(range(IMAGES))):
             with pytest.raises(CorruptionError) as caught:
                 use(ImageDataset(folder))
-            assert_tells_of_copy(caught.value, dataset)
+            for wanted in (f"copy of {dataset}", f"fastdata stage {dataset} --unstage"):
+                assert caught.value.hint.count(wanted) == 1
     assert verify(dataset, workers=1).problems == []
     unstage(dataset)
-    assert len(ImageDataset(dataset).read(range(IMAGES))) == IMAGES
-
-
-def test_errors_of_an_original_do_not_speak_of_copies(make: Callable[[str], Path]) -> None:
-    dataset = make("lmdb")
-    (dataset / "data.mdb").write_bytes(b"")
+    original = blob_file(dataset)
+    original.write_bytes(original.read_bytes()[:-1])
     with pytest.raises(CorruptionError) as caught:
-        ImageDataset(dataset)[0]
+        ImageDataset(dataset).read(range(IMAGES))
     assert "staged" not in str(caught.value)
 
 
@@ -403,7 +365,12 @@ def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> N
 
 
 @pytest.mark.parametrize(
-    ("container", "behind_url"), [("folder", False), ("folder", True), ("shards", True)]
+    ("container", "behind_url"),
+    [
+        pytest.param("folder", False, marks=pytest.mark.slow),
+        ("folder", True),
+        pytest.param("shards", True, marks=pytest.mark.slow),
+    ],
 )
 def test_further_fields_are_copied(
     tmp_path: Path, web: str, container: str, behind_url: bool
@@ -413,41 +380,22 @@ def test_further_fields_are_copied(
     table = as_files(tmp_path / "web" / "files").select(["key", "path", *names])
     path = tmp_path / "web" / "set"
     meanings: dict[str, Any] = {"masks": ["second"], "formats": {"boxes": "xywh"}}
-    source = TableImages(table, tmp_path / "web" / "files", files=["raw"], **meanings)
-    pack_tree(source, path, container)
+    pack_tree(
+        TableImages(table, tmp_path / "web" / "files", files=["raw"], **meanings), path, container
+    )
     if container == "folder":
         edit_manifest(path, lambda manifest: manifest.update(root="../files"))
 
     def rows(where: Path | str) -> list[Any]:
         dataset = ImageDataset(where, fields=("image", "key", *names))
-        return [[np.asarray(one).tolist() for one in sample] for sample in dataset]
-
-    def kinds(where: Path | str) -> set[tuple[str, str]]:
-        return {(field.kind, field.format) for field in ImageDataset(where).source.fields}
+        fields = [(field.kind, field.format) for field in dataset.source.fields]
+        return [fields, [[np.asarray(one).tolist() for one in sample] for sample in dataset]]
 
     expected = rows(path)
-    assert kinds(path) >= {("mask", ""), ("column", "xywh")}
-    name = f"{web}/set" if behind_url else path
-    copy = stage(name).path
+    copy = stage(f"{web}/set" if behind_url else path).path
     (tmp_path / "web").rename(tmp_path / "gone")
     assert rows(copy) == expected
-    assert kinds(copy) >= {("mask", ""), ("column", "xywh")}
     assert verify(copy, workers=1).problems == []
-
-
-def test_paths_may_be_text(make: Callable[[str], Path], tmp_path: Path) -> None:
-    dataset = str(make("lmdb"))
-    copy = stage(dataset, str(tmp_path / "nvme")).path
-    assert find_staged(dataset) == copy
-    assert unstage(dataset, str(tmp_path / "nvme")).paths == [copy]
-
-
-def test_copy_that_lost_a_file_is_made_again(make: Callable[[str], Path]) -> None:
-    dataset = make("shards")
-    copy = stage(dataset).path
-    (copy / "shard-000000.tar").unlink()
-    assert not stage(dataset).reused
-    assert_whole(copy, dataset)
 
 
 ANOTHER, MYSELF = 4242, 4343
@@ -481,19 +429,6 @@ def shared(make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iter
             os.seteuid(0)
 
 
-def test_a_folder_that_another_user_made_first(shared: Path) -> None:
-    """Nobody else's folder is used, whatever it is called and holds."""
-    dataset = shared.parent / "set"
-    become(ANOTHER)
-    theirs = stage(dataset).path
-    os.seteuid(0)
-    os.rename(theirs.parent, shared / f"fastdata-{MYSELF}")  # as if it had been made so
-    become(MYSELF)
-    assert find_staged(dataset) is None
-    with pytest.raises(UsageError, match=f"belongs to another user .id {ANOTHER}."):
-        stage(dataset)
-
-
 def test_a_copy_of_another_user(shared: Path) -> None:
     dataset = shared.parent / "set"
     become(ANOTHER)
@@ -501,7 +436,6 @@ def test_a_copy_of_another_user(shared: Path) -> None:
     become(MYSELF)
     assert find_staged(dataset) is None
     mine = stage(dataset).path
-    assert mine != theirs
     assert find_staged(dataset) == mine
     with pytest.raises(DataError, match="another user staged it"):
         unstage(theirs)
@@ -512,6 +446,13 @@ def test_a_copy_of_another_user(shared: Path) -> None:
     become(MYSELF)
     assert find_staged(dataset) == of_root
     assert stage(dataset) == (of_root, 0, True, 0)
+    os.seteuid(0)
+    unstage(dataset)
+    os.rename(theirs.parent, shared / f"fastdata-{MYSELF}")  # as if it had been made so
+    become(MYSELF)
+    assert find_staged(dataset) is None
+    with pytest.raises(UsageError, match=f"belongs to another user .id {ANOTHER}."):
+        stage(dataset)
 
 
 @pytest.mark.parametrize("part", [".", "fastdata-uid", "copy"])
@@ -550,17 +491,6 @@ def test_folders_of_a_group_of_ones_own(shared: Path, monkeypatch: pytest.Monkey
         stage(dataset, to=place)
 
 
-def test_a_folder_behind_a_link(make: Callable[[str], Path], place: Path) -> None:
-    """A link's owner could point it elsewhere a moment later."""
-    dataset = make("lmdb")
-    copy = stage(dataset).path
-    copy.parent.rename(place / "elsewhere")
-    copy.parent.symlink_to(place / "elsewhere")
-    assert find_staged(dataset) is None
-    with pytest.raises(UsageError, match="is not a folder"):
-        stage(dataset)
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_modes_do_not_follow_the_umask(dataset: Path, umask: int) -> None:
     before = os.umask(umask)
@@ -571,48 +501,9 @@ def test_modes_do_not_follow_the_umask(dataset: Path, umask: int) -> None:
     for path in (copy.parent, *copy.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
     assert find_staged(dataset) == copy
-
-
-def test_a_copy_whose_manifest_was_changed(dataset: Path) -> None:
-    """Class names stand nowhere else: a flipped one would go unnoticed."""
-    copy = stage(dataset).path
-    text = (copy / MANIFEST_NAME).read_bytes()
-    (copy / MANIFEST_NAME).write_bytes(text.replace(b"class1", b"class9"))
-    with pytest.warns(UserWarning, match="damaged ._dataset.json differs from the original's"):
-        assert find_staged(dataset) is None
-    assert not stage(dataset).reused
-    assert find_staged(dataset) == copy
-
-
-def test_nobody_else_can_hold_the_lock(shared: Path) -> None:
-    """A lock is held through any descriptor, also one for reading."""
-    become(MYSELF)
-    final = shared / "copy"
-    with staged.lock(final):
-        become(ANOTHER)
-        with pytest.raises(PermissionError):
-            os.open(shared / "copy.lock", os.O_RDONLY)
-        become(MYSELF)
-
-
-def test_copy_is_as_closed_as_the_original(
-    make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make("lmdb")
+    unstage(dataset)
     dataset.chmod(0o700)
     assert stage(dataset).path.stat().st_mode & 0o777 == 0o700
-
-
-def test_no_space_in_memory(
-    make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make("lmdb")
-    monkeypatch.setattr(room, "is_tmpfs", lambda folder: True)
-    monkeypatch.setattr(room, "available_memory", lambda: (1 << 30) + 5000)
-    with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory") as caught:
-        stage(dataset)
-    assert "--unstage" in caught.value.hint
-    assert list(own_folder(place).iterdir()) == []
 
 
 @pytest.fixture
@@ -641,18 +532,24 @@ def test_no_space_on_a_real_tmpfs(
     assert str(small_tmpfs) in caught.value.what
     assert list(own_folder(small_tmpfs).iterdir()) == []
     # Where the room vanishes only later, nothing stays to occupy what is left.
-    monkeypatch.setattr(staging, "_check_space", lambda place, needed: None)
+    monkeypatch.setattr(staging, "room", lambda place: (1 << 60, ""))
     with pytest.raises(SpaceError, match="disk is full"):
         stage(dataset, small_tmpfs)
     assert list(own_folder(small_tmpfs).iterdir()) == []
+    # A tmpfs promises memory that may be in use.
+    ballast.unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(room, "available_memory", lambda: (1 << 30) + 5000)
+    with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory"):
+        stage(dataset, small_tmpfs)
 
 
 # Copying the smallest of these datasets takes over 30 chunks; the last moments are those of
 # the final rename, before and after.
 MOMENTS = [
-    'hook(copying, "_write", kill(1))',
-    'hook(copying, "_write", kill(8))',
-    'hook(copying, "_write", kill(30))',
+    'hook(copying, "write_exactly", kill(1))',
+    'hook(copying, "write_exactly", kill(8))',
+    'hook(copying, "write_exactly", kill(30))',
     'hook(staging._Staging, "_finish", kill(1))',
     'hook(os, "replace", kill(1))',  # of the marker
     'hook(os, "replace", kill(2))',  # of the copy
@@ -660,6 +557,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
     process = start(dataset, moment)
@@ -672,23 +570,17 @@ def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
     assert not staged.reused
     assert_whole(staged.path, dataset)
     assert [path.name for path in staged.path.parent.iterdir()] == [staged.path.name]
+    unstage(dataset)
+    start(dataset, moment).communicate(timeout=HANG)
+    assert len(unstage(dataset).paths) == 1
+    assert list(place.iterdir()) == []
 
 
-def test_killed_run_is_resumed_by_blocks(make: Callable[[str], Path]) -> None:
-    dataset = make("lmdb")
-    total = sum(path.stat().st_size for path in dataset.iterdir()) - len(
-        (dataset / MANIFEST_NAME).read_bytes()
-    )
+@pytest.mark.slow
+def test_killed_run_is_resumed_by_blocks(dataset: Path, place: Path) -> None:
     start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
     assert stage(dataset).copied_bytes == 0
     unstage(dataset)
-    start(dataset, 'hook(copying, "_write", kill(60))').communicate(timeout=HANG)
-    copied = stage(dataset).copied_bytes
-    # 59 chunks of at most 1000 bytes were written, some of them in blocks not completed.
-    assert total - 59_000 <= copied < total
-
-
-def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> None:
     start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
     (partial,) = own_folder(place).glob("*.partial")
     rng = random.Random(1)
@@ -704,8 +596,9 @@ def test_partial_copy_that_was_damaged_is_mended(dataset: Path, place: Path) -> 
     assert_whole(staged.path, dataset)
 
 
+@pytest.mark.slow
 def test_two_processes_stage_once(dataset: Path) -> None:
-    processes = [start(dataset, 'hook(copying, "_write", slowly)') for _ in range(3)]
+    processes = [start(dataset, 'hook(copying, "write_exactly", slowly)') for _ in range(3)]
     outputs = [process.communicate(timeout=HANG) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     assert sorted(out.split()[-1] for out, _ in outputs) == ["copied", "reused", "reused"]
@@ -715,58 +608,38 @@ def test_two_processes_stage_once(dataset: Path) -> None:
     assert list(copy.parent.iterdir()) == [copy]
 
 
+@pytest.mark.slow
 def test_waiting_for_another_process_is_told(make: Callable[[str], Path]) -> None:
     dataset = make("lmdb")
-    for tell in ("library", "command"):
-        process = start(dataset, 'hook(copying, "_write", slowly)')
-        assert process.stdout is not None
-        assert process.stdout.readline() == "writing\n"
-        process.send_signal(signal.SIGSTOP)  # it goes on once the other one waits
-        if tell == "library":
-            told: list[bool] = []
-
-            def resume(told: list[bool] = told, process: subprocess.Popen[str] = process) -> None:
-                told.append(True)
-                process.send_signal(signal.SIGCONT)
-
-            assert stage(dataset, waiting=resume).reused
-            assert told == [True]
-        else:
-            command = subprocess.Popen(
-                [sys.executable, "-m", "fastdata", "stage", str(dataset)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            assert command.stderr is not None
-            assert command.stderr.readline() == "waiting for another process that is staging it\n"
-            process.send_signal(signal.SIGCONT)
-            out, err = command.communicate(timeout=HANG)
-            assert (command.returncode, err) == (0, ""), err
-            assert "staged already" in out
-        process.communicate(timeout=HANG)
-        unstage(dataset)
+    process = start(dataset, 'hook(copying, "write_exactly", slowly)')
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGSTOP)  # until the other one waits
+    command = subprocess.Popen(
+        [sys.executable, "-m", "fastdata", "stage", str(dataset)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stderr is not None
+    assert "waiting" in command.stderr.readline()
+    process.send_signal(signal.SIGCONT)
+    out, err = command.communicate(timeout=HANG)
+    assert (command.returncode, err) == (0, ""), err
+    assert "staged already" in out
+    process.communicate(timeout=HANG)
     assert CliRunner().invoke(cli, ["stage", str(dataset)]).stderr == ""
 
 
-def test_unstage_while_staging_is_refused(make: Callable[[str], Path]) -> None:
-    dataset = make("lmdb")
-    process = start(dataset, 'hook(copying, "_write", slowly)')
-    assert process.stdout is not None
-    assert process.stdout.readline() == "writing\n"
-    with pytest.raises(BusyError, match="another process"):
-        unstage(dataset)
-    process.kill()
-    process.communicate()
-    assert len(unstage(dataset).paths) == 1
-
-
+@pytest.mark.slow
 def test_interrupt_stops_promptly(make: Callable[[str], Path], place: Path) -> None:
     dataset = make("lmdb")
-    process = start(dataset, 'hook(copying, "_write", slowly); PAUSE = 0.3')
+    process = start(dataset, 'hook(copying, "write_exactly", slowly); PAUSE = 0.3')
     assert process.stdout is not None
     for _ in range(10):
         assert process.stdout.readline() == "writing\n"
+    with pytest.raises(BusyError, match="another process"):
+        unstage(dataset)
     process.send_signal(signal.SIGINT)
     rest, err = process.communicate()
     assert "KeyboardInterrupt" in err
@@ -801,22 +674,19 @@ def test_damaged_original_is_refused(dataset: Path, place: Path, damage: str) ->
     assert list(own_folder(place).iterdir()) == []
 
 
-def test_damaged_copy_is_told_apart(
+def test_wrong_bytes_of_the_disk(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = copying._write
-    monkeypatch.setattr(
-        copying, "_write", lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at)
-    )
-    dataset = make("lmdb")
-    with pytest.raises(CorruptionError, match="the copy's checksum is wrong") as caught:
-        stage(dataset)
-    assert "is intact" in caught.value.what
+    dataset, write = make("lmdb"), copying.write_exactly
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            copying,
+            "write_exactly",
+            lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at),
+        )
+        with pytest.raises(CorruptionError, match=r"the copy's checksum is wrong.*is intact"):
+            stage(dataset)
     assert list(own_folder(place).iterdir()) == []
-
-
-def test_unreadable_original(make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = make("lmdb")
 
     def failing(descriptor: int, length: int, offset: int) -> bytes:
         raise OSError(5, "Input/output error")
@@ -826,7 +696,7 @@ def test_unreadable_original(make: Callable[[str], Path], monkeypatch: pytest.Mo
         stage(dataset)
 
 
-@pytest.mark.parametrize("path", ["../out.jpg", "/etc/passwd", "a/../../b", "", "nul\0"])
+@pytest.mark.parametrize("path", ["../out.jpg", "/etc/passwd", "", "nul\0"])
 def test_paths_that_leave_the_root_are_refused(
     make: Callable[[str], Path], path: str, place: Path
 ) -> None:
@@ -854,122 +724,40 @@ def test_unstage(dataset: Path, place: Path, tmp_path: Path) -> None:
     assert list(place.iterdir()) == list((tmp_path / "nvme").iterdir()) == []
 
 
-def test_unstage_from_one_place(make: Callable[[str], Path], tmp_path: Path) -> None:
-    dataset = make("lmdb")
-    kept, other = stage(dataset).path, stage(dataset, tmp_path / "nvme").path
-    assert unstage(dataset, tmp_path / "nvme").paths == [other]
+def test_unstage_one_copy(make: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset, nvme = make("lmdb"), tmp_path / "nvme"
+    kept, other = stage(dataset).path, stage(dataset, nvme).path
+    assert unstage(dataset, nvme).paths == [other]
     assert find_staged(dataset) == kept
-
-
-def test_unstage_by_the_copys_path(make: Callable[[str], Path], tmp_path: Path) -> None:
-    dataset = make("lmdb")
-    copy = stage(dataset, tmp_path / "nvme").path
+    # A folder that only claims to be a copy, by its marker, stays.
+    mine = kept.with_name("mine")
+    mine.mkdir()
+    shutil.copy(kept / MARKER_NAME, mine)
+    (tmp_path / "cache" / "stage-roots.json").unlink()
+    other = stage(dataset, nvme).path
     (tmp_path / "cache" / "stage-roots.json").unlink()
     shutil.rmtree(dataset)
-    assert unstage(copy).paths == [copy]
-    assert not copy.exists()
-
-
-def test_unstage_when_the_original_is_gone_or_changed(
-    make: Callable[[str], Path], place: Path
-) -> None:
-    dataset = make("lmdb")
-    copy = stage(dataset).path
-    repack(dataset)
-    (own_folder(place) / f"{copy.name}.lock").touch()
-    shutil.rmtree(dataset)
-    assert unstage(dataset).paths == [copy]
-    assert list(place.iterdir()) == []
+    assert sorted(unstage(other).paths) == sorted([kept, other])
+    assert mine.exists()
 
 
 def test_unstage_that_was_interrupted(
     make: Callable[[str], Path], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make("lmdb")
-    stage(dataset)
+    copy = stage(dataset).path
+    repack(dataset)
+    (own_folder(place) / f"{copy.name}.lock").touch()
     shutil.rmtree(dataset)
-
-    unlink, calls = Path.unlink, []
-
-    def interrupt(path: Path, missing_ok: bool = False) -> None:
-        calls.append(path)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        unlink(path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", interrupt)
+        patch.setattr(Path, "rmdir", lambda path: os.kill(os.getpid(), signal.SIGINT))
+        unlink = Path.unlink
+        patch.setattr(
+            Path, "unlink", lambda path, **how: path.name != MARKER_NAME and unlink(path, **how)
+        )
         with pytest.raises(KeyboardInterrupt):
             unstage(dataset)
     (left,) = own_folder(place).glob("*.partial")
     # The original is gone: only the marker, which goes last, tells whose copy this was.
     assert unstage(dataset).paths == [left]
     assert list(place.iterdir()) == []
-
-
-def test_lock_has_one_holder(place: Path) -> None:
-    """Also when the lock file is removed and made again all the time."""
-    holders: list[int] = []
-
-    def hold(number: int) -> None:
-        for _ in range(100):
-            with staged.lock(place / "copy"):
-                holders.append(number)
-                time.sleep(1e-4)
-                assert holders == [number]
-                holders.clear()
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(hold, range(6)))
-    assert list(place.iterdir()) == []
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_unstage_after_a_kill(make: Callable[[str], Path], place: Path, moment: str) -> None:
-    dataset = make("lmdb")
-    start(dataset, moment).communicate(timeout=HANG)
-    assert len(unstage(dataset).paths) == 1
-    assert list(place.iterdir()) == []
-
-
-def test_others_things_stay(make: Callable[[str], Path], place: Path) -> None:
-    """A folder that only claims to be a copy, by its marker, is not removed."""
-    dataset = make("lmdb")
-    copy = stage(dataset).path
-    mine = own_folder(place) / "mine"
-    mine.mkdir()
-    shutil.copy(copy / MARKER_NAME, mine)
-    assert unstage(dataset).paths == [copy]
-    assert mine.exists()
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
-    block=st.integers(1, 400),
-    chunk=st.integers(1, 100),
-    threads=st.integers(1, 4),
-)
-def test_any_sizes(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: list[int],
-    block: int,
-    chunk: int,
-    threads: int,
-) -> None:
-    monkeypatch.setattr(copying, "_BLOCK", block)
-    monkeypatch.setattr(copying, "_CHUNK", chunk)
-    folder = tmp_path_factory.mktemp("sizes")
-    files = []
-    for number, size in enumerate(sizes):
-        data = random.Random(number).randbytes(size)
-        source = folder / str(number)
-        source.write_bytes(data)
-        entry = FileEntry(source.name, size, f"{crc32c(data):08x}")
-        files.append(copying.CopiedFile(entry, source, folder / "copy" / source.name))
-    for again in (False, True):
-        run = copying.Copying(iter(files), folder / "journal", sum(sizes), None)
-        run.run(threads)
-        assert run.copied == (0 if again else sum(sizes))
-    assert all(file.source.read_bytes() == file.target.read_bytes() for file in files)

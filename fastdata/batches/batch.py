@@ -42,7 +42,6 @@ class Settings:
 
     Attributes:
         recipe: Crops and output format of each view.
-        check: Whether to check checksums.
         limits: Limits of an image's cost.
         told_fallback: Set once a sample that Pillow decodes was warned of; others may share it.
         reader: Reader of the targets that follow the image, if a joint transform has any.
@@ -50,7 +49,6 @@ class Settings:
     """
 
     recipe: Recipe
-    check: bool
     limits: Limits
     told_fallback: Event = field(default_factory=Event)
     reader: TargetReader | None = None
@@ -190,7 +188,7 @@ class OneOfBatch(Alone):
         settings, data = self._settings, self._data
         try:
             if data is None:
-                data = self._batch.gathered.extents.read(self._slot, check=settings.check)
+                data = self._batch.gathered.extents.read(self._slot, check=True)
             for view, program in zip(self._batch.views, settings.recipe.programs, strict=True):
                 out = view.memory.array[self._one]
                 cut = view.cuts[self._one]

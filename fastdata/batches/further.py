@@ -90,7 +90,6 @@ class BlobPipeline(_OneStage):
     Args:
         source: Source of the blobs.
         engine: Threads that read; None for the consumer's thread.
-        check: Whether to compare checksums.
         fetch: Fetches a batch's bytes from a remote dataset; None for a local one.
     """
 
@@ -98,12 +97,11 @@ class BlobPipeline(_OneStage):
         self,
         source: FieldSource,
         engine: Engine | None,
-        check: bool,
         fetch: FetchField | None = None,
     ) -> None:
         self._source, self._engine, self._fetch = source, engine, fetch
         # Fetching has checked remote blobs.
-        self._check = check and (fetch is None or source.capabilities.partly_local)
+        self._check = fetch is None or source.capabilities.partly_local
 
     def begin(self, planned: Planned, key: int) -> BlobBatch:
         """Begin to read a batch's blobs."""
@@ -483,7 +481,6 @@ def open_pipelines(
     fields: Sequence[str],
     decoder: Callable[[Any, str, FetchField | None], Any],
     engine: Engine | None,
-    check: bool,
     remote: RemotePass | None,
     single: bool,
     reader: TargetReader | None,
@@ -495,7 +492,6 @@ def open_pipelines(
         fields: Names of a batch's fields.
         decoder: Makes the pipeline of a field of images or masks.
         engine: As of `BlobPipeline`.
-        check: As of `BlobPipeline`.
         remote: Fetches of a remote source; None for a local one.
         single: As of `Pipelines`.
         reader: As of `Pipelines`.
@@ -520,7 +516,7 @@ def open_pipelines(
             further[name] = ColumnPipeline(source, name)
         elif kind == "blob":
             own = FieldSource(source, name)
-            further[name] = BlobPipeline(own, engine, check, fetch_of(name))
+            further[name] = BlobPipeline(own, engine, fetch_of(name))
         else:
             further[name] = decoder(FieldSource(source, name), name, fetch_of(name))
     if paints:

@@ -33,7 +33,6 @@ class Options:
 
     path: Any
     source: Source
-    check: bool = True
     exif_transpose: bool = False
     limits: Limits = field(default_factory=Limits)
     cache: Cache | None = None

@@ -39,7 +39,7 @@ from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
-from fastdata.storage.seek_cache import Stamped
+from fastdata.storage.learnt import Stamped
 from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
@@ -132,8 +132,7 @@ class Pipeline:
     ) -> None:
         self._fetch = fetch
         # Fetching has checked remote samples.
-        unchecked = fetch is None or source.capabilities.partly_local
-        self._check = settings.check and unchecked
+        self._check = fetch is None or source.capabilities.partly_local
         self._source = source
         self._settings = settings
         self._pool = pool
@@ -184,7 +183,7 @@ class Pipeline:
 
     def _begin_rows(self, batch: Batch, table: ExtentTable) -> None:
         """Begin a batch whose rows the decode threads look up, and whose crops they draw."""
-        planned, most = batch.planned, self._settings.limits.max_pixels or 0
+        planned, most = batch.planned, self._settings.limits.pixels or 0
         batch.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
         given = []
         for number, options in enumerate(self._options):
@@ -217,10 +216,10 @@ class Pipeline:
     ) -> None:
         """Fail the samples beyond the limit of pixels."""
         limits = self._settings.limits
-        if limits.max_pixels is None:
+        if limits.pixels is None:
             return
         pixels = np.multiply(widths, heights, dtype=np.int64)
-        for slot in np.flatnonzero(pixels > limits.max_pixels).tolist():
+        for slot in np.flatnonzero(pixels > limits.pixels).tolist():
             try:
                 limits.check_size(int(widths[slot]), int(heights[slot]))
             except SampleError as error:
@@ -484,7 +483,7 @@ class Pipeline:
             stride=self._source.capabilities.stride,
             check=self._check,
             fallback="never",
-            max_scans=self._settings.limits.max_scans,
+            scans=self._settings.limits.scans,
             views=[PendingBatch(samples, other, **their) for other, their in others],
             **options,
         )

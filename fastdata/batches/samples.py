@@ -54,15 +54,8 @@ def require_names(fields: Any, hint: str) -> None:
         raise UsageError(f"fields={fields!r}", hint)
 
 
-def require_arguments(
-    transforms: Mapping[str, Any], switches: Mapping[str, Any], limits: Mapping[str, Any]
-) -> None:
-    """Check arguments of a dataset, by name.
-
-    Args:
-        transforms: Functions, or None.
-        switches: True or False.
-        limits: Whole numbers from 1, or None.
+def require_callable(transforms: Mapping[str, Any]) -> None:
+    """Check that transforms, by name, are functions or None.
 
     Raises:
         UsageError: One is something else.
@@ -71,12 +64,6 @@ def require_arguments(
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
             raise UsageError(f"{name}={one!r} cannot be called", hint)
-    for name, switch in switches.items():
-        if switch not in (True, False):
-            raise UsageError(f"{name}={switch!r}", "Give True or False.")
-    for name, limit in limits.items():
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise UsageError(f"{name}={limit!r}", "Give a whole number from 1, or None.")
 
 
 def require_images(
@@ -257,8 +244,7 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
         recipe = of_any_size(found)
         if isinstance(recipe, Refusal):
             return None
-        about = options.check, options.limits
-        settings[name] = Settings(recipe, *about)
+        settings[name] = Settings(recipe, options.limits)
         settings[name].told_fallback.set()
     settings["image"].reader = reader_of(images)
     if settings["image"].recipe.parts:
@@ -299,11 +285,8 @@ class SampleDecoder:
                     return MaskPipeline(*about, helpers, counters, fetch)
                 return Pipeline(source, one, pool.of(name), None, helpers, counters, fetch)
 
-            check = self._settings["image"].check
             reader = self._settings["image"].reader
-            made = open_pipelines(
-                self._source, self._fields, decoder, None, check, remote, True, reader
-            )
+            made = open_pipelines(self._source, self._fields, decoder, None, remote, True, reader)
             self._made = os.getpid(), made
         return self._made[1]
 

@@ -21,12 +21,12 @@ from fastdata.cli.locations import (
     storage_options,
 )
 from fastdata.errors import printable
-from fastdata.staging.fetching import Fetching
+from fastdata.remote.opening import RemoteSource
 from fastdata.staging.staged import find_staged
 from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
 from fastdata.storage.manifest import PartsError
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.parted import Parts
 from fastdata.text import aligned, human_count
 
@@ -72,8 +72,7 @@ def _described(
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     staged = find_staged(dataset, storage_options)
     if isinstance(dataset, str):
-        with Fetching(dataset, storage_options) as fetching:
-            about = describe(fetching.blobs, staged) | {"path": fetching.name}
+        about = describe(RemoteSource(dataset, None, storage_options), staged)
     else:
         about = describe(PackedSource(dataset), staged)
     return about, _lines(about)
@@ -128,7 +127,7 @@ def _last_lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def describe(blobs: PackedSource, staged: Path | None) -> dict[str, Any]:
+def describe(blobs: IndexedSource, staged: Path | None) -> dict[str, Any]:
     """Return a description of a dataset, as JSON values."""
     manifest = blobs.manifest
     # Count values: rows are many, distinct values few.

@@ -104,7 +104,7 @@ class DALIPipeline(Pipeline):
             "skip": skip.view(np.uint8),
             "check": self._check,
             # DALI decodes damaged JPEGs to some pixels.
-            "scans": self._settings.check and not self._source.capabilities.seek_points,
+            "scans": not self._source.capabilities.seek_points,
         }
         if self._engine is None:
             batch.read = _native.ReadJob(extents, **options)

@@ -22,12 +22,14 @@ from fastdata.decode.jpeg import (
     seek_points,
     seek_points_many,
 )
+from fastdata.decode.limits import Limits
 
 __all__ = [
     "BatchOptions",
     "DecodeError",
     "Engine",
     "JpegInfo",
+    "Limits",
     "PendingBatch",
     "decode_batch",
     "decode_jpeg",

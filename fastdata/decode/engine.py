@@ -13,7 +13,7 @@ from fastdata import _native
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.fallback import FALLBACKS, Alone, Step, Verdict, decode_alone
 from fastdata.decode.jpeg import DecodeError, jpeg_info
-from fastdata.decode.limits import DEFAULT_MAX_SCANS
+from fastdata.decode.limits import Limits
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
 from fastdata.storage.encodings import ENCODINGS
@@ -61,7 +61,7 @@ class BatchOptions(TypedDict, total=False):
         program: Augmentations (``fastdata.transforms.tree``), done to the window before it is
             normalised; they make images of the result's size. Needs ``cuts``.
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
-        max_scans: Leave JPEGs of more scans to Pillow; None for no limit.
+        scans: Leave JPEGs of more scans to Pillow; None for no limit.
         targets: As of `_native.Job`.
         orientations: int8, one a sample: the EXIF orientation that its image is turned by before
             anything else; -1, as the JPEG's header says; 0, not turned. Extents have their own.
@@ -83,7 +83,7 @@ class BatchOptions(TypedDict, total=False):
     cuts: _Array | None
     drawn: tuple[_native.Geometry, int] | None
     program: _native.PixelProgram | None
-    max_scans: int | None
+    scans: int | None
     targets: _native.Targets | None
     orientations: npt.NDArray[np.int8] | None
 
@@ -245,7 +245,7 @@ class PendingBatch:
         drawn: tuple[_native.Geometry, int] | None = None,
         program: _native.PixelProgram | None = None,
         fill: Sequence[int] = (0, 0, 0),
-        max_scans: int | None = DEFAULT_MAX_SCANS,
+        scans: int | None = Limits.scans,
         targets: _native.Targets | None = None,
         orientations: npt.NDArray[np.int8] | None = None,
         views: Sequence[PendingBatch] = (),
@@ -273,7 +273,7 @@ class PendingBatch:
             "std": std,
             "program": program,
             "fill": fill,
-            "max_scans": _ANY if max_scans is None else min(max_scans, _ANY),
+            "max_scans": _ANY if scans is None else min(scans, _ANY),
             "targets": targets,
         }
         self._check = check

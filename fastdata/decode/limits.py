@@ -13,31 +13,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastdata import _native
-from fastdata.errors import SampleError
+from fastdata.errors import SampleError, UsageError
 
 Size = tuple[int, int]
 
-#: Where Pillow begins to warn of decompression bombs (`PIL.Image.MAX_IMAGE_PIXELS`).
-DEFAULT_MAX_PIXELS = 89_478_485
-#: libjpeg's own progressive JPEGs have 10, or 6 if they are grey (jcparam.c).
-DEFAULT_MAX_SCANS = 64
-
 #: Most pixels of an image's tiles, transparency and thumbnail, as a multiple of its own.
 _MOST_TILES = 16
-_LARGER = 'Give ImageDataset a larger max_pixels, or leave such samples out: on_error="skip".'
+_LARGER = 'Give ImageDataset larger limits=Limits(…), or leave such samples out: on_error="skip".'
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of what an image may cost to decode, so that none holds up a batch for long.
+    """Limits of what an image may cost to decode: the ``limits`` of `fastdata.ImageDataset`.
 
     Attributes:
-        max_pixels: Its width times its height; None for no limit.
-        max_scans: Scans of a JPEG, each of which goes over all its pixels; None for no limit.
+        pixels: Most pixels (width times height); None for no limit of fastdata's. By default
+            Pillow's limit, from which it warns of decompression bombs.
+        scans: Most scans of a JPEG, each of which goes over all its pixels; None for no limit.
+            libjpeg's own progressive JPEGs have 10.
+
+    Raises:
+        UsageError: A limit is not a whole number from 1, or None.
     """
 
-    max_pixels: int | None = DEFAULT_MAX_PIXELS
-    max_scans: int | None = DEFAULT_MAX_SCANS
+    pixels: int | None = 89_478_485
+    scans: int | None = 64
+
+    def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise UsageError(
+                    f"Limits({name}={limit!r})", "Give a whole number from 1, or None."
+                )
 
     def check(self, data: bytes) -> None:
         """Raise unless an image is within the limits; decode nothing.
@@ -47,39 +54,36 @@ class Limits:
                 checked here.
 
         Raises:
-            SampleError: It is not; the hint names the argument that would let it pass.
+            SampleError: It is not; the hint names the limit.
         """
         encoding, width, height, *_ = _native.probe(data)
         self.check_size(width, height)
-        if encoding == "unknown" and self.max_pixels is not None:
+        if encoding == "unknown" and self.pixels is not None:
             total = 0
             for size in decoded_sizes(data):
                 self.check_size(*size)
                 total += size[0] * size[1]
-            if total > _MOST_TILES * self.max_pixels:
+            if total > _MOST_TILES * self.pixels:
                 raise SampleError(
                     f"has parts of {total} pixels in all, more than {_MOST_TILES} times "
-                    f"max_pixels={self.max_pixels}",
+                    f"Limits(pixels={self.pixels})",
                     _LARGER,
                 )
-        if not encoding.startswith("jpeg") or self.max_scans is None:
+        if not encoding.startswith("jpeg") or self.scans is None:
             return
         scans = _native.count_scans(data)
-        if scans > self.max_scans:
-            raise SampleError(
-                f"has {scans} scans, more than max_scans={self.max_scans}",
-                'Give ImageDataset a larger max_scans, or leave such samples out: on_error="skip".',
-            )
+        if scans > self.scans:
+            raise SampleError(f"has {scans} scans, more than Limits(scans={self.scans})", _LARGER)
 
     def check_size(self, width: int, height: int) -> None:
         """Raise if an image is too large.
 
         Raises:
-            SampleError: It is; the hint names the argument that would let it pass.
+            SampleError: It is; the hint names the limit.
         """
-        if self.max_pixels is not None and width * height > self.max_pixels:
+        if self.pixels is not None and width * height > self.pixels:
             raise SampleError(
-                f"has {width} x {height} pixels, more than max_pixels={self.max_pixels}",
+                f"has {width} x {height} pixels, more than Limits(pixels={self.pixels})",
                 _LARGER,
             )
 

@@ -78,7 +78,10 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     source.upright = whole.exif_transpose
 
     def opener(learns: bool) -> Source:
-        return TableSource(rows, whole.seek_points(learns), source)
+        found = TableSource(rows, source)
+        if learns:
+            found.learn(whole.cache)
+        return found
 
     return replace(
         own,

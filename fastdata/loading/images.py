@@ -247,8 +247,7 @@ def _difference(one: Images, other: Images) -> str | None:
     forms = [(part.fields, part.further, part.keys) for part in (one, other)]
     if forms[0] != forms[1] or not common >= {*one.fields}:
         return "fields"
-    names = ("check", "limits")
-    return next((n for n in names if getattr(one.options, n) != getattr(other.options, n)), None)
+    return None if one.options.limits == other.options.limits else "limits"
 
 
 def _stack(one: Images, other: Images) -> bool:

@@ -61,9 +61,8 @@ class NativePath:
     def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
         options = images.options
-        about = options.check, options.limits
         part_of = images.part_of if recipe.parts else None
-        self._settings = Settings(recipe, *about, reader=reader_of(images), part_of=part_of)
+        self._settings = Settings(recipe, options.limits, reader=reader_of(images), part_of=part_of)
         self._config = config
         self._fields = config.fields or images.fields
         self._source: Source | None = None
@@ -202,9 +201,8 @@ class NativePath:
             own = pool.of(name)
             return Pipeline(source, settings, own, engine, helpers, counters, fetch)
 
-        check = self._settings.check
         single = self._config.own_collate(self._images) is not None
-        about = check, remote, single, self._settings.reader
+        about = remote, single, self._settings.reader
         return open_pipelines(self.source, self._fields, decoder, engine, *about)
 
     def _pipeline(

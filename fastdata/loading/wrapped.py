@@ -26,7 +26,6 @@ from fastdata.errors import SampleError
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
-from fastdata.storage.seek_cache import DEFAULT_BYTES, SeekCache
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, compile_recipe, movements
@@ -349,8 +348,10 @@ def _as_images(
     (root,) = _absolute([inner.root])
 
     def opener(learns: bool) -> Source:
-        cache = SeekCache(root, DEFAULT_BYTES, None) if learns else None
-        return AnnotatedSource(annotated, root, cache)
+        source = AnnotatedSource(annotated, root)
+        if learns:
+            source.learn()
+        return source
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     options = Options(root, opener(False))

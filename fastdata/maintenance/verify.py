@@ -23,7 +23,7 @@ from fastdata.machine import usable_cpus
 from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
 from fastdata.maintenance.parts import verify_parts
 from fastdata.remote.urls import is_url
-from fastdata.staging.fetching import Fetching
+from fastdata.staging.fetching import Fetching, fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.checksum import crc32c_combine, crc32c_range
@@ -129,8 +129,8 @@ def _verify_one(
     source = None if is_url(path) else PackedSource(Path(path))
     tables = source is not None and source.manifest.groups is not None
     if source is None or tables or is_url(source.manifest.root or ""):
-        with Fetching(os.fspath(path), storage_options) as fetching:
-            return _verify_remote(fetching, fast, workers, progress)
+        with fetching(os.fspath(path), storage_options) as fetched:
+            return _verify_remote(fetched, fast, workers, progress)
     if storage_options:
         raise UsageError(
             "--storage-option has no effect without a URL", "Leave it out, or give a URL."
@@ -148,38 +148,38 @@ def _verify_one(
 
 
 def _verify_remote(
-    fetching: Fetching,
+    fetched: Fetching,
     fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Verification:
     """Check a dataset whose files are fetched one after the other."""
-    source, folder = fetching.blobs, str(fetching.blobs.location)
+    source, folder = fetched.blobs, str(fetched.blobs.location)
     manifest = source.manifest
     findings, found = _Findings(), _Findings()
-    found.add(Finding(where, what) for where, what in fetching.size_problems())
-    fetching.fetch_fields(columns=not fast)
+    found.add(Finding(where, what) for where, what in fetched.size_problems())
+    fetched.fetch_fields(columns=not fast)
     fields = _check_indexes(source, found)
     names = _blobs_of(fields)
     if fields and fast:
-        found.add(Finding(where, what) for where, what in fetching.loose_problems(names))
+        found.add(Finding(where, what) for where, what in fetched.loose_problems(names))
     elif fields:
         with local_executor(workers) as executor:
             tick = _ticker(executor, manifest.samples, progress)
             further = range(manifest.blob_files, len(manifest.files))
             _check_files(executor, tick, source, further, 0, 0, fields, found)
             if manifest.groups is not None:
-                rows: Any = fetching.tables()
+                rows: Any = fetched.remote
                 tasks = _row_tasks(_check_sample, rows, fields, _ROWS, 0, manifest.samples)
                 for of_rows in executor.run(_call, (task for _, task in tasks), tick):
                     found.add(of_rows)
-            for view in fetching.views(names) if manifest.groups is None else ():
+            for view in fetched.views(names) if manifest.groups is None else ():
                 of_view = _Findings()
                 args = view.files, view.start, view.stop, fields
                 _check_files(executor, tick, PackedSource(view.folder), *args, of_view)
-                found.add(of_view.named(str(view.folder), fetching.name))
+                found.add(of_view.named(str(view.folder), fetched.name))
             tick()
-    findings.add(found.named(folder, fetching.name))
+    findings.add(found.named(folder, fetched.name))
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
 

@@ -71,7 +71,7 @@ Status DecodeTask::draw(size_t i) {
   if (extents->extents[i].corrupt) return {};  // reading says so
   if (width < 1 || height < 1) return {Code::other_size, "the index has no size of it"};
   if (lookup->max_pixels > 0 && width * height > lookup->max_pixels)
-    return {Code::too_large, "it has more pixels than max_pixels allows"};
+    return {Code::too_large, "it has more pixels than limits= allows"};
   if (small) return {Code::bad_region, "it is too small for its crop"};
   return {};
 }
@@ -167,10 +167,13 @@ Status DecodeTask::read(size_t i, Work& work) {
       sample.said_height = extents->heights[i];
     }
     const FileStamp& stamp = thread_reader().stamp();
-    if (sample.seek_points.size == 0 && (!extent.has_stamp || extent.stamp == stamp))
+    if (extent.has_stamp && !(extent.stamp == stamp)) {
+      sample.seek_points = {};  // they are of the file as it was
+    } else if (sample.seek_points.size == 0) {
       sample.seek_points = extent.seek_points;
-    if (sample.seek_points.size == 0 && extent.table_size > 0) {
-      if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok()) return s;
+      if (extent.table_size > 0)
+        if (Status s = thread_reader().read_table(*extents, i, sample.seek_points); !s.ok())
+          return s;
     }
     if (builds(i)) built[i].stamp = stamp;
     return {};

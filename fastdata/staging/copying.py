@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.checksum import crc32c, crc32c_combine
-from fastdata.storage.files import open_descriptor, read_exactly
+from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_range
+from fastdata.storage.files import read_exactly, write_exactly
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
 
@@ -24,7 +25,7 @@ from fastdata.storage.trust import make_own_folder
 JOURNAL_NAME = "copied-blocks"
 
 _BLOCK = 64 << 20  # bytes that a thread copies at a time; an interrupted run resumes at a block
-_CHUNK = 256 << 10  # bytes between two checks of the stop flag; fits the L2 cache
+_CHUNK = 1 << 20  # bytes between two checks of the stop flag; fits the L2 cache
 #: Bytes of one request to a bucket: enough to make its latency small in comparison.
 _FETCHED = 8 << 20
 _TICK = 0.1  # seconds between two calls of `progress`
@@ -36,24 +37,33 @@ class CopiedFile:
 
     Attributes:
         entry: Its name, size and checksum.
-        source: The original; a URL is text without credentials.
+        source: The path of the original, or its URL without credentials.
         target: The copy.
-        fetch: Reads the bytes from one offset to before another, if ``source`` is a URL.
+        read: Reads the original's bytes from one offset to before another.
     """
 
     entry: FileEntry
-    source: Path | str
+    source: str
     target: Path
-    fetch: Callable[[int, int], bytes] | None = None
+    read: Callable[[int, int], bytes]
 
     @property
     def crc(self) -> int:
         """Its CRC-32C as a number."""
         return int(self.entry.crc32c, 16)
 
-    def blocks(self) -> range:
-        """Return the offsets of its blocks; an empty file has one."""
-        return range(0, max(self.entry.size, 1), _BLOCK)
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return (offset, length) of its blocks; an empty file has one."""
+        size = self.entry.size
+        return [(at, min(_BLOCK, size - at)) for at in range(0, max(size, 1), _BLOCK)]
+
+
+def damaged(path: str, problem: str) -> CorruptionError:
+    """Return the error for an original that does not match its manifest."""
+    return CorruptionError(
+        f"{path}: the original is damaged, or was changed after packing: {problem}",
+        "Run fastdata verify to find further damage; then copy or pack the dataset again.",
+    )
 
 
 class _StoppedError(Exception):
@@ -80,7 +90,7 @@ class Copying:
         self._done = 0
         self._total = total
         self._progress = progress
-        self._work = ((file, offset) for file in files for offset in file.blocks())
+        self._work = ((file, *block) for file in files for block in file.blocks())
         self._journal = journal
         self._noted = _read_journal(journal)
         self._crcs: dict[Path, dict[int, int]] = {}  # of the blocks copied so far, by target
@@ -125,19 +135,14 @@ class Copying:
             self._stop.set()
             raise
 
-    def _do(self, file: CopiedFile, offset: int) -> None:
+    def _do(self, file: CopiedFile, offset: int, length: int) -> None:
         """Copy a block unless the copy has it; check the file after its last block."""
         blocks = file.blocks()
-        length = min(_BLOCK, file.entry.size - offset)
-        line = f"{offset} {file.entry.name}"
-        known = file.crc if len(blocks) == 1 else self._noted.get(line)
-        if known is not None and self._is_there(file, offset, length, known):
-            crc = known
+        crc = file.crc if len(blocks) == 1 else self._noted.get(f"{offset} {file.entry.name}")
+        if crc is not None and _has(file, offset, length, crc):
             self._count(length, 0)
         else:
             crc = self._copy(file, offset, length)
-            if len(blocks) > 1:
-                self._note(crc, line)
         with self._lock:
             crcs = self._crcs.setdefault(file.target, {})
             crcs[offset] = crc
@@ -147,35 +152,19 @@ class Copying:
         if complete:
             self._check(file, crcs)
 
-    def _note(self, crc: int, line: str) -> None:
-        with self._lock, self._journal.open("a", encoding="utf-8") as journal:
-            journal.write(f"{crc:08x} {line}\n")
-
-    def _is_there(self, file: CopiedFile, offset: int, length: int, crc: int) -> bool:
-        try:
-            if file.target.stat().st_size != file.entry.size:
-                return False
-        except FileNotFoundError:
-            return False
-        with _target(file) as target:
-            return self._crc(file.target, target, offset, length) == crc
-
     def _copy(self, file: CopiedFile, offset: int, length: int) -> int:
         """Copy a block; return its CRC-32C, as read back from the copy."""
-        if file.fetch is not None:
-            return self._write_all(file, self._fetch(file, offset, length), offset)
-        with _source(file) as source:
-            return self._write_all(file, self._read(file.source, source, offset, length), offset)
-
-    def _write_all(self, file: CopiedFile, chunks: Iterator[bytes], offset: int) -> int:
-        crc = 0
+        crc, at = 0, offset
         with _target(file) as target:
-            for chunk in chunks:
-                _write(target, chunk, offset)
+            for chunk in self._chunks(file, offset, length):
+                write_exactly(target, chunk, at)
                 # Checksum what the copy holds, not what was written to it.
-                crc = crc32c(read_exactly(target, offset, len(chunk)), crc)
-                offset += len(chunk)
+                crc = crc32c(read_exactly(target, at, len(chunk)), crc)
+                at += len(chunk)
                 self._count(len(chunk), len(chunk))
+        if length < file.entry.size:
+            with self._lock, self._journal.open("a", encoding="utf-8") as journal:
+                journal.write(f"{crc:08x} {offset} {file.entry.name}\n")
         return crc
 
     def _count(self, done: int, copied: int) -> None:
@@ -183,72 +172,53 @@ class Copying:
             self._done += done
             self.copied += copied
 
-    def _fetch(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the bytes of a remote file's block, one request at a time."""
-        assert file.fetch is not None
-        for start in range(offset, offset + length, _FETCHED):
+    def _chunks(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
+        """Yield the original's bytes in a block."""
+        step = _FETCHED if "://" in file.source else _CHUNK
+        for start in range(offset, offset + length, step):
             if self._stop.is_set():
                 raise _StoppedError
             try:
-                yield file.fetch(start, min(start + _FETCHED, offset + length))
+                yield file.read(start, min(start + step, offset + length))
             except FileNotFoundError:
-                raise _damaged(file, "it is missing") from None
-
-    def _read(self, path: Path | str, descriptor: int, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the chunks of a block; fewer at the end of the file."""
-        end = offset + length
-        while offset < end:
-            if self._stop.is_set():
-                raise _StoppedError
-            try:
-                chunk = os.pread(descriptor, min(_CHUNK, end - offset), offset)
+                raise damaged(file.source, "it is missing") from None
             except OSError as error:
-                raise _unreadable(path, error) from error
-            if not chunk:
-                return
-            yield chunk
-            offset += len(chunk)
-
-    def _crc(self, path: Path | str, descriptor: int, offset: int, length: int) -> int:
-        crc = 0
-        for chunk in self._read(path, descriptor, offset, length):
-            crc = crc32c(chunk, crc)
-        return crc
+                raise DatasetError(
+                    f"{file.source}: cannot be read: {error.strerror}",
+                    "Check its permissions and its disk.",
+                ) from error
 
     def _check(self, file: CopiedFile, crcs: dict[int, int]) -> None:
-        """Check a copied file; if it is wrong, read the original again to find which is."""
+        """Check a copied file; if it is wrong, copy it again, then find out why."""
         if _combined(file, crcs) == file.crc:
             return
-        if file.fetch is not None:
-            # The transfer may have damaged it.
-            self._fetch_again(file, crcs)
-            if _combined(file, crcs) == file.crc:
-                return
-            raise _damaged(file, "its checksum is wrong")
-        with _source(file) as source:
-            if self._crc(file.source, source, 0, file.entry.size) != file.crc:
-                raise _damaged(file, "its checksum is wrong")
+        for offset, length in file.blocks():  # the transfer may have damaged it
+            crcs[offset] = self._copy(file, offset, length)
+            self._count(-length, 0)  # it was already counted
+        if _combined(file, crcs) == file.crc:
+            return
+        chunks = self._chunks(file, 0, file.entry.size)
+        if reduce(lambda crc, chunk: crc32c(chunk, crc), chunks, 0) != file.crc:
+            raise damaged(file.source, "its checksum is wrong")
         raise CorruptionError(
             f"{file.target}: the copy's checksum is wrong, though {file.source} is intact",
             "Run the same command again; if it happens again, check this machine's memory.",
         )
 
-    def _fetch_again(self, file: CopiedFile, crcs: dict[int, int]) -> None:
-        blocks = file.blocks()
-        for offset in blocks:
-            length = min(_BLOCK, file.entry.size - offset)
-            crcs[offset] = self._copy(file, offset, length)
-            with self._lock:
-                self._done -= length  # it was already counted
-            if len(blocks) > 1:
-                self._note(crcs[offset], f"{offset} {file.entry.name}")
+
+def _has(file: CopiedFile, offset: int, length: int, crc: int) -> bool:
+    """Return whether a copy has a block."""
+    try:
+        complete = file.target.lstat().st_size == file.entry.size
+    except FileNotFoundError:
+        return False
+    return complete and crc32c_range(file.target, offset, length) == crc
 
 
 def _combined(file: CopiedFile, crcs: dict[int, int]) -> int:
     """Return the CRC-32C of a file, combined from those of its blocks."""
-    crc = crcs[0]
-    for offset in file.blocks()[1:]:
-        length = min(_BLOCK, file.entry.size - offset)
+    crc = 0
+    for offset, length in file.blocks():
         crc = crc32c_combine(crc, crcs[offset], length)
     return crc
 
@@ -268,23 +238,6 @@ def _read_journal(path: Path) -> dict[str, int]:
 
 
 @contextmanager
-def _source(file: CopiedFile) -> Iterator[int]:
-    try:
-        descriptor = open_descriptor(file.source)
-    except FileNotFoundError:
-        raise _damaged(file, "it is missing") from None
-    except OSError as error:
-        raise _unreadable(file.source, error) from error
-    try:
-        size = os.fstat(descriptor).st_size
-        if size != file.entry.size:
-            raise _damaged(file, f"it has {size} bytes, not {file.entry.size}")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def _target(file: CopiedFile) -> Iterator[int]:
     """Yield the descriptor of a file of the copy, with its full size, to write and read."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -299,23 +252,3 @@ def _target(file: CopiedFile) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all bytes at an offset."""
-    written = os.pwrite(descriptor, data, offset)
-    while written < len(data):
-        written += os.pwrite(descriptor, data[written:], offset + written)
-
-
-def _damaged(file: CopiedFile, problem: str) -> CorruptionError:
-    return CorruptionError(
-        f"{file.source}: the original is damaged, or was changed after packing: {problem}",
-        "Run fastdata verify to find further damage; then copy or pack the dataset again.",
-    )
-
-
-def _unreadable(path: Path | str, error: OSError) -> DatasetError:
-    return DatasetError(
-        f"{path}: cannot be read: {error.strerror}", "Check its permissions and its disk."
-    )

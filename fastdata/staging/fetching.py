@@ -6,19 +6,18 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fastdata.errors import CorruptionError, SpaceError
 from fastdata.remote.filesystem import download, file_info
-from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.opening import RemoteSource
-from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.staging.places import Place, place_of
+from fastdata.remote.urls import is_url
+from fastdata.staging.places import Place
 from fastdata.storage.files import free_space, human_bytes
-from fastdata.storage.manifest import MANIFEST_NAME, Manifest, with_root
+from fastdata.storage.manifest import MANIFEST_NAME, with_root
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
 from fastdata.storage.row_groups import split_name
@@ -29,14 +28,7 @@ _IMAGES_NAME = "images"
 
 
 class View(NamedTuple):
-    """Folder that looks like the dataset but holds only some of its files.
-
-    Attributes:
-        folder: The folder.
-        files: Numbers of the manifest's files in it.
-        start: The first sample whose blob is in it.
-        stop: One past the last sample.
-    """
+    """Folder that looks like the dataset but holds only some of its files, and their samples."""
 
     folder: Path
     files: list[int]
@@ -44,62 +36,41 @@ class View(NamedTuple):
     stop: int
 
 
-class Fetching:
-    """Remote dataset whose manifest and index are fetched first, then files as they are asked for.
+@contextmanager
+def fetching(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Fetching]:
+    """Open a remote dataset, whose files are fetched to a temporary folder.
 
     Args:
         url: The dataset's URL; or a folder of this machine, whose index names files behind URLs.
         storage_options: See `fastdata.remote.drivers.open_filesystem`.
-
-    Attributes:
-        name: The URL without credentials.
-        blobs: The manifest, the index and what `fetch_fields` has fetched, without files to read
-            blobs from.
 
     Raises:
         DatasetError: There is no finished dataset.
         CorruptionError: The index is missing or damaged.
         RemoteError: The server cannot be reached.
     """
+    remote = RemoteSource(url.rstrip("/"), None, storage_options)
+    with TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True) as folder:
+        yield Fetching(remote, Path(folder))
 
-    blobs: PackedSource
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
-        self.name = redact(url.rstrip("/"))
-        self._url = url.rstrip("/")
-        self._options = storage_options
-        self._place = place_of(self._url, storage_options)
+class Fetching:
+    """Remote dataset whose manifest and index are here, and other files as they are asked for.
 
-    def __enter__(self) -> Fetching:
-        self._temporary = TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True)
-        self._folder = Path(self._temporary.name)
-        try:
-            self._fetch_index()
-        except BaseException:
-            self._temporary.cleanup()
-            raise
-        return self
+    Attributes:
+        remote: The dataset where it is.
+        name: Its URL without credentials.
+        blobs: The manifest, the index and what `fetch_fields` has fetched, without files to read
+            blobs from.
+    """
 
-    def __exit__(self, *_: object) -> None:
-        self._temporary.cleanup()
-
-    def _fetch_index(self) -> None:
-        self._text = read_manifest(self._url, self._options)
-        manifest = Manifest.parse(self._text, self._place.shown(MANIFEST_NAME))
-        (self._folder / MANIFEST_NAME).write_bytes(self._text)
-        self._require_space(manifest.index.size)
-        try:
-            index = self._place.local_index(manifest.index, self._folder)
-            if index.parent != self._folder:
-                (self._folder / index.name).symlink_to(index.absolute())
-        except FileNotFoundError:
-            raise CorruptionError(
-                f"{self.name}: {manifest.index.name} is missing, though the manifest names it",
-                "Pack or upload the dataset again.",
-            ) from None
-        self.blobs = PackedSource(self._folder)
-        root = None if manifest.root is None else images_url(self._url, manifest.root)
-        self._places = manifest.places(self._url, root, join_url)
+    def __init__(self, remote: RemoteSource, folder: Path) -> None:
+        self.remote, self.name, self._folder = remote, str(remote.location), folder
+        self._options = remote.storage_options
+        self._place = Place(remote.url, self._options)
+        (folder / MANIFEST_NAME).write_bytes(remote.text)
+        (folder / remote.manifest.index.name).symlink_to(remote.index.path.absolute())
+        self.blobs = PackedSource(folder)
 
     def fetch_fields(self, *, columns: bool = True) -> None:
         """Fetch the indexes of further fields, and columns unless told otherwise."""
@@ -138,15 +109,11 @@ class Fetching:
             return
         root = self._place.root(manifest.root)
         everything = self.blobs.own_files(fields, 0, manifest.samples)
-        sizes = root.sizes(path for path, _ in everything)
-        for path, length in self.blobs.own_files(fields, 0, manifest.samples):
-            found = sizes.get(path)
-            if found != length:
-                yield root.shown(path), _size_problem(found, length, "index")
-
-    def tables(self) -> RemoteSource:
-        """Return the dataset with its tables, which are read where they are."""
-        return RemoteSource(self._url, None, self._options)
+        sizes = root.sizes(file.name for file in everything)
+        for file in self.blobs.own_files(fields, 0, manifest.samples):
+            found = sizes.get(file.name)
+            if found != file.size:
+                yield root.shown(file.name), _size_problem(found, file.size, "index")
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; each is removed when the next is requested.
@@ -185,10 +152,9 @@ class Fetching:
         manifest = self.blobs.manifest
         folder = self._folder / f"view-{start}-{files[0] if files else 0}"
         folder.mkdir()
-        text = self._text
-        if manifest.root is not None:
-            text = with_root(text, _IMAGES_NAME)
-        (folder / MANIFEST_NAME).write_bytes(text)
+        text = self.remote.text
+        named = text if manifest.root is None else with_root(text, _IMAGES_NAME)
+        (folder / MANIFEST_NAME).write_bytes(named)
         for entry in (manifest.index, *manifest.files[manifest.blob_files :]):
             if (self._folder / entry.name).exists():
                 os.link(self._folder / entry.name, folder / entry.name)
@@ -204,7 +170,7 @@ class Fetching:
 
     def _fetch_file(self, number: int, path: Path) -> None:
         """Fetch a file, even a damaged one: the check of the part reports it."""
-        entry, url = self.blobs.manifest.files[number], self._places[number]
+        entry, url = self.blobs.manifest.files[number], self.remote.places[number]
         if not is_url(url):
             path.symlink_to(os.path.abspath(url))
             return
@@ -224,7 +190,7 @@ class Fetching:
             with suppress(FileNotFoundError):
                 path.write_bytes(root.read(name))
 
-        names = (path for path, _ in self.blobs.own_files(self._fields, start, stop))
+        names = (file.name for file in self.blobs.own_files(self._fields, start, stop))
         for _ in self._pool.map(fetch, filter(is_inside, names)):
             pass
 

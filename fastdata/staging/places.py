@@ -3,47 +3,64 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import CorruptionError
-from fastdata.remote.filesystem import download, file_sizes, read_bytes
+from fastdata.remote.filesystem import file_sizes, read_bytes
 from fastdata.remote.manifests import images_url
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.staging.copying import CopiedFile
-from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import read_file
+from fastdata.staging.copying import CopiedFile, damaged
+from fastdata.staging.staged import Original
+from fastdata.storage.files import open_file, read_exactly, read_file
 from fastdata.storage.manifest import FileEntry
+from fastdata.storage.packed import IndexedSource, PackedSource
 
 
 class Place:
-    """Local folder to copy from; `RemotePlace` is its counterpart behind a URL."""
+    """Folder or URL to copy from.
 
-    def __init__(self, folder: Path, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._folder = folder
-        self._options = storage_options
+    Args:
+        location: The folder or URL.
+        storage_options: Options of the driver of a URL.
+    """
 
-    def __str__(self) -> str:
-        return str(self._folder)
+    def __init__(
+        self, location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._location, self._options = os.fspath(location), storage_options
+        self.is_remote = is_url(location)
+
+    def _at(self, name: str) -> str:
+        join = join_url if self.is_remote else os.path.join
+        return join(self._location, name)
 
     def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
         """Return a file to copy; ``name`` overrides the entry's name in this place."""
-        return CopiedFile(entry, self._folder / (name or entry.name), target)
+        where = self._at(name or entry.name)
+        read = partial(_read_local, where, entry.size)
+        if self.is_remote:
+            read = partial(read_bytes, where, self._options)
+        return CopiedFile(entry, self.shown(name or entry.name), target, read)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Return the sizes in bytes of the files that exist, by name."""
-        paths = {name: self._folder / name for name in names}
-        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+        if self.is_remote:
+            return file_sizes(self._location, names, self._options)
+        paths = {name: self._at(name) for name in names}
+        return {name: os.stat(path).st_size for name, path in paths.items() if os.path.exists(path)}
 
     def shown(self, name: str) -> str:
         """Return a file's name for messages."""
-        return str(self._folder / name)
+        return redact(self._at(name)) if self.is_remote else self._at(name)
 
     def read(self, name: str) -> bytes:
         """Return a small file's bytes."""
-        return read_file(self._folder / name)
+        if self.is_remote:
+            return read_bytes(self._at(name), self._options)
+        return read_file(self._at(name))
 
     def root(self, root: str) -> Place:
         """Return the folder of images or archives that a manifest names.
@@ -51,83 +68,32 @@ class Place:
         Raises:
             DatasetError: The manifest is in a bucket, but the images are on some machine.
         """
-        where = root if is_url(root) else self._folder / root
-        return place_of(where, self._options)
+        return Place(images_url(self._location, root), self._options)
 
-    def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """Return the index as a local file; ``copy`` is the folder of the copy."""
-        return self._folder / entry.name
+    def opened(self, original: Original) -> IndexedSource:
+        """Return the dataset that lies here, in its state ``original``."""
+        if self.is_remote:
+            return RemoteSource(self._location, None, self._options, text=original.text)
+        return PackedSource(Path(self._location), manifest=original.manifest())
 
-    def require_sizes(self, entries: Iterable[FileEntry]) -> None:
+    def require_sizes(self, entries: Sequence[FileEntry]) -> None:
         """Check that files exist and have the right sizes.
 
         Raises:
             CorruptionError: A file is missing or has another size.
         """
-        entries = list(entries)
         sizes = self.sizes([entry.name for entry in entries])
         for entry in entries:
-            found = sizes.get(entry.name)
-            if found != entry.size:
-                what = "is missing" if found is None else f"has {found} bytes, not {entry.size}"
-                raise CorruptionError(
-                    f"{self.shown(entry.name)}: the original is damaged, or was changed after "
-                    f"packing: it {what}",
-                    "Run fastdata verify to find further damage; then copy or pack the dataset "
-                    "again.",
-                )
+            _require_size(self.shown(entry.name), sizes.get(entry.name), entry.size)
 
 
-class RemotePlace(Place):
-    """Folder behind a URL."""
-
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
-        self.url = url
-        self._options = storage_options
-
-    def __str__(self) -> str:
-        return redact(self.url)
-
-    def copied(self, entry: FileEntry, target: Path, name: str | None = None) -> CopiedFile:
-        """See `Place.copied`."""
-        url = join_url(self.url, name or entry.name)
-        return CopiedFile(entry, redact(url), target, partial(read_bytes, url, self._options))
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """See `Place.sizes`."""
-        return file_sizes(self.url, names, self._options)
-
-    def shown(self, name: str) -> str:
-        """See `Place.shown`."""
-        return redact(join_url(self.url, name))
-
-    def read(self, name: str) -> bytes:
-        """See `Place.read`."""
-        return read_bytes(join_url(self.url, name), self._options)
-
-    def root(self, root: str) -> RemotePlace:
-        """See `Place.root`."""
-        return RemotePlace(images_url(self.url, root), self._options)
-
-    def local_index(self, entry: FileEntry, copy: Path) -> Path:
-        """See `Place.local_index`; download it unless ``copy`` has it."""
-        target = copy / entry.name
-        if not (target.exists() and f"{crc32c_file(target):08x}" == entry.crc32c):
-            url = join_url(self.url, entry.name)
-            download(
-                url,
-                target,
-                size=entry.size,
-                crc32c=entry.crc32c,
-                storage_options=self._options,
-            )
-        return target
+def _require_size(path: str, found: int | None, size: int) -> None:
+    if found != size:
+        problem = "is missing" if found is None else f"has {found} bytes, not {size}"
+        raise damaged(path, f"it {problem}")
 
 
-def place_of(
-    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Place:
-    """Return the place of a path or URL."""
-    if is_url(location):
-        return RemotePlace(os.fspath(location), storage_options)
-    return Place(Path(location), storage_options)
+def _read_local(path: str, size: int, start: int, stop: int) -> bytes:
+    with open_file(path) as file:
+        _require_size(path, os.fstat(file.fileno()).st_size, size)
+        return read_exactly(file.fileno(), start, stop - start)

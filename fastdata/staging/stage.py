@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import (
     CorruptionError,
     DataError,
-    DatasetError,
     RemoteError,
     SpaceError,
     UsageError,
@@ -22,7 +22,7 @@ from fastdata.machine import usable_cpus
 from fastdata.remote.manifests import no_dataset
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import JOURNAL_NAME, CopiedFile, Copying
-from fastdata.staging.places import Place, RemotePlace, place_of
+from fastdata.staging.places import Place
 from fastdata.staging.staged import (
     IMAGES_NAME,
     MARKER_NAME,
@@ -40,16 +40,14 @@ from fastdata.staging.staged import (
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import human_bytes, is_tmpfs, no_space, sync
 from fastdata.storage.formats import ELSEWHERE
-from fastdata.storage.index import Index
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
     MANIFEST_NAME,
-    FileEntry,
     Manifest,
 )
 from fastdata.storage.paths import is_inside
 from fastdata.storage.room import room
-from fastdata.storage.trust import distrust, make_own_folder
+from fastdata.storage.trust import make_cache_folder
 
 _PAGE = 4096  # a file occupies a multiple of it
 _MOST_THREADS = 1024
@@ -123,10 +121,8 @@ def stage(
             without progress for ten minutes.
         DataError: The copy cannot be written.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}: no work would be done", "Use 1 or more.")
-    if threads is not None and threads > _MOST_THREADS:
-        raise UsageError(f"--threads {threads}: too many", f"Use {_MOST_THREADS:,} at the most.")
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise UsageError(f"--threads {threads}", f"Use 1 to {_MOST_THREADS:,}.")
     if to is not None and is_url(to):
         raise UsageError(
             f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
@@ -144,17 +140,17 @@ def stage(
             f"--to {place}: lies inside the dataset",
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
-    source = place_of(original.path, storage_options)
+    source = Place(original.path, storage_options)
     try:
         place.mkdir(exist_ok=True)
-        if place != default_place():
-            remember(place)
+        remember(place)
         entries = (manifest.index, *manifest.files)
         for copy in original.copies_in(place):
             others = copy.parent != own_folder(place)
             if others and original.find_damage(copy, entries) is None:
                 return Staged(copy, 0, True, 0)
-        final = _make_own_folder(place) / original.copy_name
+        make_cache_folder(own_folder(place), "--to")
+        final = own_folder(place) / original.copy_name
         with lock(final, waiting=waiting) as advance:
             staging = _Staging(original, manifest, place, final, source, advance)
             return staging.run(threads or min(max(2 * usable_cpus(), 4), 16), progress)
@@ -181,16 +177,12 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
         DataError: A copy cannot be removed.
     """
     given = Path(os.path.realpath(dataset))
-    current: Original | None = None
+    marker = None if is_url(dataset) else Marker.read(given)
+    original = str(given) if marker is None else marker.original
     if is_url(dataset):
-        marker = None
-        # Local markers alone decide: the bucket may be gone.
         original = redact(os.fspath(dataset).rstrip("/"))
-    else:
-        marker = Marker.read(given)
-        original = str(given) if marker is None else marker.original
-        if not is_url(original):
-            current = Original.read(original)
+    # Markers alone decide of a URL: the bucket may be gone.
+    current = None if is_url(original) else Original.read(original)
     searched = known_places() if to is None else [Path(os.path.realpath(to))]
     if to is None and marker is not None and is_own_folder(given.parent):
         if given.parent != own_folder(given.parent.parent):
@@ -202,11 +194,8 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     freed = 0
     for place in dict.fromkeys(searched):
         for final, marked in copies(place):
-            if marked is None:
-                ours = current is not None and final.name == current.copy_name
-            else:
-                ours = marked.original == original
-            if ours:
+            of_current = current is not None and final.name == current.copy_name
+            if of_current if marked is None else marked.original == original:
                 paths, size = _remove_copy(final)
                 removed += paths
                 freed += size
@@ -221,10 +210,8 @@ def _open(
     if not is_url(dataset):
         Manifest.load(dataset)  # raises precise errors
     original = Original.read(dataset, storage_options)
-    if original is None and is_url(dataset):
-        raise no_dataset(os.fspath(dataset))
     if original is None:
-        raise DatasetError(f"{dataset}: vanished just now", "Run the same command again.")
+        raise no_dataset(os.fspath(dataset))
     marker = Marker.read(original.path) if isinstance(original.path, Path) else None
     if marker is not None:
         raise UsageError(
@@ -234,18 +221,6 @@ def _open(
     return original.manifest(), original
 
 
-def _make_own_folder(place: Path) -> Path:
-    folder = own_folder(place)
-    make_own_folder(folder)
-    problem = distrust(folder, (os.geteuid(),))
-    if problem is not None:
-        raise UsageError(
-            f"{place}: {problem}, who could change the staged copy",
-            "Choose another folder with --to, or change its permissions (chmod go-w, setfacl -b).",
-        )
-    return folder
-
-
 def _remove_copy(final: Path) -> tuple[list[Path], int]:
     """Remove a copy, its partial and its lock; return the folders and the bytes freed."""
     removed: list[Path] = []
@@ -253,14 +228,10 @@ def _remove_copy(final: Path) -> tuple[list[Path], int]:
     partial = partial_of(final)
     try:
         with lock(final, wait=False):
-            if final.is_dir():
-                removed.append(final)
-                if partial.is_dir():
-                    freed += _remove_folder(partial)
-                # From here on, no process takes it for complete.
-                os.replace(final, partial)
-            if partial.is_dir():
-                removed += [] if removed else [partial]
+            for folder in filter(Path.is_dir, (partial, final)):
+                removed.append(folder)
+                if folder == final:  # from here on, no process takes it for complete
+                    os.replace(final, partial)
                 freed += _remove_folder(partial)
     except OSError as error:
         raise DataError(
@@ -291,37 +262,21 @@ def _allocated(folder: Path) -> int:
     )
 
 
-def _check_space(place: Path, needed: int) -> None:
-    """Raise `SpaceError` unless ``needed`` bytes fit."""
-    free, of = room(place)
-    if needed > free:
-        raise SpaceError(
-            f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
-            _SPACE_HINT,
-        )
-
-
+@dataclass
 class _Staging:
     """One run of staging; the caller holds the lock."""
 
-    def __init__(
-        self,
-        original: Original,
-        manifest: Manifest,
-        place: Path,
-        final: Path,
-        source: Place,
-        advance: Callable[[], None],
-    ) -> None:
-        self._original = original
-        self._source = source
-        self._manifest = manifest
-        self._place = place
-        self._final = final
-        self._partial = partial_of(final)
-        self._advance = advance
+    _original: Original
+    _manifest: Manifest
+    _place: Path
+    _final: Path
+    _source: Place
+    _advance: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._partial = partial_of(self._final)
+        self._entries = (self._manifest.index, *self._manifest.files)
         self._done = 0
-        self._entries = (manifest.index, *manifest.files)
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Staged:
         """Copy missing files, and give the copy its final name."""
@@ -358,13 +313,12 @@ class _Staging:
 
     def _remove_stale(self) -> int:
         """Remove the copies of other states of this dataset; return the bytes freed."""
-        freed = 0
-        for final, marker in copies(self._place):
-            if marker is None or marker.original != self._original.name:
-                continue
-            if marker.id != self._original.id:
-                freed += _remove_copy(final)[1]
-        return freed
+        name, id_ = self._original.name, self._original.id
+        return sum(
+            _remove_copy(final)[1]
+            for final, marker in copies(self._place)
+            if marker is not None and marker.original == name and marker.id != id_
+        )
 
     def _is_reusable(self) -> bool:
         """Return whether a complete copy exists; remove an incomplete one."""
@@ -382,12 +336,18 @@ class _Staging:
         return sum(entry.size for entry in self._entries) + loose
 
     def _check_space(self) -> None:
-        files = (
-            len(self._entries) + self._manifest.loose_files + 4
-        )  # manifest, marker, list of bad samples, journal
+        # With manifest, marker, list of bad samples and journal.
+        files = len(self._entries) + self._manifest.loose_files + 4
         needed = self._total() + files * _PAGE + len(self._original.text)
         needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
-        _check_space(self._place, needed - _allocated(self._partial))
+        needed -= _allocated(self._partial)
+        free, of = room(self._place)
+        if needed > free:
+            raise SpaceError(
+                f"{self._place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free"
+                f"{of}",
+                _SPACE_HINT,
+            )
 
     def _begin(self) -> None:
         """Create the partial copy's folder, which only this user can read."""
@@ -400,11 +360,8 @@ class _Staging:
         dataset, root = self._original.path, self._manifest.root
         if not isinstance(dataset, Path):
             return False  # a bucket's access rights are unknown
-        paths = [dataset / entry.name for entry in self._entries]
-        paths += [
-            dataset / MANIFEST_NAME,
-            *([dataset / root / "any"] if root else []),
-        ]
+        paths = [dataset / name for name in (MANIFEST_NAME, *(one.name for one in self._entries))]
+        paths += [dataset / root / "any"] if root else []
         folders = {folder for path in paths for folder in path.parents}
         return all(folder.stat().st_mode & 0o001 for folder in folders) and all(
             path.stat().st_mode & 0o004 for path in paths if path.exists()
@@ -413,36 +370,24 @@ class _Staging:
     def _files(self) -> Iterator[CopiedFile]:
         """Yield every file that has a checksum."""
         copy = self._partial
-        if isinstance(self._source, RemotePlace):
+        if self._source.is_remote:
             self._source.require_sizes(self._entries)
         for entry in self._entries:
             yield self._source.copied(entry, copy / entry.name)
         if self._manifest.root is None:
             return
-        root = self._source.root(self._manifest.root)
-        for name, length, crc in self._loose(copy):
-            if not is_inside(name):
+        root, manifest = self._source.root(self._manifest.root), self._manifest
+        names = [one.field.name for one in manifest.fields if one.field.kind in BLOBS]
+        for file in self._source.opened(self._original).own_files(names, 0, manifest.samples):
+            if not file.size:
+                continue  # the sample has no such blob
+            if not is_inside(file.name):
                 raise CorruptionError(
-                    f"{self._original.name}: the path {name!r} leaves the dataset's root",
+                    f"{self._original.name}: the path {file.name!r} leaves the dataset's root",
                     "Index the folder again: fastdata convert … --to folder --force.",
                 )
-            entry = FileEntry(f"{IMAGES_NAME}/{name}", length, f"{crc:08x}")
-            yield root.copied(entry, copy / IMAGES_NAME / name, name)
-
-    def _loose(self, copy: Path) -> Iterator[tuple[str, int, int]]:
-        """Yield path, size and checksum of the images and further blobs below the root."""
-        manifest = self._manifest
-        names = [one.index for one in manifest.fields if one.field.kind in BLOBS]
-        for name in names:
-            entry = manifest.index if name is None else manifest.files[manifest.number_of(name)]
-            path = self._source.local_index(entry, copy)
-            for batch in Index(path, manifest.samples, manifest.generation).batches(
-                columns=("path", "length", "crc32c")
-            ):
-                columns = (batch.column(one).to_pylist() for one in batch.schema.names)
-                for found, length, crc in zip(*columns, strict=True):
-                    if length:  # else the sample has no such blob
-                        yield found or "", length, crc
+            named = replace(file, name=f"{IMAGES_NAME}/{file.name}")
+            yield root.copied(named, copy / IMAGES_NAME / file.name, file.name)
 
     def _finish(self) -> None:
         """Add the manifest, and give the complete copy its final name."""

@@ -51,6 +51,7 @@ from fastdata.storage.paths import folder_variable
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
+_ROOTS_NAME = "stage-roots.json"
 _MOST_SMALL = 1 << 20  # bytes of a marker, or of the list of roots
 #: The folder of loose files in a copy of a `folder` dataset.
 IMAGES_NAME = "images"
@@ -76,13 +77,11 @@ def find_staged(
     A copy is complete if its index and files have the sizes in the manifest. Of 1,000 files
     and more, at least 500 are checked. An incomplete copy causes a warning.
 
-    Looks in `default_place` and in every other place that was staged to;
-    ``stage-roots.json`` in `fastdata.storage.files.cache_folder` lists them. Costs one stat call
-    per file and reads a few small files; for a URL, it also reads the manifest.
+    Looks in `known_places`. Costs one stat call per file and reads a few small files; for a URL,
+    it also reads the manifest.
 
     Args:
-        dataset: The original's folder, or its URL. Returns None if it is itself a staged copy,
-            or missing: nothing shows then whether a copy is current.
+        dataset: The original's folder, or its URL. A copy, or what is missing, has no copy.
         storage_options: Options of the driver of a URL.
 
     Raises:
@@ -92,18 +91,14 @@ def find_staged(
     return None if original is None else original.find_copy()
 
 
-def own_folder(place: Path) -> Path:
-    """Return the folder of this user's copies in a place."""
-    return _folder_of(place, os.geteuid())
+def own_folder(place: Path, user: int | None = None) -> Path:
+    """Return the folder of a user's copies in a place; by default of this user's."""
+    return place / f"{_PREFIX}{os.geteuid() if user is None else user}"
 
 
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder has the name of a user's folder of copies."""
     return folder.name.startswith(_PREFIX)
-
-
-def _folder_of(place: Path, user: int) -> Path:
-    return place / f"{_PREFIX}{user}"
 
 
 @contextmanager
@@ -166,31 +161,24 @@ class Original(NamedTuple):
 
     @classmethod
     def read(
-        cls,
-        dataset: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        cls, dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> Original | None:
         """Return the state of a dataset; None if there is no dataset.
 
         Raises:
             RemoteError: The URL cannot be reached.
         """
-        if is_url(dataset):
-            return cls._fetch(os.fspath(dataset).rstrip("/"), storage_options)
-        path = Path(os.path.realpath(dataset))
+        path: Path | str
         try:
-            text = read_file(path / MANIFEST_NAME, MOST_BYTES)
-            return cls(path, text, hashlib.sha256(text).hexdigest())
+            if is_url(dataset):
+                path = os.fspath(dataset).rstrip("/")
+                text = fetch_manifest(join_url(path, MANIFEST_NAME), storage_options)
+            else:
+                path = Path(os.path.realpath(dataset))
+                text = read_file(path / MANIFEST_NAME, MOST_BYTES)
         except OSError:
             return None
-
-    @classmethod
-    def _fetch(cls, url: str, storage_options: Mapping[str, Any] | None) -> Original | None:
-        try:
-            text = fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)
-        except FileNotFoundError:
-            return None
-        return cls(url, text, hashlib.sha256(text).hexdigest())
+        return cls(path, text, hashlib.sha256(text).hexdigest())
 
     @property
     def name(self) -> str:
@@ -238,7 +226,7 @@ class Original(NamedTuple):
         """Yield the copies of this state in a place that this user or root made."""
         users = (os.geteuid(), 0)
         for user in dict.fromkeys(users):
-            copy = _folder_of(place, user) / self.copy_name
+            copy = own_folder(place, user) / self.copy_name
             if copy.is_dir() and distrust(copy, users) is None and self.is_copied_to(copy):
                 yield copy
 
@@ -309,33 +297,25 @@ def lock(
 
 
 def known_places() -> list[Path]:
-    """Return every place that may have copies."""
-    return [default_place(), *_remembered()]
-
-
-def _roots_file() -> Path:
-    return cache_folder() / "stage-roots.json"
-
-
-def _remembered() -> list[Path]:
+    """Return the default place, and every other that ``stage-roots.json`` lists."""
     try:
-        roots = parse_json(read_file(_roots_file(), _MOST_SMALL))
+        roots = parse_json(read_file(cache_folder() / _ROOTS_NAME, _MOST_SMALL))
     except (OSError, ValueError):
-        return []
-    if not isinstance(roots, list):
-        return []
-    return [Path(root) for root in roots if isinstance(root, str) and os.path.isabs(root)]
+        roots = []
+    listed = roots if isinstance(roots, list) else []
+    others = [Path(one) for one in listed if isinstance(one, str) and os.path.isabs(one)]
+    return [default_place(), *others]
 
 
 def remember(place: Path) -> None:
     """Add a place to ``stage-roots.json``, before anything is written there."""
-    if place in _remembered():
+    if place in known_places():
         return
-    file = _roots_file()
+    file = cache_folder() / _ROOTS_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with lock(file), whole_file(file) as temporary:
-            roots = [str(root) for root in (*_remembered(), place)]
+            roots = [str(root) for root in (*known_places()[1:], place)]
             temporary.write_text(json.dumps(roots, indent=1) + "\n", "ascii")
     except OSError as error:
         raise UsageError(

@@ -17,7 +17,6 @@ from fastdata.storage.columns import Column, as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 from fastdata.storage.files import code_of
 from fastdata.storage.listed import FilesSource
-from fastdata.storage.seek_cache import SeekCache
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
 
 _HINT = 'Correct them, or leave such samples out with on_error="skip".'
@@ -50,13 +49,10 @@ class AnnotatedSource(FilesSource):
     Args:
         annotated: The files and their annotations.
         location: Their folder.
-        cache: As of `FilesSource`.
     """
 
-    def __init__(
-        self, annotated: Annotated, location: Path | str = "", cache: SeekCache | None = None
-    ) -> None:
-        super().__init__(annotated, location, cache)
+    def __init__(self, annotated: Annotated, location: Path | str = "") -> None:
+        super().__init__(annotated, location)
         self._annotated = annotated
         self._values: dict[int, Mapping[str, Any]] = {}
         self.fields = (IMAGE, *annotated.fields)

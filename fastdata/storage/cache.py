@@ -13,17 +13,14 @@ from fastdata.storage.paths import working_folder
 class Cache:
     """Place and size of a dataset's cache: the ``cache`` of `fastdata.ImageDataset`.
 
-    A dataset behind a URL keeps pieces of its files, in a folder for all processes of this
-    machine. A folder of torchvision's keeps the seek points that its files gain in the first
-    epoch, in memory, and saves them to a file at each epoch's end. A dataset with an index keeps
-    those that the index lacks in a file, from the first epoch on.
+    A dataset behind a URL keeps pieces of its files, for all processes of this machine. Any other
+    keeps the seek points that its images lack in a file, from the first epoch on.
 
     Attributes:
-        path: That folder, or that file; or the folder of the dataset's file, instead of the index's
-            or of ``$FASTDATA_CACHE_DIR``. None for none of them.
-        bytes: Most bytes of the pieces in the folder, of the seek points in memory, or of the
-            dataset's file. None for nine tenths of the free space, for 256 MiB (seek points of
-            about 180,000 photographs of ImageNet's size), or for no limit. 0 for no seek points.
+        path: The folder. None: a URL keeps no pieces; seek points lie beside the index, or in
+            ``$FASTDATA_CACHE_DIR``.
+        bytes: Most bytes of the pieces in the folder, or of the file of seek points. None for nine
+            tenths of the free space, or for no limit. 0 for no seek points.
 
     Raises:
         UsageError: ``bytes`` is not a whole number from 0.

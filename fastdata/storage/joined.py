@@ -13,7 +13,7 @@ from fastdata.errors import FastdataError
 from fastdata.storage.columns import Column, join_columns
 from fastdata.storage.fields import common_fields
 from fastdata.storage.joined_pass import JoinedPass
-from fastdata.storage.seek_cache import Stamped
+from fastdata.storage.learnt import Stamped
 from fastdata.storage.source import (
     Blob,
     BlobColumn,

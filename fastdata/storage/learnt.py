@@ -1,4 +1,4 @@
-"""Seek points that an indexed dataset gains while it is decoded, kept in a file beside its index.
+"""Seek points that a dataset gains while it is decoded, kept in a file.
 
 The file is that of docs/formats/learnt.md. Processes append to it at once and see what the others
 have appended, so nothing is held in memory, and nothing is lost when one of them is killed.
@@ -9,10 +9,14 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError, UsageError, warn
@@ -34,9 +38,9 @@ from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
 #: Name of the file.
 NAME = "_learnt.points"
 _HEADER = struct.Struct("<8sq8s40x")
-_MAGIC = b"fdlearn2"
-#: Offset and length of a row's table; zeros: it has none.
-_ENTRY = struct.Struct("<qq")
+_MAGIC = b"fdlearn3"
+#: Offset and length of a row's table, size and time of its file; zeros: it has none.
+_ENTRY = struct.Struct("<qqqq")
 #: Most bytes of a table. The native core has the same bound (``io/record.h``).
 _MOST = 1 << 24
 #: Bytes of tables that are appended at once.
@@ -45,12 +49,26 @@ _AT_ONCE = 1 << 20
 _PATIENCE = 60.0
 
 
+class Stamped(NamedTuple):
+    """A seek table and the image that it was built from.
+
+    Attributes:
+        table: The packed table (docs/formats/seek-points.md).
+        size: The size in bytes of the image's file; 0 for a blob whose checksum the index has.
+        mtime_ns: When the file was last changed, in nanoseconds since 1970; else 0.
+    """
+
+    table: bytes
+    size: int = 0
+    mtime_ns: int = 0
+
+
 class Learnt:
     """Seek points of one dataset's rows, in a file that appears with the first of them.
 
     Args:
-        path: The file. One of another packing is replaced.
-        generation: The manifest's.
+        path: The file. One of another generation is replaced.
+        generation: 16 hexadecimal digits: the manifest's, or a digest of the dataset.
         rows: Number of the dataset's rows.
         owner: A user who is trusted beside this one: the owner of the index.
         limit: Most bytes of the file; None for no limit.
@@ -67,7 +85,7 @@ class Learnt:
         self._seed = seed_of(generation)
         self._heap_at = _HEADER.size + rows * _ENTRY.size
         self._owner, self._limit = owner, limit
-        self._pending: list[tuple[int, bytes]] = []
+        self._pending: dict[int, Stamped] = {}
         self._pending_bytes = 0
         self._file: _native.Files | None = None
         self.stopped = False
@@ -98,15 +116,20 @@ class Learnt:
         if self.file is None:
             return None
         with suppress(OSError, ValueError):  # another process has replaced it
-            return self._table(partial(self.file.read, 0), row)
+            return self._entry(partial(self.file.read, 0), row).table or None
         return None
 
-    def put(self, tables: Sequence[tuple[int, bytes]]) -> None:
-        """Keep seek tables: (row, table)."""
+    def find(self, extents: _native.Extents, rows: npt.NDArray[np.int64]) -> None:
+        """Have the core read the seek points of images that are no rows of an index."""
+        if self.file is not None:
+            extents.learn(self.file, rows, self._seed)
+
+    def put(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """Keep seek tables, by their rows."""
         if self.stopped:
             return
-        self._pending += tables
-        self._pending_bytes += sum(len(table) for _, table in tables)
+        self._pending |= tables
+        self._pending_bytes += sum(len(entry.table) for _, entry in tables)
         if self._pending_bytes >= _AT_ONCE:
             self.flush()
 
@@ -121,7 +144,7 @@ class Learnt:
 
     def flush(self) -> None:
         """Write all tables; where that fails, warn and keep no more."""
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        pending, self._pending, self._pending_bytes = self._pending, {}, 0
         if not pending or self.stopped:
             return
         try:
@@ -133,24 +156,24 @@ class Learnt:
                 f"first: {_reason(error)}. Give ImageDataset another cache="
             )
 
-    def _append(self, tables: Sequence[tuple[int, bytes]]) -> None:
+    def _append(self, tables: Mapping[int, Stamped]) -> None:
         descriptor = self._open_to_write()
         try:
             wait_for_lock(descriptor, _PATIENCE)
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
-            for row, table in tables:
-                found = self._table(partial(read_exactly, descriptor), row)
-                if len(table) > _MOST or found is not None:
+            for row, new in tables.items():
+                found = self._entry(partial(read_exactly, descriptor), row)
+                if len(new.table) > _MOST or (found.table and found[1:] == new[1:]):
                     continue  # another process was faster
-                entries.append((row, end + len(heap), len(table)))
-                heap += table + self._checksum(row, table)
+                entries.append((row, _ENTRY.pack(end + len(heap), len(new.table), *new[1:])))
+                heap += new.table + self._checksum(row, new.table)
             if self._limit is not None and end + len(heap) > self._limit:
                 self.stopped = True
                 return
             write_exactly(descriptor, bytes(heap), end)
-            for row, at, size in entries:
-                write_exactly(descriptor, _ENTRY.pack(at, size), _HEADER.size + row * _ENTRY.size)
+            for row, entry in entries:
+                write_exactly(descriptor, entry, _HEADER.size + row * _ENTRY.size)
         finally:
             # A process forked meanwhile shares the descriptor, and with it the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -181,14 +204,15 @@ class Learnt:
                             file.truncate(self._heap_at)
         raise OSError(0, "another dataset's index replaces it again and again")
 
-    def _table(self, read: Callable[[int, int], bytes], row: int) -> bytes | None:
+    def _entry(self, read: Callable[[int, int], bytes], row: int) -> Stamped:
+        """Return what a row has; an empty table if it has none that is sound."""
         entry = read(_HEADER.size + row * _ENTRY.size, _ENTRY.size)
-        at, size = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
+        at, size, *stamp = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0, 0, 0)
         if not (at > 0 and 0 < size <= _MOST):
-            return None
+            return Stamped(b"")
         data = read(at, size + 4)
         table = data[:size]
-        return table if data[size:] == self._checksum(row, table) else None
+        return Stamped(table if data[size:] == self._checksum(row, table) else b"", *stamp)
 
     def _checksum(self, row: int, table: bytes) -> bytes:
         """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
@@ -196,26 +220,32 @@ class Learnt:
         return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")
 
 
-def learnt_of(index: Path, generation: str, rows: int, cache: Cache | None) -> Learnt | None:
+def learnt_of(
+    folder: Path | str, generation: str, rows: int, cache: Cache | None, index: Path | None = None
+) -> Learnt | None:
     """Return what is learnt of a dataset: beside its index, or else in a cache folder.
 
     Args:
-        index: The index file on this machine.
+        folder: The dataset's folder or name.
         generation: As of `Learnt`.
         rows: As of `Learnt`.
-        cache: The folder to use instead, and the most bytes of the file; 0 bytes keep nothing.
+        cache: The cache folder to use, and the most bytes of the file; 0 bytes keep nothing.
+        index: The index file on this machine; None: there is none.
     """
     cache = cache or Cache()
     if cache.bytes == 0:
         return None
-    folder = Path(os.path.realpath(index.parent))
-    try:
-        owner = index.stat().st_uid
-    except OSError:  # it is gone, as the first read will say
-        return None
+    folder = Path(os.path.realpath(folder))
+    owner = os.geteuid()
+    if index is not None:
+        try:
+            owner = index.stat().st_uid
+        except OSError:  # it is gone, as the first read will say
+            return None
     # Where other users can write, they could exchange the file.
     if (
-        cache.path is not None
+        index is None
+        or cache.path is not None
         or not os.access(folder, os.W_OK | os.X_OK)
         or (distrust(folder, (os.geteuid(), owner)) is not None)
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.storage.cache import Cache
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import is_too_many, read_file
-from fastdata.storage.seek_cache import SeekCache, Stamped
+from fastdata.storage.learnt import Learnt, Stamped, learnt_of
 from fastdata.storage.source import (
+    DEFAULT_STRIDE,
     MOST_BYTES,
     NOT_NATIVE,
     Blob,
@@ -55,24 +58,38 @@ class LearningSource(Source):
     """Source without an index, which learns while it is decoded.
 
     Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
-    so are seek points, if there is a cache for them.
+    so are seek points after `learn`.
 
     Args:
         count: Number of rows.
-        cache: Keeps seek points; None to build none.
     """
 
-    def __init__(self, count: int, cache: SeekCache | None = None) -> None:
-        self._cache = cache
-        self.capabilities = Capabilities(stride=0 if cache is None else cache.stride)
+    def __init__(self, count: int) -> None:
+        self._learnt: Learnt | None = None
         self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
         self._encodings = np.full(count, -1, np.int8)
         self._orientations = np.full(count, -1, np.int8)
         self._pillow: set[int] = set()
 
     @abstractmethod
-    def _name(self, row: int) -> str:
-        """Return the name of a row's image in the cache."""
+    def _identity(self) -> tuple[str, int]:
+        """Return a text that tells this dataset from others, and the images it has in all."""
+
+    def _numbers(self, rows: Rows) -> Rows:
+        """Return the numbers of rows among these images."""
+        return rows
+
+    def learn(self, cache: Cache | None = None) -> None:
+        """Keep seek points that are built while images are decoded.
+
+        Args:
+            cache: As of `fastdata.storage.learnt.learnt_of`.
+        """
+        text, count = self._identity()
+        digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
+        self._learnt = learnt_of(self.location, digest, count, cache)
+        if self._learnt is not None:
+            self.capabilities = Capabilities(stride=DEFAULT_STRIDE)
 
     def _images(self, rows: Rows, paths: Sequence[str]) -> BlobColumn:
         """Return images with what is known of them.
@@ -81,26 +98,18 @@ class LearningSource(Source):
             rows: Their numbers.
             paths: Their files; "" for one whose bytes are attached afterwards.
         """
-        numbers = rows.tolist()
-        tables = stamps = None
-        if self._cache is not None:
-            found = [self._cache.get(self._name(row)) for row in numbers]
-            tables = [entry.table if entry is not None else None for entry in found]
-            stamps = np.array(
-                [(entry.size, entry.mtime_ns) if entry is not None else (0, 0) for entry in found],
-                np.int64,
-            ).reshape(-1, 2)
-            if self._cache.full:
-                self.capabilities = Capabilities()
-        pillow = np.zeros(len(numbers), np.bool_)
+        pillow = np.zeros(len(rows), np.bool_)
         if self._pillow:
-            pillow[:] = [row in self._pillow for row in numbers]
+            pillow[:] = [row in self._pillow for row in rows.tolist()]
         sizes = self._sizes[rows]
         orientations = self._orientations[rows] if self.upright else None
+        extents = _native.Extents(paths, sizes=sizes, orientations=orientations)
+        if self._learnt is not None:
+            self._learnt.find(extents, self._numbers(rows))
+            if self._learnt.stopped:
+                self.capabilities = Capabilities()
         return BlobColumn(
-            _native.Extents(
-                paths, seek_points=tables, stamps=stamps, sizes=sizes, orientations=orientations
-            ),
+            extents,
             widths=sizes[:, 0],
             heights=sizes[:, 1],
             pillow=pillow,
@@ -150,19 +159,25 @@ class LearningSource(Source):
         """See `Source.declined`. Drop the seek points of a replaced file."""
         if code in NOT_NATIVE:
             self._pillow.add(row)
-        elif code == "bad_seek_points" and self._cache is not None:
-            self._cache.drop(self._name(row))
+        elif code == "bad_seek_points" and self._learnt is not None:
+            self._learnt.drop(int(self._numbers(np.array([row]))[0]))
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
-        if self._cache is not None:
-            for row, entry in tables:
-                self._cache.put(self._name(row), entry)
+        if self._learnt is not None:
+            numbers = self._numbers(np.array([row for row, _ in tables])).tolist()
+            self._learnt.put(
+                [(number, entry) for number, (_, entry) in zip(numbers, tables, strict=True)]
+            )
 
     def end_epoch(self) -> None:
-        """See `Source.end_epoch`. Save the seek points, if the cache has a file."""
-        if self._cache is not None:
-            self._cache.save()
+        """See `Source.end_epoch`. Write the seek points that were learnt last."""
+        if self._learnt is not None:
+            self._learnt.flush()
+
+
+#: Most files that tell a list from others of as many files.
+_NAMED = 16
 
 
 class FilesSource(LearningSource):
@@ -171,7 +186,6 @@ class FilesSource(LearningSource):
     Args:
         listing: The files. The list must keep its length once rows have been gathered.
         location: Their folder.
-        cache: As of `LearningSource`.
         base: Folder of relative paths; "" for the current one.
     """
 
@@ -180,14 +194,8 @@ class FilesSource(LearningSource):
         undecodable='Repair the file, or leave such samples out with on_error="skip".',
     )
 
-    def __init__(
-        self,
-        listing: Listing,
-        location: Path | str = "",
-        cache: SeekCache | None = None,
-        base: str = "",
-    ) -> None:
-        super().__init__(len(listing.samples), cache)
+    def __init__(self, listing: Listing, location: Path | str = "", base: str = "") -> None:
+        super().__init__(len(listing.samples))
         self._listing, self._base = listing, base
         self.location = location
 
@@ -213,7 +221,11 @@ class FilesSource(LearningSource):
         """Return the path of a row's file, which ``os.chdir`` does not change."""
         return os.path.join(self._base, self.key(row))
 
-    _name = path
+    def _identity(self) -> tuple[str, int]:
+        """See `LearningSource._identity`: its folder, and some of its files."""
+        count = len(self)
+        some = [os.path.realpath(self.path(row)) for row in range(0, count, 1 + count // _NAMED)]
+        return repr((os.path.realpath(self.location), count, some)), count
 
     def describe(self, row: int) -> str:
         """See `Source.describe`."""

@@ -26,12 +26,11 @@ from fastdata.storage.files import open_file, read_exactly, remedy
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.generation import explained, generation_in, require_same
 from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.learnt import Learnt, learnt_of
+from fastdata.storage.learnt import Learnt, Stamped, learnt_of
 from fastdata.storage.manifest import FileEntry, Manifest
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import ADDRESSES
-from fastdata.storage.seek_cache import Stamped
 from fastdata.storage.source import (
     DEFAULT_STRIDE,
     MOST_BYTES,
@@ -165,7 +164,8 @@ class IndexedSource(Source):
         """
         if self._learnt is not None or self.capabilities.seek_points:
             return
-        self._learnt = learnt_of(self.index.path, self.generation, len(self), cache)
+        index = self.index.path
+        self._learnt = learnt_of(index.parent, self.generation, len(self), cache, index)
         if self._learnt is not None:
             self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
             self._show_learnt()
@@ -188,7 +188,8 @@ class IndexedSource(Source):
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """See `Source.built`."""
         if self._learnt is not None:
-            self._learnt.put([(row, entry.table) for row, entry in tables])
+            # The index has checksums of the images.
+            self._learnt.put([(row, Stamped(entry.table)) for row, entry in tables])
             self._show_learnt()
 
     def end_epoch(self) -> None:
@@ -398,12 +399,12 @@ class IndexedSource(Source):
                 f"them: fastdata seek-points {self.location}"
             )
 
-    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[tuple[str, int]]:
-        """Yield (path below the root, length) of the blobs of some rows, if each has a file."""
+    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[FileEntry]:
+        """Yield the blobs of some rows as files below the root, if each has a file."""
         for name in fields:
             for row in self.index_of(name).rows(start, stop, seek_points=False):
                 if row.path is not None or name == "image":
-                    yield row.path or "", row.length
+                    yield FileEntry(row.path or "", row.length, f"{row.crc32c:08x}")
 
     @abstractmethod
     def _open_index(self, entry: FileEntry, rows: int) -> Index:

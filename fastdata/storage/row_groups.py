@@ -52,11 +52,6 @@ def split_name(name: str) -> tuple[str, str]:
     return table, column
 
 
-def can_be_named(column: str) -> bool:
-    """Return whether `split_name` finds a column again."""
-    return _MARK not in column
-
-
 def runs_of(rows: Iterable[int]) -> list[list[int]]:
     """Return the rows of row groups, in order, as runs of (rows, groups)."""
     return [[count, len(list(run))] for count, run in groupby(rows)]

@@ -33,8 +33,8 @@ from fastdata.text import human_count
 if TYPE_CHECKING:
     from fastdata.storage.columns import Column
     from fastdata.storage.index import ExtentTable
+    from fastdata.storage.learnt import Stamped
     from fastdata.storage.row_groups import Blocks
-    from fastdata.storage.seek_cache import Stamped
 
 #: Numbers of rows.
 Rows: TypeAlias = npt.NDArray[np.int64]

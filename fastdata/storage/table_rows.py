@@ -47,7 +47,7 @@ class TableRows:
         names: Column of the rows' names; None: they are numbered.
         files: (number of rows, path) of each file that the table is mapped from, in order; a path
             is "" for memory.
-        name: Name of its seek points in a cache, of this content alone.
+        name: Name of this content alone, for its seek points.
         location: See `Source`.
         base: Folder of relative paths.
     """

@@ -24,7 +24,6 @@ from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, 
 from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
 from fastdata.storage.listed import LearningSource
-from fastdata.storage.seek_cache import SeekCache
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Hints, Rows, Source
 from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
 
@@ -34,7 +33,6 @@ class TableSource(LearningSource):
 
     Args:
         rows: The rows.
-        cache: As of `LearningSource`.
         like: A source of the same rows, with which it shares what was read of columns; and the
             formats of fields.
     """
@@ -44,12 +42,10 @@ class TableSource(LearningSource):
         missing="Put the file back, or load the dataset again.",
     )
 
-    def __init__(
-        self, rows: TableRows, cache: SeekCache | None = None, like: Source | None = None
-    ) -> None:
+    def __init__(self, rows: TableRows, like: Source | None = None) -> None:
         self._rows, self.location = rows, rows.location
         numbers = rows.numbers
-        super().__init__(rows.table.num_rows if numbers is None else len(numbers), cache)
+        super().__init__(rows.table.num_rows if numbers is None else len(numbers))
         self._parts = {part.field.name: part for part in rows.parts}
         self._blobs: dict[str, _Blobs] = {}
         self._columns: dict[tuple[str, ...], TableColumn] = {}
@@ -71,15 +67,16 @@ class TableSource(LearningSource):
         """See `Source.summary`."""
         return f"{super().summary} in a table"
 
-    def _places(self, rows: Rows) -> Rows:
+    def _numbers(self, rows: Rows) -> Rows:
         """Return the places of rows in the table."""
         return rows if self._rows.numbers is None else self._rows.numbers[rows]
 
     def _place(self, row: int) -> int:
         return row if self._rows.numbers is None else int(self._rows.numbers[row])
 
-    def _name(self, row: int) -> str:
-        return f"{self._rows.name}#{self._place(row)}"
+    def _identity(self) -> tuple[str, int]:
+        """See `LearningSource._identity`: the table's content."""
+        return self._rows.name, self._rows.table.num_rows
 
     def key(self, row: int) -> str:
         """See `Source.key`: its number in the table and its path, unless a column has names."""
@@ -106,7 +103,7 @@ class TableSource(LearningSource):
             if self.field(name).kind not in BLOBS:
                 columns[name] = self.column(name, rows)
                 continue
-            places = self._places(rows)
+            places = self._numbers(rows)
             found = self._blobs_of(name)
             paths = found.paths(places)
             if name == "image":
@@ -149,7 +146,7 @@ class TableSource(LearningSource):
         """
         about = self.field(field, ("column",))
         part = self._parts[field]
-        places = self._rows.numbers if rows is None else self._places(rows)
+        places = self._rows.numbers if rows is None else self._numbers(rows)
         values = self._column(part.place).values(places)
         if about == LABEL:
             found: npt.NDArray[Any] = np.array(as_column(values), np.int64)

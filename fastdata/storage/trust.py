@@ -162,8 +162,14 @@ def make_own_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_cache_folder(folder: Path) -> None:
-    """Make a folder for downloads, unless it exists, and check that it can be trusted.
+def make_cache_folder(
+    folder: Path, option: str = "cache= (packing: --local) or FASTDATA_CACHE_DIR"
+) -> None:
+    """Make a folder for downloads or copies, unless it exists, and check that it can be trusted.
+
+    Args:
+        folder: The folder.
+        option: The option that names it.
 
     Raises:
         UsageError: Other users could change its files.
@@ -173,9 +179,9 @@ def make_cache_folder(folder: Path) -> None:
     problem = distrust(folder, (os.geteuid(),))
     if problem is not None:
         raise UsageError(
-            f"{folder}: {problem}, who could change what is cached here",
-            "Give cache= (packing: --local) or FASTDATA_CACHE_DIR a folder of your own; have its "
-            "permissions changed if need be (chmod go-w, setfacl -b).",
+            f"{folder}: {problem}, who could change the files here",
+            f"Give {option} a folder of your own; have its permissions changed if need be "
+            "(chmod go-w, setfacl -b).",
         )
 
 

@@ -60,6 +60,21 @@ void Extents::place(const Extents& part, const std::vector<int64_t>& slots) {
   }
 }
 
+void find_learnt(const OpenFile& learnt, int64_t row, Extent& extent) {
+  LearntEntry entry{};
+  int error_number;
+  const int64_t at = kLearntAt + row * static_cast<int64_t>(sizeof entry);
+  if (!learnt.read(at, sizeof entry, reinterpret_cast<uint8_t*>(&entry), error_number).ok() ||
+      entry.at <= 0 || entry.size <= 0 || entry.size > kMostLearnt)
+    return;
+  extent.learnt = true;
+  extent.row = row;
+  extent.table_at = entry.at;
+  extent.table_size = static_cast<uint32_t>(entry.size);
+  extent.stamp = {entry.file_size, entry.file_time};
+  extent.has_stamp = entry.file_size > 0 || entry.file_time != 0;
+}
+
 Status BlobReader::open(const Extents& extents, size_t i, std::shared_ptr<OpenFile>& file,
                         int64_t& length) {
   error_number_ = 0;

@@ -120,6 +120,9 @@ struct Extents {
   std::vector<uint8_t> seekable;
 };
 
+/// Fills in where the learnt seek points of a row are, if there are any.
+void find_learnt(const OpenFile& learnt, int64_t row, Extent& extent);
+
 /// Reads samples into memory that it keeps for the next. For one thread.
 class BlobReader {
  public:

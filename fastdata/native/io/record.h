@@ -46,9 +46,10 @@ inline bool is_sound(const Record& record, int64_t row, uint32_t seed = 0) {
 
 /// Where a row's learnt seek points are (docs/formats/learnt.md); zeros: there are none.
 struct LearntEntry {
-  int64_t at, size;  // of the table, which its checksum follows
+  int64_t at, size;              // of the table, which its checksum follows
+  int64_t file_size, file_time;  // of the file that the table was built from; zeros: any
 };
-static_assert(sizeof(LearntEntry) == 16 && std::is_trivially_copyable_v<LearntEntry>);
+static_assert(sizeof(LearntEntry) == 32 && std::is_trivially_copyable_v<LearntEntry>);
 
 constexpr int64_t kLearntAt = 64;  // of the first row's entry
 constexpr int64_t kMostLearnt = 1 << 24;

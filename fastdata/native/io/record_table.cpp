@@ -110,15 +110,7 @@ void RecordTable::find_table(const Record& record, int64_t names_at, size_t i,
   extent.table_at = names_at + static_cast<int64_t>(names_size(record));
   extent.table_size = record.table_size;
   if (record.table_size > 0 || !learnt || out.encodings[i] != kJpegEncoding) return;
-  LearntEntry entry{};
-  int error_number;
-  const int64_t at = kLearntAt + extent.row * static_cast<int64_t>(sizeof entry);
-  if (!learnt->read(at, sizeof entry, reinterpret_cast<uint8_t*>(&entry), error_number).ok() ||
-      entry.at <= 0 || entry.size <= 0 || entry.size > kMostLearnt)
-    return;
-  extent.learnt = true;
-  extent.table_at = entry.at;
-  extent.table_size = static_cast<uint32_t>(entry.size);
+  find_learnt(*learnt, extent.row, extent);
 }
 
 const char* RecordTable::find_file(const Record& record, ByteSpan path, size_t i,

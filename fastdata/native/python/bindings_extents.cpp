@@ -20,28 +20,23 @@
 namespace fastdata {
 namespace {
 
-/// An array of two integers a path; none for None.
-template <typename T>
-std::optional<View> pairs_of(const py::object& array, size_t count, const char* problem) {
+/// An array of (width, height) for each path; none for None.
+std::optional<View> sizes_of(const py::object& array, size_t count) {
   if (array.is_none()) return {};
   View view(array);
-  if (!view.is_integers(sizeof(T), 2) || static_cast<size_t>(view->shape[0]) != count ||
+  if (!view.is_integers(sizeof(int32_t), 2) || static_cast<size_t>(view->shape[0]) != count ||
       view->shape[1] != 2)
-    throw py::value_error(problem);
+    throw py::value_error("sizes must be int32, one row (width, height) a path, contiguous");
   return view;
 }
 
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
-                                               const py::object& stamps, const py::object& sizes,
+                                               const py::object& sizes,
                                                const py::object& orientations) {
   const size_t count = py::len(paths);
-  const std::optional<View> size_view = pairs_of<int32_t>(
-      sizes, count, "sizes must be int32, one row (width, height) a path, contiguous");
-  const std::optional<View> stamp_view = pairs_of<int64_t>(
-      stamps, count, "stamps must be int64, one row (size, mtime_ns) a path, contiguous");
+  const std::optional<View> size_view = sizes_of(sizes, count);
   const auto* size = size_view ? static_cast<const int32_t*>((*size_view)->buf) : nullptr;
-  const auto* stamp = stamp_view ? static_cast<const int64_t*>((*stamp_view)->buf) : nullptr;
   const std::vector<int8_t> turns = orientations_of(orientations, count);
   if (!seek_points.is_none() && py::len(seek_points) != count)
     throw py::value_error("seek_points must have one entry a path");
@@ -59,10 +54,6 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
     if (table.is_none()) continue;
     extents->views.emplace_back(table);
     extents->extents[i].seek_points = extents->views.back().bytes();
-    if (stamp) {
-      extents->extents[i].has_stamp = true;
-      extents->extents[i].stamp = {stamp[2 * i], stamp[2 * i + 1]};
-    }
     extents->seekable[i] = extents->extents[i].seek_points.size > 0;
   }
   return extents;
@@ -298,6 +289,22 @@ bool are_rows_sound(const BoundExtents& extents, py::ssize_t index, size_t at, i
   return is_sound(extents, i, {first, end, {at, at + bytes.size}}, bytes);
 }
 
+/// Fills in where the learnt seek points of samples are that have files of their own.
+void learn(BoundExtents& extents, const std::shared_ptr<Files>& learnt, const py::object& numbers,
+           uint32_t seed) {
+  const std::vector<int64_t> rows = int64s(numbers, "rows");
+  if (rows.size() != extents.size()) throw py::value_error("rows must have one entry a sample");
+  const Released release;
+  std::shared_ptr<OpenFile> file;
+  int ignored;  // without them, samples are decoded more slowly
+  if (!learnt->open(0, file, ignored).ok()) return;
+  extents.tables = {{nullptr, nullptr, learnt, seed}};
+  for (size_t i = 0; i < rows.size(); i++) {
+    find_learnt(*file, rows[i], extents.extents[i]);
+    extents.seekable[i] = extents.extents[i].table_size > 0;
+  }
+}
+
 py::list corrupt_slots(const BoundExtents& extents) {
   py::list found;
   for (size_t i = 0; i < extents.extents.size(); ++i)
@@ -521,8 +528,8 @@ py::tuple split_heap(const py::object& records, const py::object& heap, int64_t 
 void bind_extents(py::module_& m) {
   py::class_<BoundExtents>(m, "Extents")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
-           py::arg("seek_points") = py::none(), py::arg("stamps") = py::none(),
-           py::arg("sizes") = py::none(), py::arg("orientations") = py::none())
+           py::arg("seek_points") = py::none(), py::arg("sizes") = py::none(),
+           py::arg("orientations") = py::none())
       .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly("labels", column(&Extents::labels))
@@ -539,6 +546,7 @@ void bind_extents(py::module_& m) {
            [](const BoundExtents& extents) {
              return std::count(extents.seekable.begin(), extents.seekable.end(), uint8_t{1});
            })
+      .def("learn", &learn, py::arg("learnt"), py::arg("rows"), py::arg("seed"))
       .def("attach", &attach, py::arg("index"), py::arg("data"))
       .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"))
       .def("attach_rows", &attach_rows, py::arg("index"), py::arg("header"), py::arg("rows"),
