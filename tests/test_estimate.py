@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 
 import lmdb
@@ -10,15 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata.converters import ParquetImages, Source, TableImages, pack
+from fastdata.converters import ParquetImages, Source, TableImages, WebDataset, pack
+from fastdata.converters.encode import Encoding
+from fastdata.converters.listing import write_listing
+from fastdata.converters.shuffling import shuffle_listing
 from field_data import image_file
 from PIL import Image
+from sources import tar_bytes
 from test_bad_input import small_disk
 from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SpaceError
+from fastdata.executors import InProcess
 from fastdata.storage.formats import lmdb as fastdata_lmdb
+from fastdata.storage.formats import parquet as fastdata_parquet
 
 ROWS = 60
 
@@ -111,6 +118,14 @@ def test_a_map_of_lmdb_has_room(folder: Path, kind: Made, monkeypatch: pytest.Mo
         assert environment.stat()["entries"] == ROWS * (1 + len(chosen) + second)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_map_fits_into_the_addresses_of_a_process(tmp_path: Path, exact: bool) -> None:
+    for size in (0, 1 << 30, 1 << 40, 10 << 40):
+        found = fastdata_lmdb.map_size(size, exact=exact)
+        assert found > 2 * size
+        lmdb.open(str(tmp_path / str(size)), map_size=found, lock=False).close()
+
+
 @pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"], 2))
 @pytest.mark.parametrize(("chosen", "second"), [(("captions", "embedding"), False), ((), True)])
 def test_a_small_disk_is_refused_first(
@@ -132,3 +147,39 @@ def test_enough_room_is_enough(folder: Path) -> None:
     with small_disk(folder.parent / "disk", 8_000_000):
         pack(made, folder.parent / "disk" / "out", container="shards", workers=1)
         assert len(ImageDataset(folder.parent / "disk" / "out")) == ROWS
+
+
+def test_row_groups_count_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastdata_parquet, "ROW_GROUP_BYTES", 60_000)
+    made = table_source(folder, ("captions", "about"), second=False)
+    out = folder.parent / "out"
+    pack(made, out, container="parquet", workers=1)
+    about = pq.read_metadata(out / "part-000000.parquet")
+    rows = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+    assert sum(rows) == ROWS
+    assert max(rows) < 10  # a row has about 7 kB of text
+
+
+def test_windows_count_second_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [(f"{at:03d}.jpg", image_file(at)) for at in range(ROWS)]
+    members = images + [(f"{at:03d}.second.png", second_image(at)) for at in range(ROWS)]
+    (folder / "a.tar").write_bytes(tar_bytes(sorted(members)))
+    monkeypatch.setattr("fastdata.converters.shuffling.BLOCK_BYTES", 30_000)
+    monkeypatch.setattr("fastdata.converters.shuffling.WINDOW_BYTES", 60_000)
+    with InProcess() as executor:
+        listing = write_listing(WebDataset(folder), folder / "listing", lambda _: None, executor)
+        shuffled = shuffle_listing(listing, folder / "shuffled", 0, executor)
+    sizes: Counter[int | None] = Counter()
+    for record in shuffled.records(0, ROWS):
+        sizes[record.window] += record.size
+    assert max(sizes.values()) < 100_000
+
+
+def test_sizes_of_images_in_the_summary(folder: Path) -> None:
+    made = table_source(folder, ("captions",), second=True)
+    packed = pack(
+        made, folder.parent / "out", container="shards", encoding=Encoding("baseline"), workers=1
+    )
+    images = sum((folder / f"{at:03d}.jpg").stat().st_size for at in range(ROWS))
+    assert packed.source_bytes == images
+    assert sum(kind.size for kind in packed.kinds.values()) == images

@@ -15,7 +15,7 @@ from fastdata.converters import ParquetImages, Source, pack
 from fastdata.converters.parquet import parquet_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import bytes_of, convert, jpeg, require_said, run
+from sources import bytes_of, convert, jpeg, require_said
 from tiers import slow
 
 from fastdata import ImageDataset
@@ -115,16 +115,16 @@ def test_splits_of_hugging_face_are_datasets_of_their_own(
     for number, name in enumerate(names):
         write(tmp_path / f"hf/data/{name}.parquet", {"image": IMAGES[number : number + 1]})
     assert parquet_splits(tmp_path / "hf") == ["test", "train"]
-    command = ["convert", "parquet", "--root", str(tmp_path / "hf")]
+    command = ["parquet", "--root", tmp_path / "hf"]
     monkeypatch.chdir(tmp_path)
-    done = run(*command, "--out", "all")
+    done = convert(*command, "--out", "all")
     assert done.exit_code == 2 and "the splits test and train" in done.stderr
-    assert run(*command).exit_code == 0
+    assert convert(*command).exit_code == 0
     assert list(ImageDataset("hf-train-lmdb").read([0, 1])) == IMAGES[:2]
     assert list(ImageDataset("hf-test-lmdb").read([0])) == IMAGES[2:3]
-    done = run(*command, "--split", "test", "--out", "one")
+    done = convert(*command, "--split", "test", "--out", "one")
     assert done.exit_code == 0 and len(ImageDataset("one")) == 1
-    done = run(*command, "--split", "dev")
+    done = convert(*command, "--split", "dev")
     assert done.exit_code == 2 and "There is: test, train." in done.stderr
     write(tmp_path / "hf/more.parquet", {"image": IMAGES[3:4]})
     assert parquet_splits(tmp_path / "hf") == []

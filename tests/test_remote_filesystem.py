@@ -188,7 +188,7 @@ READS = st.tuples(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(reads=st.lists(READS, max_size=4), steps=st.integers(1, 3_000_000))
 def test_a_file_read_by_ranges(reads: list[tuple[int, int]], steps: int) -> None:
     url = "memory://ranges/large.bin"

@@ -25,6 +25,8 @@ import pytest
 import torch
 from flaky_proxy import wait_until
 from hangs import HANG
+from hypothesis import given
+from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, dataset, same
 from object_stores import Bucket
 from tiers import slow
@@ -39,6 +41,7 @@ from fastdata.errors import (
 )
 from fastdata.remote import RemoteOptions
 from fastdata.remote.drivers import open_filesystem
+from fastdata.remote.ranges import FileRef, Wanted, merge
 from fastdata.storage.manifest import with_root
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
@@ -123,6 +126,34 @@ def test_ranges_ask_for_what_is_needed_and_little_more(gcs: Bucket, container: s
         if container == "parquet":  # where 4 bytes lie between neighbours
             # The first batch, for which somebody waits, is asked for without those of later ones.
             assert len(asked) < far.batch_size + (SAMPLES - far.batch_size) / 4
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 400)), max_size=60),
+    st.integers(0, 600),
+    st.integers(1, 3000),
+)
+def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest: int) -> None:
+    wanted = [
+        Wanted(number, FileRef(f"file{file}", 0, ""), start, start + size, 0)
+        for number, (file, start, size) in enumerate(extents)
+    ]
+    requests = merge(wanted, gap, largest)
+    found = [one for request in requests for one in request.members]
+    assert sorted(one.number for one in found) == list(range(len(wanted)))
+    for request in requests:
+        members = sorted(request.members, key=lambda one: one.start)
+        assert all(one.file == request.file for one in members)
+        assert request.start == members[0].start
+        assert request.stop == max(one.stop for one in members)
+        assert len(members) == 1 or request.size <= largest
+        # Nothing that is not needed comes along, but for a little between neighbours.
+        covered = {byte for one in members for byte in range(one.start, one.stop)}
+        assert (request.size - len(covered)) * 32 <= sum(one.size for one in members)
+        reach = members[0].stop
+        for one in members[1:]:
+            assert one.start - reach <= gap
+            reach = max(reach, one.stop)
 
 
 def test_memory_is_bounded(gcs: Bucket) -> None:

@@ -37,7 +37,7 @@ def assert_rewritten(data: bytes) -> bytes:
     return rewritten
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     width=st.integers(1, 120),
     height=st.integers(1, 120),

@@ -137,7 +137,7 @@ def test_foreign_and_broken_tars(tmp_path: Path) -> None:
         list(extents(path))
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     st.one_of(
         st.text(st.characters(exclude_categories=["Cs"]), max_size=130),

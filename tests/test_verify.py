@@ -427,6 +427,9 @@ class TestFields:
         with WebServer(path.parent) as server:
             url = f"{server.url}/{container}"
             assert found(url) == ""
+            image = path / "../tree/5.png" if container == "folder" else next(path.glob("*.tar"))
+            image.unlink()
+            assert f"{image.name}: No such file" in found(url, fast=True)
             names = ["_field-text.arrow", "_index-text.rows", "_index-mask.rows"]
             for name in names:
                 flip(path / name, 40)
@@ -435,9 +438,6 @@ class TestFields:
             assert tempfile.gettempdir() not in text
             os.truncate(path / names[0], 100)
             assert f"{url}/{names[0]}: has 100 bytes" in found(url, fast=True)
-            image = path / "../tree/5.png" if container == "folder" else next(path.glob("*.tar"))
-            image.unlink()
-            assert f"{image.name}: No such file" in found(url, fast=True)
 
     @pytest.mark.parametrize(
         ("lie", "said"),
