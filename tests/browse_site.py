@@ -14,24 +14,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import json
 import shutil
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import axe_playwright_python
-from playwright.async_api import Page, Request, async_playwright
+from playwright.async_api import Page, Route, async_playwright
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 #: Tabs that are open at a time.
 TABS = 2
+#: Where the pages seem to be: no server is asked, so no request depends on the machine.
+BASE = "http://localhost"
 #: A page of each kind: plots, drawings, tables, code, generated API.
 KINDS = ("index", "benchmarks", "how-it-works", "comparison", "get-started", "api/measure")
 AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
@@ -67,69 +63,29 @@ _AXE = """async ([part, rules]) => {
 }"""
 
 
-class _Site(SimpleHTTPRequestHandler):
-    """Serves files; pages other than the front page get a search index without documents.
-
-    The theme indexes the whole site on every page, which would cost a quarter of all CPU time here.
-    """
-
-    def do_GET(self) -> None:
-        """Answers one request."""
-        front = urlsplit(self.headers.get("Referer", "")).path == "/index.html"
-        if front or self.path != "/search/search_index.json":
-            super().do_GET()
-            return
-        index = json.loads(Path(self.translate_path(self.path)).read_text("utf-8"))
-        body = json.dumps({**index, "docs": []}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a server for the folder, on loopback."""
-    handler = functools.partial(_Site, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 async def examine(
-    tab: Page, base: str, name: str, schemes: tuple[str, str], axe: bool, screenshots: Path | None
+    tab: Page, folder: Path, name: str, schemes: tuple[str, str], axe: bool, shots: Path | None
 ) -> list[str]:
     """Return one page's problems, in the system's first colour scheme, then in the other."""
     part = "html" if name == "index.html" else "article"
     wrong: list[str] = []
-    asked: set[Request] = set()  # not those of the page before, which leaving it may have ended
-    listeners = {
-        "console": lambda line: line.type == "error" and wrong.append(f"console: {line.text}"),
-        "pageerror": lambda error: wrong.append(f"script: {error}"),
-        "requestfailed": lambda request: (
-            request in asked and wrong.append(f"not loaded: {request.url}")
-        ),
-        "request": lambda request: (
-            asked.add(request)
-            or request.url.startswith((base, "data:", "blob:"))
-            or wrong.append(f"from elsewhere: {request.url}")
-        ),
-    }
-    for event, listener in listeners.items():
-        tab.on(event, listener)  # type: ignore[call-overload]
+
+    async def answer(route: Route) -> None:
+        url = route.request.url
+        path = folder / unquote(urlsplit(url).path).lstrip("/")
+        path = path / "index.html" if path.is_dir() else path
+        if url.startswith(f"{BASE}/") and path.is_file():
+            await route.fulfill(path=path)
+        else:
+            wrong.append(f"not there, or from elsewhere: {url}")
+            await route.abort()
+
+    await tab.route("**/*", answer)
+    tab.on("console", lambda line: line.type == "error" and wrong.append(f"console: {line.text}"))
+    tab.on("pageerror", lambda error: wrong.append(f"script: {error}"))
     await tab.set_viewport_size(LAPTOP)
     await tab.emulate_media(color_scheme=schemes[0])  # type: ignore[arg-type]
-    await tab.goto(f"{base}/{name}")
+    await tab.goto(f"{BASE}/{name}")
     # Colours on their way from one scheme to the other are neither's.
     await tab.add_style_tag(content="* { transition: none !important; }")
     for scheme in schemes:
@@ -148,13 +104,10 @@ async def examine(
             wrong += [f"{size['width']} px: {cut} is cut" for cut in await tab.evaluate(_CUT)]
             if (beyond := await tab.evaluate(_OVERFLOW)) > 0:
                 wrong.append(f"{scheme}: {beyond} px wider than a window of {size['width']}")
-            if screenshots is not None:
+            if shots is not None:
                 picture = f"{name.replace('/', '_')}-{size['width']}-{scheme}.png"
-                await tab.screenshot(path=screenshots / picture, full_page=True)
+                await tab.screenshot(path=shots / picture, full_page=True)
     wrong += [f"copied with its prompt: {text}" for text in await tab.evaluate(_COPIED)]
-    await tab.evaluate(_SWITCH, "")
-    for event, listener in listeners.items():
-        tab.remove_listener(event, listener)
     return wrong
 
 
@@ -165,22 +118,24 @@ async def browse(
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     found: dict[str, list[str]] = {}
     queue = enumerate(name for name in names if name != "404.html")
-    with served(folder) as base:
-        async with async_playwright() as playwright:
-            chromium = await playwright.chromium.launch(
-                executable_path=browser, args=["--no-sandbox"]
-            )
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox"], timeout=0
+        )
 
-            async def work() -> None:
+        async def work() -> None:
+            for number, name in queue:
+                schemes = ("light", "dark") if number % 2 else ("dark", "light")
+                axe = (
+                    everything or (name.removesuffix("index.html").rstrip("/") or "index") in KINDS
+                )
                 tab = await chromium.new_page()
-                for number, name in queue:
-                    schemes = ("light", "dark") if number % 2 else ("dark", "light")
-                    kind = name.removesuffix("index.html").rstrip("/") or "index"
-                    axe = everything or kind in KINDS
-                    found[name] = await examine(tab, base, name, schemes, axe, screenshots)
+                tab.set_default_timeout(0)  # a busy or cold machine is no fault of a page
+                found[name] = await examine(tab, folder, name, schemes, axe, screenshots)
+                await tab.close()
 
-            await asyncio.gather(*(work() for _ in range(TABS)))
-            await chromium.close()
+        await asyncio.gather(*(work() for _ in range(TABS)))
+        await chromium.close()
     return found
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import archives
-import torch
 from containers import digests, pack_tree
 from fastdata.converters import index
 
@@ -90,11 +89,6 @@ def load(site: Site, container: str) -> Any:
     return batches(DataLoader(opened, 5, num_workers=2))
 
 
-def load_by_torch(site: Site, container: str) -> Any:
-    opened = ImageDataset(site.folder / container, CenterCrop(48))
-    return batches(torch.utils.data.DataLoader(opened, 5))
-
-
 def load_items(site: Site, container: str) -> Any:
     opened = ImageDataset(site.folder / container)
     return [(opened[n][0].tobytes(), opened.row(n)) for n in range(len(opened))]
@@ -133,7 +127,7 @@ def verify_it(site: Site, container: str) -> Any:
 
 
 OPERATIONS = [
-    load, load_by_torch, load_items, load_from_url, convert, seek_points, stage_it, verify_it,
+    load, load_items, load_from_url, convert, seek_points, stage_it, verify_it,
 ]  # fmt: skip
 
 

@@ -30,24 +30,16 @@ def damage(data: bytes, rng: random.Random) -> bytes:
     for _ in range(1 << rng.randrange(4)):
         if not out:
             break
-        near = min(len(out), rng.choice((200, len(out))))
-        at = rng.randrange(near)
-        if rng.random() < 0.3:
-            at = len(out) - 1 - at
+        at = rng.randrange(min(len(out), rng.choice((200, len(out)))))
+        at = len(out) - 1 - at if rng.random() < 0.3 else at
         length = rng.choice((1, 2, 4, 8, rng.randrange(1, 64)))
-        match rng.randrange(7):
-            case 0 | 1:
-                out[at] ^= 1 << rng.randrange(8)
-            case 2:
-                out[at : at + length] = rng.randbytes(length)
-            case 3:
-                out[at : at + length] = rng.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * length
-            case 4:
-                del out[at : at + length]
-            case 5:
-                out[at:at] = out[at : at + length]
-            case _:
-                del out[rng.randrange(len(out)) :]
+        part = bytes(out[at : at + length])
+        out[at : at + length] = rng.choice((
+            bytes([part[0] ^ 1 << rng.randrange(8)]) + part[1:], rng.randbytes(length),
+            rng.choice((b"\0", b"\xff", b"\x7f", b"\x80")) * length, b"", part * 2,
+        ))  # fmt: skip
+        if rng.random() < 0.1:
+            del out[rng.randrange(len(out) + 1) :]
     return bytes(out)
 
 
@@ -94,28 +86,23 @@ def odd_json(fields: dict[str, Any], rng: random.Random) -> bytes:
     return text.replace(f'"{mark}"', rng.choice(ODD_JSON)).encode()
 
 
-def change_json(data: bytes, rng: random.Random) -> bytes:
+def change_json(
+    data: bytes, rng: random.Random, text_of: Callable[[Any], str] = json.dumps
+) -> bytes:
     """An object's text, changed in its values, or in its bytes."""
     fields = json.loads(data)
-    match rng.randrange(4):
-        case 0:
-            return odd_json(fields, rng)
-        case 1:
-            return damage(data, rng)
-        case _:
-            for _ in range(rng.choice((1, 1, 2, 4))):
-                change_field(fields, rng)
-            return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if rng.random() < 0.3:
+        return odd_json(fields, rng)
+    if text_of is json.dumps and rng.random() < 0.3:
+        return damage(data, rng)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        change_field(fields, rng)
+    return text_of(fields).encode("utf-8", "surrogatepass")
 
 
 def change_manifest(data: bytes, rng: random.Random) -> bytes:
     """A manifest with other values and, where these have one, the checksum that fits."""
-    fields = json.loads(data)
-    if rng.random() < 0.3:
-        return odd_json(fields, rng)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        change_field(fields, rng)
-    return manifest.text_of(fields).encode("utf-8", "surrogatepass")
+    return change_json(data, rng, manifest.text_of)
 
 
 # Tar.
@@ -178,23 +165,19 @@ def change_tar(data: bytes, rng: random.Random) -> bytes:
         if not heads:
             break
         at = rng.choice(heads)
-        match rng.randrange(9):
+        match rng.randrange(8):
             case 0 | 1 | 2:
                 blocks[at] = _change_header(blocks[at], rng)
             case 3 | 4:
                 extra = b"".join(_extra(rng) for _ in range(rng.choice((1, 1, 2, 3, 20))))
                 blocks[at:at] = [extra[n : n + BLOCK] for n in range(0, len(extra), BLOCK)]
             case 5:
-                other = rng.choice(heads)
-                blocks[at] = blocks[other]
+                blocks[at] = blocks[rng.choice(heads)]
             case 6:
-                blocks[at:at] = blocks[at : at + rng.choice((1, 2, 3))]
-            case 7:
-                del blocks[at : at + rng.choice((1, 2))]
-            case _:
-                inside = at + 1  # the first block of a member's data
-                if inside < len(blocks):
-                    blocks[inside] = _change_member(blocks[inside], rng)
+                blocks[at : at + rng.randrange(3)] = blocks[at : at + rng.choice((0, 1, 2, 3))]
+            case _:  # the first block of a member's data
+                if at + 1 < len(blocks):
+                    blocks[at + 1] = damage(blocks[at + 1], rng)[:BLOCK].ljust(BLOCK, b"\0")
     return b"".join(blocks)
 
 
@@ -254,16 +237,6 @@ def _extra(rng: random.Random) -> bytes:
     return tar_extra(kind, data, size)
 
 
-def _change_member(block: bytes, rng: random.Random) -> bytes:
-    text = block.rstrip(b"\0")
-    if text.startswith(b"{"):
-        try:
-            return change_json(text, rng)[:BLOCK].ljust(BLOCK, b" ")
-        except ValueError:
-            pass
-    return damage(block, rng)[:BLOCK].ljust(BLOCK, b"\0")
-
-
 # LMDB.
 
 
@@ -273,32 +246,21 @@ def change_lmdb(data: bytes, rng: random.Random) -> bytes:
     page = struct.unpack_from("<I", out, 16 + 24)[0] or 4096
     pages = max(len(out) // page, 1)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        number = rng.choice((*NUMBERS, *range(min(pages, 8))))
         at = rng.randrange(pages) * page
-        where: tuple[tuple[int, str], ...] = ()
-        match rng.randrange(5):
-            case 0:  # a meta page: page size, flags, depth, root, last page, transaction
-                at = rng.choice((0, page))
-                where = ((40, "<I"), (44, "<H"), (94, "<H"), (128, "<Q"), (136, "<Q"), (144, "<Q"))
-            case 1:  # a page's flags, lower, upper
-                where = ((10, "<H"), (12, "<H"), (14, "<H"))
-            case 2:  # the place of a node
-                where = tuple((16 + 2 * n, "<H") for n in range(4))
-            case 3:  # a node: size or child, flags, size of its key, key, page of its value
-                node = struct.unpack_from("<H", out, min(at + 16, len(out) - 2))[0]
-                kinds = ((0, "<H"), (2, "<H"), (4, "<H"), (6, "<H"), (8, "<Q"), (16, "<Q"))
-                where = tuple((node + n, kind) for n, kind in kinds)
-            case _:  # one page instead of another
-                other = rng.randrange(pages) * page
-                out[at : at + page] = out[other : other + page]
-                continue
-        offset, kind = rng.choice(where)
-        if at + offset + struct.calcsize(kind) <= len(out):
-            value = number & ((1 << (8 * struct.calcsize(kind))) - 1)
-            if kind == "<H" and rng.random() < 0.5:
-                value = rng.choice((0, 1, 2, 4, 8, 16, 18, 20, 64, 255, 4096, 0xFFFF))
-            struct.pack_into(kind, out, at + offset, value)
-    return bytes(out)
+        node = struct.unpack_from("<H", out, min(at + 16, len(out) - 2))[0]
+        # Of meta pages; a page's flags, lower and upper; places of nodes; fields of a node.
+        fields = rng.choice(
+            ((40, 44, 94, 128, 136, 144), (10, 12, 14), (16, 18, 20), (0, 2, 4, 6, 8))
+        )
+        offset = rng.choice(fields) + (node if fields[0] == 0 else 0)
+        at = rng.choice((0, page)) if fields[0] == 40 else at
+        size = rng.choice((2, 2, 4, 8))
+        value = rng.choice((*NUMBERS, *range(8), 16, 18, 20, 64, 255)) & ((1 << 8 * size) - 1)
+        out[at + offset : at + offset + size] = value.to_bytes(size, "little")
+        if rng.random() < 0.1:  # one page instead of another
+            other = rng.randrange(pages) * page
+            out[at : at + page] = out[other : other + page]
+    return bytes(out[: len(data)])
 
 
 def branches_that_share_pages(levels: int = 24, page: int = 4096) -> bytes:
@@ -388,22 +350,16 @@ def write_varint(value: int) -> bytes:
 def write_thrift(kind: int, value: Any) -> bytes:
     if kind in (1, 2):
         return b""
-    if kind == 3:
-        return bytes([value])
+    if kind in (3, 7):
+        return bytes([value]) if kind == 3 else bytes(value)
     if kind in (4, 5, 6):
         return write_varint(value)
-    if kind == 7:
-        return bytes(value)
     if kind == 8:
         return write_varint(len(value)) + bytes(value)
     if kind in (9, 10):
         inner, values = value
-        count = len(values)
-        head = (
-            bytes([count << 4 | inner])
-            if count < 15
-            else bytes([0xF0 | inner]) + write_varint(count)
-        )
+        # The long form of a count, which is right for any.
+        head = bytes([0xF0 | inner]) + write_varint(len(values))
         return head + b"".join(write_thrift(inner, each) for each in values)
     out = b""
     for number, inner, each in value:
@@ -418,21 +374,16 @@ def change_thrift(fields: list[list[Any]], rng: random.Random) -> None:
         return
     at = rng.randrange(len(fields))
     _, kind, value = fields[at]
-    if rng.random() < 0.05:
-        del fields[at]
-    elif rng.random() < 0.05:
-        fields.insert(at, [rng.randrange(20), *fields[at][1:]])
+    if rng.random() < 0.1:
+        fields[at : at + rng.randrange(2)] = [[rng.randrange(20), kind, value]] * rng.randrange(2)
     elif kind in (4, 5, 6):
-        zigzag = rng.choice((rng.randrange(40), *(n << 1 for n in NUMBERS), 1, (1 << 64) - 1))
-        fields[at][2] = zigzag & ((1 << 64) - 1)
+        fields[at][2] = rng.choice((*range(40), *(n << 1 for n in NUMBERS))) & ((1 << 64) - 1)
     elif kind == 8:
         fields[at][2] = rng.choice((b"", b"\xff\xfe", value * 50, damage(value, rng), b"image"))
     elif kind == 9:
         inner, values = value
         if not values or rng.random() < 0.2:
             values *= rng.choice((0, 2, 50))
-        elif rng.random() < 0.2:
-            values.insert(rng.randrange(len(values)), rng.choice(values))
         elif inner == 12:
             change_thrift(rng.choice(values), rng)
         elif inner in (4, 5, 6):
@@ -447,19 +398,15 @@ def change_parquet(data: bytes, rng: random.Random) -> bytes:
     """A Parquet file with other values in its footer, or in the header of a page."""
     length = int.from_bytes(data[-8:-4], "little")
     body, footer = data[: -8 - length], data[-8 - length : -8]
-    match rng.randrange(6):
-        case 0:
-            footer = damage(footer, rng)
-        case 1:
-            body = b"PAR1" + damage(body[4:], rng)
-        case _:
-            try:
-                fields = Thrift(footer).struct()
-            except (IndexError, AssertionError):
-                return damage(data, rng)
-            for _ in range(rng.choice((1, 1, 2, 3))):
-                change_thrift(fields, rng)
-            footer = write_thrift(12, fields)
+    if rng.random() < 0.2:
+        body = b"PAR1" + damage(body[4:], rng)
+    try:
+        fields = Thrift(footer).struct()
+    except (IndexError, AssertionError):
+        return damage(data, rng)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        change_thrift(fields, rng)
+    footer = write_thrift(12, fields)
     size = len(footer) if rng.random() < 0.95 else rng.choice(NUMBERS) & 0xFFFFFFFF
     return body + footer + struct.pack("<I", size) + b"PAR1"
 

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ from fastdata import DataLoader, ImageDataset, Ragged, verify
 from fastdata.errors import FastdataError
 from fastdata.transforms import CenterCrop, Compose, SanitizeBoundingBoxes
 
+pytestmark = pytest.mark.slow
+
 #: Containers that packing writes, and archives of others in place.
 PACKED = ["lmdb", "parquet", "shards", "folder"]
 IN_PLACE = [f"{kind} in place" for kind in archives.KINDS]
@@ -49,14 +50,7 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 
 class Dataset:
-    """A dataset whose files a test may damage, and the trees or archives of its images.
-
-    Attributes:
-        has: Names of its fields.
-        as_stored: Formats with which no value moves with the image.
-        mask: Name of its field of masks, if it has one.
-        paths: Functions that read it.
-    """
+    """A dataset whose files a test may damage, and the trees or archives of its images."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -180,17 +174,6 @@ def by_loader(of: Dataset) -> Callable[[], Any]:
     return read
 
 
-def by_torch(of: Dataset) -> Callable[[], Any]:
-    fields = of.having("image", "label", "note", *COLUMNS)
-    dataset = ImageDataset(of.path, CenterCrop(96), fields=fields, formats=of.as_stored)
-    loader = torch.utils.data.DataLoader(dataset, 5, collate_fn=list)
-
-    def read() -> list[Any]:
-        return [dataset.classes, *(plain(one) for batch in loader for row in batch for one in row)]
-
-    return read
-
-
 def by_items(of: Dataset) -> Callable[[], Any]:
     dataset = ImageDataset(of.path, fields=of.having(*FIELDS))
 
@@ -218,7 +201,7 @@ def by_targets(of: Dataset) -> Callable[[], Any]:
     return read
 
 
-PATHS = [by_loader, by_torch, by_items]
+PATHS = [by_loader, by_items]
 
 
 def same(found: list[Any], expected: list[Any]) -> bool:
@@ -295,32 +278,6 @@ def test_flipped_bits(datasets: dict[str, Dataset], container: str) -> None:
     assert len(found["error"]) > FLIPS // 3
 
 
-@pytest.mark.parametrize(
-    ("container", "path"),
-    [*product(CONTAINERS, PATHS), *product(PACKED, [by_targets])],
-    ids=lambda one: getattr(one, "__name__", one),
-)
-def test_files_that_change_while_they_are_open(
-    datasets: dict[str, Dataset], container: str, path: Callable[[Dataset], Callable[[], Any]]
-) -> None:
-    """Cut off, or overwritten, where they lie: an error that names the file, and no signal."""
-    dataset = datasets[container]
-    read = path(dataset)
-    expected = read()
-    for file in (dataset.index, dataset.blobs[0], dataset.blobs[-1]):
-        size = file.stat().st_size
-        noise = random.Random(size).randbytes(size)
-        for change in (
-            lambda opened: opened.truncate(0),
-            lambda opened, size=size: opened.truncate(size // 2),
-            lambda opened, size=size: opened.write(bytes(size)),
-            lambda opened, noise=noise: opened.write(noise),
-        ):
-            with damaged(file, change), pytest.raises(FastdataError, match=file.name):
-                read()
-    assert same(read(), expected)
-
-
 def change(file: Path, draw: random.Random) -> str:
     """Cut, overwrite, exchange and remove files under a reader."""
     size = file.stat().st_size
@@ -344,7 +301,6 @@ def change(file: Path, draw: random.Random) -> str:
 
 
 def at_a_moment(draw: random.Random, within: float, function: Callable[[], Any]) -> threading.Timer:
-    """Has a thread call it soon."""
     timer = threading.Timer(draw.uniform(0, within), function)
     timer.start()
     return timer

@@ -55,6 +55,8 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 MOST_SECONDS = 30
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -29,7 +29,7 @@ from hostile import NUMBERS, damage
 from jpegs import picture
 from loader_data import as_file
 from PIL import Image, PngImagePlugin
-from test_codecs import LAYOUTS, animated, chunk, make_png
+from test_codecs import LAYOUTS, OTHERS, animated, chunk, make_png
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -45,6 +45,7 @@ BATCH = 250
 #: Every so many batches are packed, too.
 PACKED = 8
 MOST_PIXELS = 1 << 20
+pytestmark = pytest.mark.slow
 
 
 def seeds() -> list[bytes]:
@@ -60,28 +61,12 @@ def seeds() -> list[bytes]:
     many: list[tuple[str, str, dict[str, Any]]] = [
         *(("PNG", mode, {"pnginfo": info}) for mode in ("L", "P", "RGB")),
         ("PNG", "RGBA", {"exif": exif, "icc_profile": bytes(40)}),
-        *(("BMP", mode, {}) for mode in ("1", "L", "P", "RGB", "RGB", "RGB", "RGBA")),
-        *(("GIF", mode, {}) for mode in ("L", "P")),
-        ("GIF", "P", {"transparency": 3, "interlace": 0}),
-        *(("TIFF", mode, {}) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16")),
-        *(
-            ("TIFF", mode, {"compression": how, **rest})
-            for mode in ("L", "RGB")
-            for how in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")
-            for rest in ({}, {"tiffinfo": {278: 5}})
-        ),
-        ("TIFF", "RGB", {"tiffinfo": {274: 6}}),
-        *(("WEBP", "RGB", {"quality": quality}) for quality in (5, 80)),
+        *((kind, mode, options) for kind, mode, options in OTHERS if kind != "JPEG"),
+        *(("TIFF", mode, {"tiffinfo": {278: 5}}) for mode in ("L", "RGB")),
         ("WEBP", "RGB", {"quality": 80, "exif": exif, "icc_profile": bytes(40)}),
-        *(("WEBP", mode, {"lossless": True}) for mode in ("RGB", "RGBA")),
-        ("WEBP", "RGBA", {"quality": 60}),
         *(("AVIF", mode, {"quality": 60, "speed": 9}) for mode in ("L", "RGB", "RGBA")),
-        *(("PPM", mode, {}) for mode in ("1", "L", "RGB")),
         ("ICO", "RGBA", {"sizes": [(16, 16)]}),
-        ("TGA", "RGB", {}),
-        ("PCX", "RGB", {}),
-        ("SGI", "RGB", {}),
-        ("JPEG2000", "RGB", {}),
+        *((kind, "RGB", {}) for kind in ("TGA", "PCX", "SGI", "JPEG2000")),
     ]
     for number, (kind, mode, options) in enumerate(many):
         pixels = picture(16 + number * 7 % 40, 16 + number * 11 % 40, number, 30)

@@ -16,6 +16,7 @@ import pytest
 from jpegs import encode, picture
 
 pytest.importorskip("fsspec")
+pytestmark = pytest.mark.slow
 
 FAULTS = int(os.environ.get("FASTDATA_CAMPAIGN_FAULTS", "60"))
 SEED = os.environ.get("FASTDATA_CAMPAIGN_SEED", "0")

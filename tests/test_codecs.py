@@ -16,8 +16,6 @@ import arithmetic_jpegs
 import numpy as np
 import pytest
 from containers import pack_tree
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jpegs import picture
 from loader_data import as_file, folder
 from PIL import Image, ImageOps
@@ -40,6 +38,7 @@ from fastdata.errors import (
 from fastdata.maintenance.verify import verify
 
 PIXELS = picture(61, 45, 3, 40)
+DEEP = PIXELS[..., 0].astype(np.uint16) * 200
 
 
 def by_pillow(data: bytes) -> Any:
@@ -171,34 +170,13 @@ def make_png(
     )
 
 
-@pytest.mark.parametrize("interlaced", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_pngs_of_every_layout(layout: tuple[int, int], interlaced: bool) -> None:
-    colour, depth = layout
-    grey16 = layout == (0, 16)
-    for width, height in [(1, 1), (2, 3), (5, 7), (8, 8), (9, 17), (33, 20)]:
-        for seed in (0, 1):
-            data = make_png(colour, depth, width, height, interlaced=interlaced, seed=seed)
-            agrees(data, "Pillow" if grey16 else "native")
+def test_pngs_of_every_layout(layout: tuple[int, int]) -> None:
+    for number, (width, height) in enumerate([(1, 1), (2, 3), (5, 7), (9, 17), (33, 20)]):
+        for interlaced in (False, True):
+            data = make_png(*layout, width, height, interlaced=interlaced, seed=number)
+            agrees(data, "Pillow" if layout == (0, 16) else "native")
             agrees(data, box=(width // 3, height // 3, width // 3 + 1, height // 2 + 1))
-
-
-@settings(max_examples=60)
-@given(
-    st.sampled_from(LAYOUTS),
-    st.integers(1, 40),
-    st.integers(1, 40),
-    st.booleans(),
-    st.lists(st.integers(0, 4), min_size=1, max_size=5),
-    st.integers(0, 1 << 20),
-)
-def test_pngs_of_any_size(
-    layout: tuple[int, int], width: int, height: int, interlaced: bool, filters: Any, seed: int
-) -> None:
-    data = make_png(
-        *layout, width, height, interlaced=interlaced, filters=tuple(filters), seed=seed, piece=37
-    )
-    agrees(data)
 
 
 #: A colour, or palette's alpha, that is transparent.
@@ -223,19 +201,6 @@ def test_pngs_with_other_chunks(layout: tuple[int, int]) -> None:
     for palette_size in (1, 1 << min(depth, 8) - 1, None) if colour == 3 else (None,):
         data = make_png(*layout, 20, 9, before=b"".join(chunks), piece=1, palette_size=palette_size)
         agrees(data, "Pillow" if layout == (0, 16) else "native")
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
-def test_pngs_that_pillow_writes(mode: str) -> None:
-    pixels = Image.fromarray(PIXELS)
-    image = (
-        Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 200)
-        if mode == "I;16"
-        else pixels.convert(mode)
-    )
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    agrees(file.getvalue())
 
 
 #: How compressed data is bad: a set of codes that is not whole; another checksum.
@@ -285,22 +250,6 @@ def grey_png(compressed: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", compressed) + chunk(b"IEND", b"")
 
 
-def test_a_png_is_read_no_further_than_its_crop_where_its_bytes_were_checked() -> None:
-    data = make_png(2, 8, 64, 400, seed=0)
-    cut = data[: len(data) // 2]
-    box = (3, 5, 60, 100)
-    got = Encoded(cut, trusted=True).pixels(box)
-    assert np.array_equal(got[5:100, 3:60], by_pillow(data)[5:100, 3:60])
-    with pytest.raises(SampleError, match="truncated"):
-        Encoded(cut).pixels(box)
-
-
-def test_numbers_of_a_png_beyond_its_palette_are_kept() -> None:
-    data = make_png(3, 8, 30, 20, palette_size=200)
-    short = data.replace(data[33 : data.index(b"IDAT") - 4], chunk(b"PLTE", bytes(range(9))))
-    agrees_in_numbers(short, (0, 0, 30, 20))
-
-
 @pytest.mark.parametrize("mode", ["I", "F", "I;16B", "L", "1"])
 def test_numbers_of_a_tiff_are_pillows(mode: str) -> None:
     kind = {"I": "<i4", "F": "<f4", "I;16B": ">u2", "L": "u1", "1": "?"}[mode]
@@ -320,38 +269,10 @@ def damaged(data: bytes) -> Iterator[bytes]:
         yield data[:at] + bytes([data[at] ^ int(random.integers(1, 256))]) + data[at + 1 :]
 
 
-@pytest.mark.parametrize("colour", [0, 2, 3, 6])
-def test_a_damaged_png_is_what_pillow_finds_it_to_be(colour: int) -> None:
-    for data in damaged(make_png(colour, 8, 40, 30)):
-        try:
-            want = by_pillow(data)
-        except Exception:
-            with pytest.raises(SampleError):
-                Encoded(data, limits=Limits()).pixels()
-        else:
-            got = colours(Encoded(data, limits=Limits()).pixels())
-            assert np.array_equal(got, want)
-
-
-@pytest.mark.parametrize("layout", [(0, 16), (3, 8), (0, 1)], ids=str)
-def test_a_damaged_png_of_numbers_is_what_pillow_finds_it_to_be(layout: tuple[int, int]) -> None:
+@pytest.mark.parametrize("layout", [(2, 8), (3, 8), (0, 16), (0, 1), (6, 8)], ids=str)
+def test_a_damaged_png_is_what_pillow_finds_it_to_be(layout: tuple[int, int]) -> None:
     for data in damaged(make_png(*layout, 40, 30)):
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                want = np.asarray(image)
-        except Exception:
-            with pytest.raises(SampleError):
-                Encoded(data, limits=Limits(), numbers=True).pixels()
-        else:
-            assert np.array_equal(Encoded(data, limits=Limits(), numbers=True).pixels(), want)
-
-
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_bombs_are_refused_by_their_header(kind: str) -> None:
-    data = as_file(np.zeros((600, 500, 3), np.uint8), kind)
-    with pytest.raises(SampleError, match="500 x 600 pixels, more than"):
-        Encoded(data, limits=Limits(299_999))
-    assert Encoded(data, limits=Limits(300_000)).pixels().shape[:2] == (600, 500)
+        refused_or_pillows(data)
 
 
 def test_a_header_that_promises_more_than_the_file_has_costs_nothing() -> None:
@@ -360,58 +281,6 @@ def test_a_header_that_promises_more_than_the_file_has_costs_nothing() -> None:
     data = data[:8] + chunk(b"IHDR", head) + data[33:]
     with pytest.raises(SampleError, match="truncated"):
         Encoded(data, limits=Limits()).pixels()
-
-
-# --- WebP -------------------------------------------------------------------------------------
-
-WEBPS: dict[str, dict[str, Any]] = {
-    "lossy": {"quality": 70},
-    "lossless": {"lossless": True},
-    "poor": {"quality": 3},
-    "alpha": {"mode": "RGBA", "quality": 80},
-    "lossless alpha": {"mode": "RGBA", "lossless": True},
-}
-
-
-@pytest.mark.parametrize("options", WEBPS.values(), ids=list(WEBPS))
-def test_webps(options: dict[str, Any]) -> None:
-    random = np.random.default_rng(1)
-    for width, height in [(1, 1), (2, 5), (17, 16), (61, 45), (100, 131)]:
-        pixels = picture(width, height, 4, 30)
-        given = {"mode": "RGB", **options}
-        if given["mode"] == "RGBA":
-            alpha = random.integers(0, 256, (height, width, 1), np.uint8)
-            file = io.BytesIO()
-            given.pop("mode")
-            Image.fromarray(np.concatenate([pixels, alpha], 2)).save(file, "WEBP", **given)
-            data = file.getvalue()
-        else:
-            data = as_file(pixels, "WEBP", **given)
-        agrees(data, "Pillow")
-        for _ in range(8):
-            left, upper = int(random.integers(width)), int(random.integers(height))
-            right = int(random.integers(left, width)) + 1
-            lower = int(random.integers(upper, height)) + 1
-            agrees(data, box=(left, upper, right, lower))
-
-
-def test_the_first_frame_of_an_animated_webp() -> None:
-    agrees(animated("WEBP"), "Pillow")
-
-
-def test_a_webp_that_nobody_has_checked_is_bad_whatever_its_crop() -> None:
-    cut = as_file(picture(80, 400, 1), "WEBP")[:-2000]
-    with pytest.raises(SampleError, match="cannot be decoded"):
-        Encoded(cut).pixels((0, 0, 40, 40))
-
-
-def test_a_damaged_webp_is_an_error_or_an_image() -> None:
-    for data in damaged(as_file(picture(80, 60, 1), "WEBP")):
-        try:
-            found = Encoded(data, limits=Limits())
-            assert found.pixels().shape[:2] == (found.height, found.width)
-        except SampleError:
-            pass
 
 
 # --- the others -------------------------------------------------------------------------------
@@ -429,15 +298,19 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("TIFF", "RGB", {"compression": "jpeg"}),
     ("TIFF", "RGB", {"tiffinfo": {274: 6}}),
+    *(("PNG", mode, {}) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
+    ("WEBP", "RGB", {"quality": 70}),
+    ("WEBP", "RGBA", {"lossless": True}),
     ("PPM", "RGB", {}),
     ("JPEG", "CMYK", {}),
     ("JPEG", "RGB", {"progressive": True}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "mode", "options"), OTHERS, ids=str)
-def test_other_kinds(kind: str, mode: str, options: dict[str, Any]) -> None:
-    agrees(as_file(PIXELS, kind, mode, **options))
+def test_other_kinds() -> None:
+    for kind, mode, options in OTHERS:
+        pixels = DEEP if mode == "I;16" else PIXELS
+        agrees(as_file(pixels, kind, mode, **options))
 
 
 def bitmap(width: int, height: int, rows: bytes, bits: int = 24) -> bytes:
@@ -455,31 +328,35 @@ def test_bitmaps(height: int) -> None:
     agrees(data, "native")
     agrees(data, "native", (10, 5, 50, 30))
     agrees(data[:-1])  # the last row's padding
-    assert np.array_equal(Encoded(data).pixels(), PIXELS)
+    if height > 0:  # of OS/2: BITMAPCOREHEADER, 12 bytes, sides of 16 bits
+        head = struct.pack("<2sIHHIIHHHH", b"BM", 26 + rows.size, 0, 0, 26, 12, 61, 45, 1, 24)
+        agrees(head + rows.tobytes())
+        with pytest.raises(SampleError, match="61 x 45 pixels, more than"):
+            Encoded(head + rows.tobytes(), limits=Limits(61 * 45 - 1))
 
 
-@pytest.mark.parametrize(("width", "height"), [(400, 300), (6000, 6000), (1 << 30, 1 << 30)])
-def test_a_bitmap_of_fewer_rows_than_it_says_is_refused(width: int, height: int) -> None:
-    data = bitmap(width, height, bytes(1200))
-    with pytest.raises(DecodeError):
-        decode_jpeg(data)
+def test_a_bitmap_of_fewer_rows_than_it_says_is_refused() -> None:
     import_torchvision()
     from torchvision.datasets import ImageFolder
 
     tree = folder() / "tree"
     (tree / "a").mkdir(parents=True)
-    (tree / "a" / "0.bmp").write_bytes(data)
-    with pytest.raises(SampleError):
-        list(DataLoader(ImageFolder(tree, t.CenterCrop(32)), 1))
+    for width, height in [(400, 300), (6000, 6000), (1 << 30, 1 << 30)]:
+        data = bitmap(width, height, bytes(1200))
+        with pytest.raises(DecodeError):
+            decode_jpeg(data)
+        (tree / "a" / "0.bmp").write_bytes(data)
+        with pytest.raises(SampleError):
+            list(DataLoader(ImageFolder(tree, t.CenterCrop(32)), 1))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_tiffs_of_several_strips(mode: str) -> None:
-    data = as_file(PIXELS, "TIFF", mode, tiffinfo={278: 7})
-    agrees(data, "native")
-    agrees(data, "native", (10, 12, 50, 30))
-    for cut in (data[: len(data) // 2], data[:-1]):
-        refused_or_pillows(cut)
+def test_tiffs_of_several_strips() -> None:
+    for mode in ("L", "RGB"):
+        data = as_file(PIXELS, "TIFF", mode, tiffinfo={278: 7})
+        agrees(data, "native")
+        agrees(data, "native", (10, 12, 50, 30))
+        for cut in (data[: len(data) // 2], data[:-1]):
+            refused_or_pillows(cut)
 
 
 def refused_or_pillows(data: bytes) -> None:
@@ -518,52 +395,32 @@ def test_chunks_of_a_png_are_pillows_to_judge(last: bool) -> None:
         refused_or_pillows(data + junk)
 
 
-def test_a_webp_with_a_chunk_that_is_not_whole_is_refused() -> None:
-    data = as_file(PIXELS, "WEBP")
-    for size in (len(data), len(data) + 2, 1 << 31):
-        refused_or_pillows(data[:4] + struct.pack("<I", size) + data[8:])
-    whole = as_file(PIXELS, "WEBP", exif=b"Exif\0\0" + bytes(30))
-    for count in range(1, 45):
-        refused_or_pillows(whole[:-count])
-    refused_or_pillows(data[:12] + b"ALPH\2\0\0\0\0\0" + data[12:])
-    for part in (data, as_file(PIXELS, "WEBP", lossless=True)):
-        (size,) = struct.unpack_from("<I", part, 16)
-        for less in (-2, 8, 30, 200):
-            refused_or_pillows(part[:16] + struct.pack("<I", size - less) + part[20:])
-
-
-def test_a_bitmap_of_os_2() -> None:
-    # BITMAPCOREHEADER: 12 bytes, sides of 16 bits.
-    rows = np.zeros((45, 61 * 3 + 1), np.uint8)
-    rows[:, :-1] = PIXELS[::-1, :, ::-1].reshape(45, -1)
-    head = struct.pack("<2sIHHI", b"BM", 26 + rows.size, 0, 0, 26)
-    data = head + struct.pack("<IHHHH", 12, 61, 45, 1, 24) + rows.tobytes()
-    agrees(data)
-    assert np.array_equal(Encoded(data, limits=Limits(61 * 45)).pixels(), PIXELS)
-    with pytest.raises(SampleError, match="61 x 45 pixels, more than"):
-        Encoded(data, limits=Limits(61 * 45 - 1))
-
-
-@pytest.mark.parametrize("options", [{}, {"subsampling": "4:4:4"}, {"quality": 30}], ids=str)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_avifs(mode: str, options: dict[str, Any]) -> None:
+def test_avifs(mode: str) -> None:
     if not codecs.CODECS["avif"].pillow_opens:
         pytest.skip("this Pillow has no AVIF to compare with")
-    agrees(as_file(PIXELS, "AVIF", mode, **options))
+    agrees(as_file(PIXELS, "AVIF", mode, quality=30))
 
 
 def test_jpeg_xl() -> None:
     imagecodecs = pytest.importorskip("imagecodecs")
-    for pixels in (PIXELS, PIXELS[..., 0]):
-        image = Encoded(imagecodecs.jpegxl_encode(pixels, lossless=True), limits=Limits())
+    alpha = np.concatenate([PIXELS, PIXELS[..., :1]], axis=2)
+    for pixels, mode in ((PIXELS, "RGB"), (PIXELS[..., 0], "L"), (alpha, "RGBA")):
+        data = imagecodecs.jpegxl_encode(pixels, lossless=True)
+        image = Encoded(data, limits=Limits())
         assert (image.kind, image.decoder) == ("jxl", "imagecodecs")
-        assert np.array_equal(image.pixels(), pixels)
-        assert np.array_equal(np.asarray(image.image()), colours(pixels))
-    for width, height in [(8, 8), (256, 40), (300, 200), (520, 9)]:
+        assert np.array_equal(colours(image.pixels()), colours(pixels)[..., :3])
+        kept = codecs.open_image(data, codecs.probe(data), Limits(), Style("unchanged"))
+        assert kept.mode == mode and np.array_equal(np.asarray(kept), pixels)
+    for width, height in [(8, 8), (256, 40), (520, 9)]:
         data = imagecodecs.jpegxl_encode(np.zeros((height, width, 3), np.uint8), lossless=True)
         assert (Encoded(data).width, Encoded(data).height) == (width, height)
         with pytest.raises(SampleError, match=f"{width} x {height} pixels, more than"):
             Encoded(data, limits=Limits(width * height - 1))
+    deep = imagecodecs.jpegxl_encode(PIXELS.astype(np.uint16) * 256, lossless=True)
+    for data in (deep, deep[:60]):
+        with pytest.raises(SampleError, match="imagecodecs does not decode this JPEG XL"):
+            Encoded(data).pixels()
 
 
 def test_a_jpeg_xl_is_turned_as_it_says() -> None:
@@ -580,15 +437,6 @@ def test_a_jpeg_xl_is_turned_as_it_says() -> None:
             image = Encoded(data)
             assert (image.height, image.width) == want.shape[:2]
             assert np.array_equal(image.pixels(), want)
-
-
-def test_a_jpeg_xl_that_is_declined_is_named() -> None:
-    imagecodecs = pytest.importorskip("imagecodecs")
-    deep = imagecodecs.jpegxl_encode(PIXELS.astype(np.uint16) * 256, lossless=True)
-    for data, why in [(deep, "its pixels are uint16"), (deep[:60], "")]:
-        words = f"cannot be decoded: imagecodecs does not decode this JPEG XL image: .*{why}"
-        with pytest.raises(SampleError, match=words):
-            Encoded(data).pixels()
 
 
 def as_heic(pixels: Any) -> bytes:
@@ -610,10 +458,13 @@ def test_heic() -> None:
         Encoded(data[:-200]).pixels()
 
 
-@pytest.mark.parametrize("error", [None, ImportError("libde265.so.0 is missing")], ids=repr)
 @pytest.mark.parametrize(
-    ("start", "name"),
-    [(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"), (b"\xff\x0a" + bytes(30), "JPEG XL")],
+    ("start", "name", "error"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC", ImportError("libde265.so.0 is missing")),
+        (b"\xff\x0a" + bytes(30), "JPEG XL", None),
+    ],
+    ids=str,
 )
 def test_a_kind_without_its_library_names_the_extra(
     start: bytes, name: str, error: ImportError | None, monkeypatch: pytest.MonkeyPatch
@@ -653,8 +504,7 @@ def test_a_kind_without_its_library_names_the_extra(
 # --- in loaders -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("container", ["lmdb", "folder"])
-def test_a_loader_counts_kinds_and_ways(container: str) -> None:
+def test_a_loader_counts_kinds_and_ways() -> None:
     root = folder() / "tree"
     (root / "a").mkdir(parents=True)
     files = {
@@ -666,8 +516,8 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
     }
     for name, data in files.items():
         (root / "a" / name).write_bytes(data)
-    out = folder() / container
-    pack_tree(root, out, container)
+    out = folder() / "lmdb"
+    pack_tree(root, out, "lmdb")
     data = ImageDataset(out, t.Resize((24, 20)))
     loader = DataLoader(data, batch_size=2, num_workers=2)
     with pytest.warns(FallbackWarning, match=r"2 \(a/2\)"):
@@ -687,16 +537,15 @@ def test_a_loader_counts_kinds_and_ways(container: str) -> None:
 @pytest.mark.skipif(
     not arithmetic_jpegs.decodes(), reason="this libjpeg knows no arithmetic coding"
 )
-@pytest.mark.parametrize("container", ["lmdb", "folder"])
-def test_pillow_decodes_arithmetic_coded_jpegs(container: str) -> None:
-    root, out = folder() / "tree", folder() / container
+def test_pillow_decodes_arithmetic_coded_jpegs() -> None:
+    root, out = folder() / "tree", folder() / "lmdb"
     (root / "a").mkdir(parents=True)
     files = [arithmetic_jpegs.SEQUENTIAL, arithmetic_jpegs.PROGRESSIVE, arithmetic_jpegs.COLOUR]
     for number, data in enumerate(files):
         (root / "a" / f"{number}.jpg").write_bytes(data)
         with pytest.raises(DecodeError, match="unsupported"):
             decode_jpeg(data, fallback="never")
-    pack_tree(root, out, container)
+    pack_tree(root, out, "lmdb")
     loader = DataLoader(ImageDataset(out, t.CenterCrop((24, 20))), batch_size=3, num_workers=1)
     with pytest.warns(FallbackWarning, match="arithmetic-coded JPEG"):
         ((images, _),) = list(loader)
@@ -801,12 +650,11 @@ def assert_foretold(data: ImageDataset, decoders: Counter[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
-@pytest.mark.parametrize("seek_points", [True, False])
-def test_what_is_foretold_of_each_kind_is_what_happens(seek_points: bool) -> None:
+def test_what_is_foretold_of_each_kind_is_what_happens() -> None:
     root = folder()
     decoders = write_all_kinds(root / "tree")
     del decoders[""]
-    pack_tree(root / "tree", root / "lmdb", "lmdb", skip_bad=True, seek_points=seek_points)
+    pack_tree(root / "tree", root / "lmdb", "lmdb", skip_bad=True)
     data = ImageDataset(root / "lmdb", t.Resize((24, 20)))
     assert len(data) == decoders.total()
     assert_foretold(data, decoders)
@@ -870,9 +718,6 @@ def stored(*files: tuple[str, bytes], **options: Any) -> ImageDataset:
     return ImageDataset(out, **options)
 
 
-DEEP = PIXELS[..., 0].astype(np.uint16) * 200
-
-
 @pytest.mark.parametrize(
     ("color", "modes"),
     [
@@ -919,43 +764,7 @@ def test_colors_of_jpegs_are_pillows_whoever_decodes_them(color: str, mode: str)
                 codecs.open_image(cut, ImageInfo("jpeg", 61, 45, 3), Limits(), style)
 
 
-def test_kinds_that_pillow_does_not_know_keep_alpha_and_grey() -> None:
-    imagecodecs = pytest.importorskip("imagecodecs")
-    alpha = np.concatenate([PIXELS, PIXELS[..., :1]], axis=2)
-    grey = imagecodecs.jpegxl_encode(PIXELS[..., 0], lossless=True)
-    colour = imagecodecs.jpegxl_encode(alpha, lossless=True)
-    dataset = stored(("jxl", grey), ("jxl", colour), color="unchanged")
-    assert np.array_equal(np.asarray(dataset[0][0]), PIXELS[..., 0])
-    assert np.array_equal(np.asarray(dataset[1][0]), alpha)
-    dataset = stored(("jxl", colour), ("heic", as_heic(alpha)), color="rgba")
-    assert np.array_equal(np.asarray(dataset[0][0]), alpha)
-    heic = np.asarray(dataset[1][0])[..., 3]
-    assert np.abs(heic.astype(int) - alpha[..., 3]).mean() < 8
-
-
-def test_an_exif_orientation_is_heeded_where_asked() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    file = ("jpg", as_file(PIXELS, "JPEG", exif=exif))
-    assert stored(file)[0][0].size == (61, 45)
-    turned, _ = stored(file, exif_transpose=True)[0]
-    with Image.open(io.BytesIO(file[1])) as image:
-        assert np.array_equal(np.asarray(turned), np.asarray(ImageOps.exif_transpose(image)))
-    assert turned.size == (45, 61)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_broken_exif_says_nothing_of_an_orientation(kind: str) -> None:
-    data = as_file(PIXELS, kind)
-    if kind == "JPEG":
-        data = data[:2] + b"\xff\xe1\0\x0fExif\0\0garbage" + data[2:]
-    else:
-        data = data[:33] + chunk(b"eXIf", b"garbage") + data[33:]
-    (image, _) = stored((kind, data), exif_transpose=True)[0]
-    assert np.array_equal(np.asarray(image), by_pillow(data))
-
-
-@pytest.mark.parametrize("orientation", range(1, 10))
+@pytest.mark.parametrize("orientation", [1, 6, 9])
 def test_an_orientation_beside_a_broken_tag_is_heeded(orientation: int) -> None:
     """Pillow's exif_transpose fails on writing the other tag."""
     tags = [(0x010E, 11, 1, b"\x3f\x80\0\0"), (0x0112, 3, 1, bytes([0, orientation, 0, 0]))]
@@ -972,40 +781,28 @@ def test_an_orientation_beside_a_broken_tag_is_heeded(orientation: int) -> None:
     assert got.getexif().get(0x0112, 1) in (1, 9)  # who turns it again does no harm
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"color": "gray"}, "color='gray' gives images that are not RGB"),
-        ({"color": "unchanged"}, "number of channels may differ: a batch of them cannot be"),
-    ],
-    ids=str,
-)
-def test_other_colors_are_told_to_be_slower(options: dict[str, Any], words: str) -> None:
-    dataset = stored(("png", as_file(PIXELS, "PNG")), transform=np.array, **options)
-    with pytest.warns(SlowPathWarning, match=words):
+@pytest.mark.parametrize("color", ["gray", "unchanged"])
+def test_other_colors_are_told_to_be_slower(color: str) -> None:
+    dataset = stored(("png", as_file(PIXELS, "PNG")), transform=np.array, color=color)
+    with pytest.warns(SlowPathWarning, match=color):
         loader = DataLoader(dataset, batch_size=None)
     ((image, _),) = loader
     assert image.shape[:2] == (45, 61)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=color):
         DataLoader(dataset, require_native=True)
-    with pytest.raises(UsageError, match=r"color='cmyk'\nGive one of 'rgb', 'gray'"):
+    with pytest.raises(UsageError, match="color='cmyk'"):
         ImageDataset(dataset.path, color="cmyk")
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [t.Resize(9), t.Schedule(lambda epoch: t.Resize(9))],
-    ids=lambda transform: type(transform).__name__,
-)
-def test_a_color_that_the_transform_would_undo_is_refused(transform: Any) -> None:
-    words = r"color='gray' and Resize of fastdata.transforms, which makes RGB of all images"
+def test_a_color_that_the_transform_would_undo_is_refused() -> None:
     dataset = stored(("png", as_file(PIXELS, "PNG")), color="gray", transform=np.array)
-    with pytest.raises(UsageError, match=words):
-        ImageDataset(dataset.path, transform, color="gray")
-    dataset.transform = transform
-    with pytest.raises(UsageError, match=words):
-        dataset[0]
-    assert ImageDataset(dataset.path, transform, exif_transpose=True)[0][0].shape[0] == 3
+    for transform in (t.Resize(9), t.Schedule(lambda epoch: t.Resize(9))):
+        with pytest.raises(UsageError, match="color='gray' and Resize"):
+            ImageDataset(dataset.path, transform, color="gray")
+        dataset.transform = transform
+        with pytest.raises(UsageError, match="color='gray' and Resize"):
+            dataset[0]
+    assert ImageDataset(dataset.path, t.Resize(9), exif_transpose=True)[0][0].shape[0] == 3
     dataset.transform = None
-    with pytest.raises(UsageError, match="color='gray' and fast_collate, which makes RGB of all"):
+    with pytest.raises(UsageError, match="color='gray' and fast_collate"):
         DataLoader(Subset(dataset, [0]), collate_fn=fast_collate)

@@ -16,6 +16,7 @@ from fastdata.converters import index
 from flaky_proxy import Exchange, wait_until
 from loader_data import CROPS, WITH_INDEX, as_file, dataset
 from object_stores import Bucket, send_tree
+from tiers import slow
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.remote import RemoteOptions
@@ -47,8 +48,7 @@ def write_tars(folder: Path, count: int, each: int) -> None:
                     tar.addfile(info, io.BytesIO(content))
 
 
-@pytest.mark.parametrize("kind", ["gcs", "s3"])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("kind", "parts"), [("gcs", 3), slow("s3", 1)])
 def test_a_dataset_that_is_known_here_opens_with_one_request(
     request: pytest.FixtureRequest, tmp_path: Path, parts: int, kind: str
 ) -> None:

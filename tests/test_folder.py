@@ -6,19 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from containers import (
-    ContainerConformance,
-    Made,
-    digests,
-    index_rows,
-    originals,
-    pack_tree,
-)
-from fastdata.converters import Encoding, ImageNet, WebDataset
+from containers import ContainerConformance, Made, digests, index_rows, originals, pack_tree
+from fastdata.converters import ImageNet, WebDataset
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import DatasetError, UsageError
-from fastdata.storage import formats
 
 
 class TestFolder(ContainerConformance):
@@ -50,18 +42,9 @@ def test_a_tree_that_moved_says_how_to_mend_it(made_tree: Path, tmp_path: Path) 
 
 
 def test_options_that_a_folder_cannot_have(made_tree: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="takes no --encoding"):
-        pack_tree(made_tree / "val", tmp_path / "out", "folder", encoding=Encoding("jpeg"))
+    with pytest.raises(UsageError, match="--shard-size has no effect"):
+        pack_tree(made_tree / "val", tmp_path / "out", "folder", shard_size=1)
     pack_tree(made_tree / "val", tmp_path / "shards", "shards")
     with pytest.raises(UsageError, match="these are in archives"):
         pack_tree(WebDataset(tmp_path / "shards"), tmp_path / "out", "folder")
-    with pytest.raises(UsageError, match="--shard-size has no effect"):
-        pack_tree(made_tree / "val", tmp_path / "out", "folder", shard_size=1)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_has_no_files_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no files of its own"):
-        formats.extents("folder", tmp_path)
-    with pytest.raises(ValueError, match="no writer"):
-        formats.open_writer("folder", tmp_path, [])

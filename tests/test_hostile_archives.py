@@ -9,13 +9,13 @@ import gzip
 import io
 import json
 import random
+import shutil
 import struct
 import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
 
-import archives
 import hostile
 import numpy as np
 import pyarrow as pa
@@ -28,11 +28,8 @@ from sources import convert, jpeg, make_devkit, make_tree, require_said, tar_byt
 from test_cifar import FOLDERS, Made, python2_pickle, write_archive, write_folder
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.doctor import page_cache
-from fastdata.doctor.opening import extents
-from fastdata.errors import CorruptionError, FastdataError, SourceError
+from fastdata.errors import CorruptionError, SourceError
 from fastdata.storage.formats.tars import members
-from fastdata.storage.jsontext import parse_json
 from fastdata.transforms import RandomResizedCrop
 
 END = bytes(1024)
@@ -92,11 +89,15 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def copied(packed: Path, tmp_path: Path) -> Path:
+    """A dataset that a test may damage."""
+    return Path(shutil.copytree(packed / "lmdb", tmp_path / "copied"))
+
+
 def damaged(packed: Path, out: Path, container: str, data: bytes) -> str:
     """Verify a dataset whose file holds ``data``, with its checksum."""
-    out.mkdir()
-    for path in (packed / container).iterdir():
-        (out / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(packed / container, out, dirs_exist_ok=True)
     name = load_manifest(out)["files"][0]["name"]
     (out / name).write_bytes(data)
     hostile.refit(out, name)
@@ -114,16 +115,6 @@ def test_tars(packed: Path, tmp_path: Path, name: str) -> None:
     # The index has its rows where they were.
     data = data.ljust(20_000, b"\xff")
     assert said in damaged(packed, tmp_path / "dataset", "shards", data)
-
-
-def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
-    out = archives.place("webdataset", tmp_path / "out", [archives.Made(jpeg(), 0, "text", None)])
-    file = out / "_field-txt.arrow"
-    file.write_bytes(file.read_bytes().replace(b"txt", b"\x9axt"))
-    hostile.refit(out, file.name)
-    (problem,) = verify(out, workers=1).problems
-    assert problem.where == str(file)
-    assert "cannot be read as Arrow" in problem.what
 
 
 def test_a_tar_in_a_tar(tmp_path: Path) -> None:
@@ -159,15 +150,6 @@ def test_sound_tars_read_as_tarfile_reads_them(tmp_path: Path, form: int) -> Non
     assert len(expected) == len(names)
 
 
-def test_errors_are_short() -> None:
-    error = FastdataError(f"a.tar: the member {'x' * 10**8} lies elsewhere", "Leave it out.")
-    assert len(str(error)) < 10_000
-    assert error.what.startswith("a.tar: the member xxx")
-    assert error.what.endswith("xxx lies elsewhere")
-    assert type(error)(*error.args).args == error.args
-    assert len(FastdataError("\x1b" * 10**6).what) < 10_000
-
-
 # Samples of tar shards.
 
 
@@ -201,7 +183,7 @@ def test_samples_are_those_of_webdataset(tmp_path: Path) -> None:
     rng = random.Random(0)
     path = tmp_path / "x.tar"
     outcomes = set()
-    for number in range(150):
+    for number in range(90):
         names = rng.choices(POOL, k=rng.randrange(1, 7))
         if number % 3:  # samples that are complete, with something between them
             keys = rng.sample(["1", "2", "a/1", "a.b/1", "B", "b"], 3)
@@ -232,84 +214,64 @@ def test_two_samples_of_one_key_that_are_neighbours(tmp_path: Path) -> None:
     names_to_shard(path, ["a/1.jpg", "a/1.cls", "a/1.JPG", "a/1.cls"])
     result = convert("webdataset", "--root", path, "--out", tmp_path / "out")
     require_said(result, 1, path, "a/1 has two members .jpg", "a/1.JPG", "one key for each sample")
-    names_to_shard(path, ["1.jpg", "1.cls", "2.jpg", "2.cls", "1.jpg", "1.cls"])
-    result = convert("webdataset", "--root", path, "--out", tmp_path / "out")
-    require_said(result, 1, path, "two images have the key 1")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b'{"label": true}', "no integer label"),
-        (b'{"label": 1.0}', "no integer label"),
-        (b'{"label": NaN}', "no integer label"),
-        (b'{"label": ' + b"9" * 5000 + b"}", "1.json is not JSON"),
-        (b'{"label": ' + b"9" * 4000 + b"}", "has the label 999"),
-        (b'{"label": 0, "label": 1}', "'label' twice"),
-        (b'{"label": 0, "a": ' + b"[" * 100_000, "nested"),
-        (b'{"label": 0, "a": ' + b"[" * 500 + b"]" * 500 + b"}", "nested"),
-        (b'{"label": 0, "key": [1]}', "the key in its 1.json is neither"),
-        (b'{"label": 0, "key": true}', "the key in its 1.json is neither"),
-        (b" " * (17 << 20) + b"{}", "17,825,794 bytes"),
-    ],
-)
-def test_json_of_a_sample(tmp_path: Path, text: bytes, said: str) -> None:
+ODD_LABELS = [
+    (b'{"label": 1.0}', "no integer label"),
+    (b'{"label": NaN}', "no integer label"),
+    (b'{"label": ' + b"9" * 5000 + b"}", "1.json is not JSON"),
+    (b'{"label": ' + b"9" * 4000 + b"}", "has the label 999"),
+    (b'{"label": 0, "label": 1}', "'label' twice"),
+    (b'{"label": 0, "a": ' + b"[" * 100_000, "nested"),
+    (b'{"label": 0, "a": ' + b"[" * 500 + b"]" * 500 + b"}", "nested"),
+    (b'{"label": 0, "key": [1]}', "the key in its 1.json is neither"),
+    (b" " * (17 << 20) + b"{}", "17,825,794 bytes"),
+]
+
+
+def test_json_of_a_sample(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
-    path.write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.json", text)]))
-    result = convert("webdataset", "--root", path, "--out", tmp_path / "out")
-    require_said(result, 1, path, said)
-    assert len(result.output) < 10_000
-
-
-def test_json_that_works_elsewhere(tmp_path: Path) -> None:
-    """Python writes NaN, and halves of emoji; in fields that are not used they do no harm."""
+    for text, said in ODD_LABELS:
+        path.write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.json", text)]))
+        result = convert("webdataset", "--root", path, "--out", tmp_path / "out")
+        require_said(result, 1, path, said)
+        assert len(result.output) < 10_000
+    # Python writes NaN, and halves of emoji; in fields that are not used they do no harm.
     text = b'{"label": 0, "similarity": NaN, "caption": "\\ud83d", "key": null}'
-    (tmp_path / "x.tar").write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.json", text)]))
+    path.write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.json", text)]))
     assert [record.key for record in WebDataset(tmp_path).records()] == ["1"]
 
 
-@pytest.mark.parametrize("text", [text for text in hostile.ODD_JSON if text != "true"])
-def test_json_of_a_manifest(packed: Path, tmp_path: Path, text: str) -> None:
-    for path in (packed / "lmdb").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    path = tmp_path / "_dataset.json"
+def test_json_of_a_manifest(copied: Path) -> None:
+    path = copied / "_dataset.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps(manifest | {"other": "mark"}).replace('"mark"', text))
-    with pytest.raises(CorruptionError, match="not a manifest"):
-        ImageDataset(tmp_path)
-
-
-def test_parse_json_is_pythons_where_it_takes_a_text() -> None:
-    for text in ('{"a": [1, 2.5, null, true, "é"]}', "[]", "0", '"\\u00e9"', "[" * 100 + "]" * 100):
-        assert parse_json(text) == parse_json(text.encode(), lenient=True) == json.loads(text)
+    for text in hostile.ODD_JSON:
+        if text != "true":
+            path.write_text(json.dumps(manifest | {"other": "mark"}).replace('"mark"', text))
+            with pytest.raises(CorruptionError, match="not a manifest"):
+                ImageDataset(copied)
 
 
 # Containers.
 
 
-@pytest.mark.parametrize("levels", [24, 31])
-def test_lmdb_whose_branches_share_pages(packed: Path, tmp_path: Path, levels: int) -> None:
-    data = hostile.branches_that_share_pages(levels)
+def test_lmdb_whose_branches_share_pages(packed: Path, tmp_path: Path) -> None:
+    data = hostile.branches_that_share_pages(31)
     assert "more than once" in damaged(packed, tmp_path / "out", "lmdb", data)
 
 
-@pytest.mark.parametrize(
-    ("at", "kind", "value", "said"),
-    [
+def test_lmdb_with_impossible_fields(packed: Path, tmp_path: Path) -> None:
+    for at, kind, value, said in (
         (128, "<Q", 1 << 52, "lies beyond its end"),
         (128, "<Q", (1 << 64) - 2, "lies beyond its end"),
         (40, "<I", 1 << 31, "page size"),
         (40, "<I", 1 << 17, "page size"),
-    ],
-)
-def test_lmdb_with_impossible_fields(
-    packed: Path, tmp_path: Path, at: int, kind: str, value: int, said: str
-) -> None:
-    data = bytearray((packed / "lmdb/data.mdb").read_bytes())
-    page = struct.unpack_from("<I", data, 40)[0]
-    for meta in (0, page):
-        struct.pack_into(kind, data, meta + at, value)
-    assert said in damaged(packed, tmp_path / "out", "lmdb", bytes(data))
+    ):
+        data = bytearray((packed / "lmdb/data.mdb").read_bytes())
+        page = struct.unpack_from("<I", data, 40)[0]
+        for meta in (0, page):
+            struct.pack_into(kind, data, meta + at, value)
+        assert said in damaged(packed, tmp_path / "out", "lmdb", bytes(data))
 
 
 def footer_with(data: bytes, path: tuple[int, ...], value: Any) -> bytes:
@@ -382,46 +344,31 @@ def test_parquet_rows_that_take_no_bytes(tmp_path: Path) -> None:
     require_said(result, 1, path, "rows in")
 
 
-@pytest.mark.parametrize("other", [{"image": ["text"]}, {"label": ["text"]}, {"image": [[1]]}])
-def test_parquet_files_of_other_columns(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_parquet_files_of_other_columns(tmp_path: Path) -> None:
     columns = {"image": [jpeg()], "label": [0]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    pq.write_table(pa.table(columns | other), tmp_path / "b.parquet")
-    with pytest.raises(SourceError, match=r"b.parquet: its column .* unlike the other files"):
-        list(ParquetImages(tmp_path).records())
+    others: list[dict[str, Any]] = [{"image": ["text"]}, {"label": ["text"]}, {"image": [[1]]}]
+    for other in others:
+        pq.write_table(pa.table(columns | other), tmp_path / "b.parquet")
+        with pytest.raises(SourceError, match=r"b.parquet: its column .* unlike the other files"):
+            list(ParquetImages(tmp_path).records())
 
 
-@pytest.mark.parametrize("metadata", ["[" * 100_000, "9" * 5000, '{"info": {"features": 1}}'])
-def test_metadata_of_hugging_face(tmp_path: Path, metadata: str) -> None:
-    table = pa.table({"image": [jpeg()], "label": [1]})
-    table = table.replace_schema_metadata({"huggingface": metadata})
-    pq.write_table(table, tmp_path / "x.parquet")
-    assert ParquetImages(tmp_path / "x.parquet").classes == ["0", "1"]
-
-
-@pytest.mark.parametrize("offset", [-(1 << 63), (1 << 63) - 1])
-def test_doctor_of_places_that_there_are_not(packed: Path, tmp_path: Path, offset: int) -> None:
-    for path in (packed / "lmdb").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    edit_index(tmp_path, lambda table: set_column(table, "offset", [offset] * 3))
-    parts = extents(ImageDataset(tmp_path), np.arange(3))
-    assert len(parts) == 3
-    page_cache.drop(parts)
-    assert 0 <= page_cache.resident_share(parts) <= 1
+def test_metadata_of_hugging_face(tmp_path: Path) -> None:
+    for metadata in ("[" * 100_000, "9" * 5000, '{"info": {"features": 1}}'):
+        table = pa.table({"image": [jpeg()], "label": [1]})
+        table = table.replace_schema_metadata({"huggingface": metadata})
+        pq.write_table(table, tmp_path / "x.parquet")
+        assert ParquetImages(tmp_path / "x.parquet").classes == ["0", "1"]
 
 
 def test_a_file_of_its_own_and_another(packed: Path, tmp_path: Path) -> None:
     """A row of a `folder` names no file of the manifest: which has none."""
-    for path in (packed / "folder").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(packed / "folder", tmp_path, dirs_exist_ok=True)
     edit_index(tmp_path, lambda table: set_column(table, "file", [-1, 0, -1]))
     dataset = ImageDataset(tmp_path, RandomResizedCrop(8))
     loader = DataLoader(dataset, 3)
-    for read in (
-        lambda: dataset[1],
-        lambda: dataset.read([1]),
-        lambda: list(loader),
-    ):
+    for read in (lambda: dataset[1], lambda: dataset.read([1]), lambda: list(loader)):
         with pytest.raises(
             CorruptionError, match=r"sample 1 \(a/2\).*both a path and (a file|file 0)"
         ):
@@ -429,18 +376,16 @@ def test_a_file_of_its_own_and_another(packed: Path, tmp_path: Path) -> None:
     assert "file 0" in verify(tmp_path, workers=1).problems[0].what
 
 
-@pytest.mark.parametrize("size", [(1 << 30) + 1, 1 << 42])
-def test_images_larger_than_any(packed: Path, tmp_path: Path, size: int) -> None:
+def test_images_larger_than_any(packed: Path, tmp_path: Path) -> None:
     """Files may have holes: what is in them takes no disk, but would take memory."""
-    root = tmp_path / "tree/a"
+    root, size = tmp_path / "tree/a", (1 << 30) + 1
     root.mkdir(parents=True)
     with (root / "1.jpg").open("wb") as file:
         file.truncate(size)
     options = ("--to", "folder", "--out", tmp_path / "out")
     result = convert("imagefolder", "--root", root.parent, *options)
     require_said(result, 1, f"{size:,} bytes")
-    for path in (packed / "folder").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(packed / "folder", tmp_path, dirs_exist_ok=True)
     edit_manifest(tmp_path, lambda fields: fields.update(root="tree"))
     edit_index(
         tmp_path,
@@ -459,25 +404,25 @@ def with_dtype(name: bytes) -> bytes:
     return pickled.replace(b"U\x02u1", b"U" + bytes([len(name)]) + name)
 
 
-@pytest.mark.parametrize(
-    "pickled",
-    [
-        with_dtype(b"O8"),  # bytes would be taken for addresses
-        with_dtype(b"V8"),
-        with_dtype(b"f8"),
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # place 2^31 of the memo: memory for all before it
-        b"\x80\x02}U\x04dataU\x01xs.",
-        python2_pickle({b"data": np.zeros((1, 3072), np.uint8), b"labels": [True]}),
-        # The class itself gets another attribute.
-        b"\x80\x02cnumpy\nndarray\nN}U\x06valuesK\x01s\x86b.",
-    ],
-)
-def test_pickles(tmp_path: Path, pickled: bytes) -> None:
-    made = Made("cifar10")
-    made.files["test_batch"] = pickled
-    write_archive("cifar10", made.files, tmp_path)
-    with pytest.raises(SourceError, match="test_batch differs from the published file"):
-        list(Cifar("cifar10", tmp_path, "test").records())
+PICKLES = [
+    with_dtype(b"O8"),  # bytes would be taken for addresses
+    with_dtype(b"V8"),
+    with_dtype(b"f8"),
+    b"\x80\x02}r\xff\xff\xff\x7f.",  # place 2^31 of the memo: memory for all before it
+    b"\x80\x02}U\x04dataU\x01xs.",
+    python2_pickle({b"data": np.zeros((1, 3072), np.uint8), b"labels": [True]}),
+    # The class itself gets another attribute.
+    b"\x80\x02cnumpy\nndarray\nN}U\x06valuesK\x01s\x86b.",
+]
+
+
+def test_pickles(tmp_path: Path) -> None:
+    for pickled in PICKLES:
+        made = Made("cifar10")
+        made.files["test_batch"] = pickled
+        write_archive("cifar10", made.files, tmp_path)
+        with pytest.raises(SourceError, match="test_batch differs from the published file"):
+            list(Cifar("cifar10", tmp_path, "test").records())
 
 
 def test_archives_that_inflate(tmp_path: Path) -> None:

@@ -11,17 +11,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from containers import edit_index, edit_manifest, index_rows, pack_tree, set_column
+from containers import edit_index, edit_manifest, pack_tree, set_column
 from sources import make_tree
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli, main
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, FastdataError, printable
-from fastdata.storage.records import SCHEMA
 from fastdata.transforms import RandomResizedCrop
 
 #: Clears the screen; rings; sets the window's title by a C1 character; turns the direction.
@@ -36,11 +34,7 @@ def require_harmless(text: str) -> None:
     assert printable(text, keep="\n") == text
 
 
-def index_of(dataset: Path) -> pa.Table:
-    return pa.Table.from_pylist(index_rows(dataset), SCHEMA)
-
-
-def rewrite(dataset: Path, name: str, values: pa.Array) -> None:
+def rewrite(dataset: Path, name: str, values: list[Any]) -> None:
     """Changes a column of an index, and the manifest with it: what an attacker would do."""
     edit_index(dataset, lambda table: set_column(table, name, values))
 
@@ -53,7 +47,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_keys(dataset: Path) -> None:
-    rewrite(dataset, "key", pa.array(["a/1", HOSTILE, "b/1"]))
+    rewrite(dataset, "key", ["a/1", HOSTILE, "b/1"])
     shard = next(dataset.glob("*.tar"))
     data = bytearray(shard.read_bytes())
     row = ImageDataset(dataset).row(1)
@@ -95,37 +89,33 @@ def test_what_a_manifest_says_of_itself(dataset: Path) -> None:
     assert json.loads(as_json)["classes"][0] == HOSTILE
 
 
-def test_paths(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_places_that_commands_name(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "in", [f"a/{HOSTILE}1.jpg", "a/2.jpg"])
     (tree / "a" / f"{HOSTILE}bad.jpg").write_bytes(b"no image")
-    failed = run("convert", "imagefolder", "--root", tree, "--out", tmp_path / "out")
-    assert failed.exit_code == 1
-    assert "\\x1b[2J" in failed.output
-    require_harmless(failed.output)
-
-
-def test_places_that_commands_name(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "in", ["cat/1.jpg"])
     # Of what is told on a line of its own, nothing may begin another.
     out = tmp_path / f"{HOSTILE}\nerror: all is lost"
     small = ("--images", 1, "--val-images", 0, "--classes", 1, "--workers", 1)
     copies = ("--to", tmp_path / "copies")
-    for words in (
-        ("convert", "imagefolder", "--root", tree, "--out", out),
-        ("verify", out),
-        ("seek-points", out),
-        ("info", out),
-        ("stage", out, *copies),
-        ("stage", out, *copies, "--unstage"),
-        ("sample", "--out", tmp_path / f"{HOSTILE}\nerror: sample", *small),
+    convert = ("convert", "imagefolder", "--root", tree, "--out", out)
+    for words, code in (
+        (convert, 1),
+        ((*convert, "--skip-bad"), 0),
+        (("verify", out), 0),
+        (("seek-points", out), 0),
+        (("info", out), 0),
+        (("stage", out, *copies), 0),
+        (("stage", out, *copies, "--unstage"), 0),
+        (("sample", "--out", tmp_path / f"{HOSTILE}\nerror: sample", *small), 0),
     ):
         done = run(*words)
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == code, done.output
+        assert code == 0 or "\\x1b[2J" in done.output
         require_harmless(done.output)
-        assert "\nerror: " not in done.output
+        assert "\nerror: " not in f"\n{done.output}"[1:]
 
 
-@pytest.mark.parametrize("words", [["info", "here", HOSTILE], [f"--{HOSTILE}"], [HOSTILE]])
+@pytest.mark.parametrize("words", [["info", "here", HOSTILE], [f"--{HOSTILE}"]])
 def test_words_of_a_wrong_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,20 +129,8 @@ def test_words_of_a_wrong_command(
     require_harmless(capsys.readouterr().err)
 
 
-def test_progress_on_a_terminal_shows_names_as_they_are() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    with ProgressReport(f"packing [/red]{HOSTILE}", terminal) as progress:
-        progress.start(10, 0, done_images=5)
-        progress.images(6, 10)
-    assert "packing [/red]\\x1b[2J" in terminal.getvalue()
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80])
-def test_figures_of_a_progress_bar_are_not_cut(
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_progress_bar_is_harmless_and_its_figures_are_not_cut(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
@@ -162,17 +140,18 @@ def test_figures_of_a_progress_bar_are_not_cut(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    with ProgressReport("verifying imagenet-train-lmdb", terminal) as progress:
+    with ProgressReport(f"verifying [/red]{HOSTILE}", terminal) as progress:
         progress.start(1_000_000, 1 << 40)
         progress.advance(900_000, 9 << 30)
     shown = re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue())
+    assert columns == 40 or "verifying [/red]\\x1b[2J" in shown
     ends = " +[-0-9]+:[-0-9]+:[-0-9]+" if columns >= 60 else ""
     assert re.search(f"verif?.* +90% [0-9,]+ images/s, [0-9.]+ .B/s{ends}", shown), shown
 
 
-@pytest.mark.parametrize("label", [-7, 2, (1 << 31) - 1])
+@pytest.mark.parametrize("label", [-7, 2])
 def test_labels_of_no_class(dataset: Path, label: int) -> None:
-    rewrite(dataset, "label", pa.array([0, label, 1], pa.int32()))
+    rewrite(dataset, "label", [0, label, 1])
     opened = ImageDataset(dataset, RandomResizedCrop(8))
     with pytest.warns(UserWarning, match=f"sample 1 .a/2.: the index gives label {label}"):
         (batch,) = DataLoader(opened, 3, on_error="zero", fields=("image", "label"))
@@ -190,9 +169,15 @@ def test_labels_of_no_class(dataset: Path, label: int) -> None:
     assert f"label {label}" in verify(dataset, workers=1).problems[0].what
 
 
-def test_errors_survive_pickling_unchanged() -> None:
+def test_errors_are_short_and_survive_pickling() -> None:
     error = FastdataError(f"{HOSTILE}\nand more", HOSTILE)
     again = type(error)(*error.args)
     assert str(again) == str(error)
     require_harmless(str(error))
     assert "\nand more" in error.what
+    error = FastdataError(f"a.tar: the member {'x' * 10**8} lies elsewhere", "Leave it out.")
+    assert len(str(error)) < 10_000
+    assert error.what.startswith("a.tar: the member xxx")
+    assert error.what.endswith("xxx lies elsewhere")
+    assert type(error)(*error.args).args == error.args
+    assert len(FastdataError("\x1b" * 10**6).what) < 10_000

@@ -31,7 +31,11 @@ def replaced(data: bytes, at: int, new: bytes) -> bytes:
 
 
 def test_truncated_everywhere(simd):
-    for length in range(len(JPEG) - 2):
+    for length in [
+        *range(SCAN + 40),
+        *range(SCAN + 40, len(JPEG) - 40, 29),
+        *range(len(JPEG) - 40, len(JPEG) - 2),
+    ]:
         code = code_of(JPEG[:length])
         if length < 3:
             assert code == "not_jpeg"
@@ -44,44 +48,34 @@ def test_truncated_everywhere(simd):
             seek_points(JPEG[:length])
 
 
-def test_region_above_the_damage_decodes(simd):
-    whole = pillow(JPEG)
-    cut = JPEG[: SCAN + (len(JPEG) - SCAN) // 2]
-    assert np.array_equal(decode_jpeg(cut, (0, 0, 120, 16)), whole[:16])
+BAD_HEADERS = [
+    (b"\xff\xc0", 5, b"\0\0", "bad_dimensions"),  # height
+    (b"\xff\xc0", 7, b"\0\0", "bad_dimensions"),  # width
+    (b"\xff\xc0", 4, b"\x0c", "unsupported"),  # 12 bits
+    (b"\xff\xc0", 9, b"\x07", "bad_marker"),  # components
+    (b"\xff\xc0", 11, b"\x05", "bad_marker"),  # sampling 0x05
+    (b"\xff\xc0", 11, b"\x41", "unsupported"),  # 4:1:1
+    (b"\xff\xc0", 12, b"\x09", "bad_marker"),  # quantisation table
+    (b"\xff\xc0", 12, b"\x03", "missing_table"),
+    (b"\xff\xc0", 1, b"\xc3", "unsupported"),  # lossless
+    (b"\xff\xc0", 1, b"\xcb", "unsupported"),  # lossless, arithmetic
+    (b"\xff\xc4", 1, b"\xcc", "unsupported"),  # a DAC segment, of arithmetic coding
+    (b"\xff\xc4", 5, b"\x03\0\x03", "bad_huffman_table"),  # three codes of one bit
+    (b"\xff\xc4", 4, b"\x47", "bad_huffman_table"),  # class 4
+    (b"\xff\xda", 6, b"\x77", "bad_marker"),  # table 7
+    (b"\xff\xda", 6, b"\x33", "missing_table"),
+    (b"\xff\xda", 4, b"\x01", "bad_marker"),  # one component of three
+    (b"\xff\xdb", 2, b"\0\0", "bad_marker"),  # length 0
+]
 
 
-def segment(marker: int, payload: bytes) -> bytes:
-    return bytes([0xFF, marker]) + (len(payload) + 2).to_bytes(2, "big") + payload
-
-
-@pytest.mark.parametrize(
-    ("find", "at", "new", "code"),
-    [
-        (b"\xff\xc0", 5, b"\0\0", "bad_dimensions"),  # height
-        (b"\xff\xc0", 7, b"\0\0", "bad_dimensions"),  # width
-        (b"\xff\xc0", 4, b"\x0c", "unsupported"),  # 12 bits
-        (b"\xff\xc0", 9, b"\x07", "bad_marker"),  # components
-        (b"\xff\xc0", 11, b"\x05", "bad_marker"),  # sampling 0x05
-        (b"\xff\xc0", 11, b"\x41", "unsupported"),  # 4:1:1
-        (b"\xff\xc0", 12, b"\x09", "bad_marker"),  # quantisation table
-        (b"\xff\xc0", 12, b"\x03", "missing_table"),
-        (b"\xff\xc0", 1, b"\xc3", "unsupported"),  # lossless
-        (b"\xff\xc0", 1, b"\xcb", "unsupported"),  # lossless, arithmetic
-        (b"\xff\xc4", 1, b"\xcc", "unsupported"),  # a DAC segment, of arithmetic coding
-        (b"\xff\xc4", 5, b"\x03\0\x03", "bad_huffman_table"),  # three codes of one bit
-        (b"\xff\xc4", 4, b"\x47", "bad_huffman_table"),  # class 4
-        (b"\xff\xda", 6, b"\x77", "bad_marker"),  # table 7
-        (b"\xff\xda", 6, b"\x33", "missing_table"),
-        (b"\xff\xda", 4, b"\x01", "bad_marker"),  # one component of three
-        (b"\xff\xdb", 2, b"\0\0", "bad_marker"),  # length 0
-    ],
-)
-def test_bad_headers(simd, find, at, new, code):
-    data = replaced(JPEG, JPEG.index(find) + at, new)
-    assert code_of(data) == code
-    with pytest.raises(DecodeError) as caught:
-        seek_points(data)
-    assert caught.value.code == code
+def test_bad_headers(simd):
+    for find, at, new, code in BAD_HEADERS:
+        data = replaced(JPEG, JPEG.index(find) + at, new)
+        assert code_of(data) == code
+        with pytest.raises(DecodeError) as caught:
+            seek_points(data)
+        assert caught.value.code == code
 
 
 def test_absurd_dimensions(simd):
@@ -98,34 +92,21 @@ def test_restart_marker_out_of_order(simd):
     assert code_of(data.replace(b"\xff\xd2", b"\x12\x34")) in ("bad_scan_data", "truncated")
 
 
-def test_extraneous_bytes_before_the_end(simd):
-    """libjpeg warns and ignores them; so do we."""
-    data = JPEG[:-2] + b"\x12" * 50 + b"\xff\xd9"
-    assert np.array_equal(decode_jpeg(data, fallback="never"), pillow(data))
-    assert seek_points(data)
-
-
 def test_kinds_for_pillow():
-    pixels = picture(50, 40, 1)
-    for options in ({"format": "PNG"}, {"format": "BMP"}):
+    for form, mode in (("PNG", "RGB"), ("BMP", "RGB"), ("JPEG", "CMYK"), ("JPEG", "RGB")):
         out = io.BytesIO()
-        Image.fromarray(pixels).save(out, **options)
+        Image.fromarray(picture(50, 40, 1)).convert(mode).save(out, form, keep_rgb=True)
         data = out.getvalue()
         assert not jpeg_info(data).native
         assert np.array_equal(decode_jpeg(data), pillow(data))
         assert np.array_equal(decode_jpeg(data, (3, 4, 30, 20)), pillow(data)[4:20, 3:30])
         with pytest.raises(DecodeError):
             decode_jpeg(data, fallback="never")
-    out = io.BytesIO()
-    Image.fromarray(pixels).convert("CMYK").save(out, "JPEG")
-    assert np.array_equal(decode_jpeg(out.getvalue()), pillow(out.getvalue()))
-
-
-def test_rgb_jpeg_goes_to_pillow():
-    out = io.BytesIO()
-    Image.fromarray(picture(50, 40, 1)).save(out, "JPEG", keep_rgb=True)
-    assert not jpeg_info(out.getvalue()).native
-    assert np.array_equal(decode_jpeg(out.getvalue()), pillow(out.getvalue()))
+    data = JPEG[:-2] + b"\x12" * 50 + b"\xff\xd9"  # libjpeg warns of such bytes, and ignores them
+    assert np.array_equal(decode_jpeg(data, fallback="never"), pillow(data))
+    for data in (b"not an image at all", b"", JPEG[:2000]):
+        with pytest.raises(DecodeError):
+            decode_jpeg(data)
 
 
 @pytest.mark.parametrize("between", [b"garbage", b"\xff\0", b"\xff\x01", b"\xff\xd0"])
@@ -146,16 +127,7 @@ def test_what_libjpeg_skips_between_segments_goes_to_pillow(between):
         assert code_of(data) == "unsupported"
 
 
-def test_what_nobody_decodes():
-    with pytest.raises(DecodeError, match="Pillow"):
-        decode_jpeg(b"not an image at all")
-    with pytest.raises(DecodeError):
-        decode_jpeg(b"")
-    with pytest.raises(DecodeError, match="truncated"):
-        decode_jpeg(JPEG[:2000])
-
-
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, 10**6),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpegs import encode, picture
+from jpegs import encode, picture, pillow
 from PIL import Image
 
 from fastdata import _native
@@ -51,7 +51,7 @@ def assert_pillows(pixels, box, size, name, flip=False):
     assert difference(ours, np.asarray(image)) <= LIMITS[name]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_within_one_of_pillow(data):
     width, height = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300))
@@ -68,7 +68,7 @@ def test_within_one_of_pillow(data):
     assert_pillows(pixels, box, size, name, flip)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(list(FILTERS)),
     lengths=st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
@@ -86,12 +86,12 @@ def test_strips(name, lengths, breadths, upright, white):
     assert_pillows((pixels > 127) * np.uint8(255) if white else pixels, (0, 0, *box), size, name)
 
 
-@pytest.mark.parametrize("scale", [1, 1.5, 2, 2.1, 2.5, 3, 3.4, 4, 5, 8, 15, 17])
 @pytest.mark.parametrize("name", FILTERS)
-def test_scales(name, scale):
+def test_scales(name):
     """Just below, at and just above scales where the vector paths change their ways."""
-    for width in (int(96 * scale) - 1, int(96 * scale), int(96 * scale) + 1):
-        assert_pillows(picture(width, 9, width), (0, 0, width, 9), (96, 12), name)
+    for scale in (1, 1.5, 2, 2.1, 2.5, 3, 3.4, 4, 5, 8, 15, 17):
+        for width in (int(96 * scale) - 1, int(96 * scale), int(96 * scale) + 1):
+            assert_pillows(picture(width, 9, width), (0, 0, width, 9), (96, 12), name)
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -104,22 +104,10 @@ def test_extreme_scales(name):
     assert (decode_jpeg(dot, size=(50, 60), filter=name) == dot[0, 0]).all()
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_constant_stays_constant(name):
-    for value in (0, 1, 127, 254, 255):
-        pixels = np.full((97, 133, 3), value, np.uint8)
-        for size in [(224, 224), (50, 31), (7, 300)]:
-            result = on_every_path(lambda: decode_jpeg(pixels, size=size, filter=name))
-            assert (result == value).all()
-
-
 def test_region_of_a_jpeg_is_resampled_alone(simd):
     """Crop first: pixels outside the region do not bleed in."""
-    import io
-
     data = encode(picture(300, 200, 4), "4:2:0", 95)
-    with Image.open(io.BytesIO(data)) as image:
-        image = image.convert("RGB")
+    image = Image.fromarray(pillow(data))
     for box in [(17, 3, 240, 199), (0, 0, 300, 200), (100, 100, 109, 120)]:
         ours = decode_jpeg(data, box, (224, 224))
         theirs = np.asarray(image.crop(box).resize((224, 224), Image.Resampling.BILINEAR))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpegs import encode, picture, pillow, sample_files
+from jpegs import encode, picture, pillow
 from seek_tables import pack, parse, scan_offset
 from simd_paths import assert_same
 
 from fastdata import _native
-from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points, seek_points_many
+from fastdata.decode import DecodeError, decode_jpeg, seek_points, seek_points_many
 
 JPEG = encode(picture(260, 190, 3), "4:2:0", 88)
 TABLE = seek_points(JPEG, 32)
@@ -25,36 +25,9 @@ def test_layout():
     assert len(positions) == 9 * 12
     assert positions == sorted(positions) and positions[-1] < len(JPEG) * 8
     assert predictors[0] == [0, 0, 0]
-    # No position is that of a stuffed zero.
-    for position in positions:
-        byte = position // 8
-        assert not (
-            JPEG[byte - 1] == 0xFF and JPEG[byte] == 0 and byte - 1 > JPEG.index(b"\xff\xda")
-        )
-
-
-def test_restart_points_lie_behind_the_marker():
-    data = encode(picture(64, 64, 3), "4:4:4", 88, restart_marker_rows=1)
-    positions, predictors = parse(seek_points(data, 64), data, 8, 8, 3)
-    for row, (position, predictor) in enumerate(zip(positions, predictors, strict=False)):
-        assert position % 8 == 0 and predictor == [0, 0, 0]
-        if row:
-            assert data[position // 8 - 2] == 0xFF and data[position // 8 - 1] == 0xD0 + row - 1
-
-
-def test_size_of_real_images():
-    tables = blobs = 0
-    for file in sample_files():
-        data = file.read_bytes()
-        if jpeg_info(data).native:
-            tables += len(seek_points(data))
-            blobs += len(data)
-    assert tables < 0.012 * blobs
-
-
-def test_stride_below_one():
-    with pytest.raises(ValueError, match="stride"):
-        seek_points(JPEG, 0)
+    scan = JPEG.index(b"\xff\xda")
+    for byte in (position // 8 for position in positions):  # none is that of a stuffed zero
+        assert not (JPEG[byte - 1 : byte + 1] == b"\xff\0" and byte - 1 > scan)
 
 
 def test_table_of_another_image(simd):
@@ -66,11 +39,11 @@ def test_table_of_another_image(simd):
     assert np.array_equal(decode_jpeg(JPEG, seek_points=other, fallback="always"), REFERENCE)
 
 
-@pytest.mark.parametrize("length", [0, 1, 10, 24, len(TABLE) - 1])
-def test_short_table(length):
-    with pytest.raises(DecodeError) as caught:
-        decode_jpeg(JPEG, seek_points=TABLE[:length] or b"\x00")
-    assert caught.value.code == "bad_seek_points"
+def test_short_table():
+    for length in (0, 1, 10, 24, len(TABLE) - 1):
+        with pytest.raises(DecodeError) as caught:
+            decode_jpeg(JPEG, seek_points=TABLE[:length] or b"\x00")
+        assert caught.value.code == "bad_seek_points"
 
 
 def forged(table: bytes, changes) -> bytes:
@@ -80,26 +53,7 @@ def forged(table: bytes, changes) -> bytes:
     return bytes(out)
 
 
-@settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(12, 10**6), st.integers(0, 255)), min_size=1, max_size=8))
-def test_lies_are_survived(changes):
-    """Any table with a right head gives pixels or a status, never a crash."""
-    rng = random.Random(str(changes))
-    x0, y0 = rng.randrange(260), rng.randrange(190)
-    box = (x0, y0, rng.randint(x0 + 1, 260), rng.randint(y0 + 1, 190))
-    try:
-        pixels = decode_jpeg(JPEG, box, seek_points=forged(TABLE, changes), fallback="never")
-    except DecodeError as error:
-        assert error.code == "bad_seek_points"
-    else:
-        assert pixels.shape == (box[3] - box[1], box[2] - box[0], 3)
-
-
-def damaged(jpeg: bytes, at: int, value: int) -> bytes:
-    return jpeg[:at] + bytes([value]) + jpeg[at + 1 :]
-
-
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     in_table=st.lists(st.tuples(st.integers(12, 10**6), st.integers(0, 255)), max_size=3),
     in_scan=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2),
@@ -142,18 +96,16 @@ NEIGHBOURS = [
 ]
 
 
-@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
+    st.sampled_from(_native.simd_levels()),
     st.lists(st.integers(0, len(NEIGHBOURS) - 1), max_size=12),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
     st.integers(1, 400),
 )
 def test_neighbours_in_a_batch_do_not_matter(level, chosen, damage, stride):
-    if level not in _native.simd_levels():
-        pytest.skip(f"this processor lacks {level}")
     batch = [NEIGHBOURS[i] for i in chosen]
-    batch += [damaged(JPEG, at % len(JPEG), value) for at, value in damage]
+    batch += [forged(JPEG, [change]) for change in damage]
     before = _native.simd()
     _native.set_simd(level)
     try:

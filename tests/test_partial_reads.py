@@ -99,20 +99,10 @@ def box_of(number: int, corners: tuple[float, float, float, float]) -> tuple[int
 PART = st.floats(0, 1)
 
 
-@pytest.mark.parametrize("number", range(len(SAMPLINGS)))
-def test_table(number):
-    """It is as the format's page says, and small."""
-    needed(number, (0, 0, 8, 8))
-    table = seek_points(blobs()[number])
-    pixels = int.from_bytes(table[2:4], "little") * described(number)[1]
-    assert table[0] == 2 and pixels == (256 if SAMPLINGS[number] != "4:4:0" else 128)
-    assert len(table) < 0.02 * len(blobs()[number])
-
-
 @given(number=st.integers(0, len(SAMPLINGS) - 1), corners=st.tuples(PART, PART, PART, PART))
 @example(number=0, corners=(0, 1, 0, 1))
 @example(number=0, corners=(1, 1, 1, 1))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_equal_to_reading_all(number, corners):
     """Rows that were not read hold other images' bytes, so pixels show whether they are used."""
     box = box_of(number, corners)
@@ -131,19 +121,6 @@ def test_equal_to_reading_all(number, corners):
         assert least > 0.6 * len(jpeg)
 
 
-def test_several_views():
-    out = [np.empty((1, 48, 64, 3), np.uint8) for _ in range(2)]
-    boxes = [(0, 0, 300, 200), (1000, 300, 1500, 500)]
-    source = extents(dataset(), 0)
-    second = PendingBatch(source, out[1], regions=[boxes[1]])
-    first = PendingBatch(source, out[0], regions=[boxes[0]], views=[second])
-    first.run()
-    first.result()
-    for pixels, box in zip(out, boxes, strict=True):
-        assert np.array_equal(pixels, decode_batch([blobs()[0]], SIZE, regions=[box]))
-    assert first.collect().bytes_read < 0.9 * len(blobs()[0])
-
-
 @pytest.fixture
 def damaged(tmp_path) -> Path:
     shutil.copytree(dataset(), tmp_path / "packed")
@@ -159,10 +136,10 @@ def test_flips_are_found_where_they_are_used(damaged):
     used = {at for begin, end in parts for at in (begin, end - 1, chance.randrange(begin, end))}
     others = [
         at
-        for at in (chance.randrange(len(jpeg)) for _ in range(300))
+        for at in (chance.randrange(len(jpeg)) for _ in range(150))
         if not any(begin <= at < end for begin, end in parts)
     ]
-    assert len(others) > 100
+    assert len(others) > 50
     with (damaged / "shard-000000.tar").open("r+b", buffering=0) as file:
         for at in [*used, *others]:
             flipped = jpeg[at] ^ 1 << chance.randrange(8)
@@ -179,17 +156,15 @@ def test_flips_are_found_where_they_are_used(damaged):
 
 
 def test_loader_names_what_is_damaged(damaged):
-    offset = int(extents(damaged, 0).offsets[0])
-    with (damaged / "shard-000000.tar").open("r+b") as file:
-        for at in range(1000, len(blobs()[0]), 5000):
-            file.seek(offset + at)
-            byte = file.read(1)[0]
-            file.seek(offset + at)
-            file.write(bytes([byte ^ 4]))
+    shard = damaged / "shard-000000.tar"
+    data, offset = bytearray(shard.read_bytes()), int(extents(damaged, 0).offsets[0])
+    for at in range(1000, len(blobs()[0]), 5000):
+        data[offset + at] ^= 4
+    shard.write_bytes(data)
     made = ImageDataset(damaged, transform=RandomResizedCrop(48))
-    with pytest.raises(CorruptionError, match="its bytes have changed since it was packed"):
-        for _ in DataLoader(made, batch_size=1, num_workers=0):
-            pass
+    for threads in (0, 4):
+        with pytest.raises(CorruptionError, match="its bytes have changed since it was packed"):
+            list(DataLoader(made, batch_size=1, num_workers=threads))
     assert any("sample 0" in problem.where for problem in verify(damaged, workers=1).problems)
 
 
@@ -214,16 +189,17 @@ def test_bytes_that_a_loader_reads():
     transform = Compose([RandomResizedCrop(48), RandomHorizontalFlip()])
     loader = DataLoader(ImageDataset(dataset(), transform=transform), batch_size=2, num_workers=0)
     read = 0
-    for epoch in range(8):
+    for epoch in range(4):
         loader.set_epoch(epoch)
         for _ in loader:
             pass
         read += loader.stats().bytes_read
-    assert 0.2 < read / 8 / sum(map(len, blobs())) < 0.65
+    assert 0.2 < read / 4 / sum(map(len, blobs())) < 0.65
 
 
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize(
+    ("method", "flip"), [("nearest", True), ("bilinear", False), ("lanczos", True)]
+)
 def test_one_image_by_several_threads(method, flip):
     """The same pixels, whoever has them and whatever the resize."""
     numbers, boxes = [0, 1], [(13, 7, 2000, 590), (100, 50, 400, 90)]
@@ -242,32 +218,20 @@ def test_one_image_by_several_threads(method, flip):
     assert np.array_equal(memory, alone)
 
 
-@pytest.mark.parametrize("top", [0, 300, HEIGHT - 8, HEIGHT])
-@pytest.mark.parametrize("left", [0, 1000, WIDTH, -2 * WIDTH])
-def test_zeros_below_one_image_by_several_threads(top, left):
+def test_zeros_below_one_image_by_several_threads():
     """Threads whose rows lie below the image, or whose columns lie beside it, write zeros."""
-    cut = np.zeros(1, _native.CUT)
-    cut["box"], cut["size"] = (0, 0, WIDTH, HEIGHT), (WIDTH, HEIGHT)
-    cut["window"], cut["filter"], cut["padding"] = (left, top), 1, 1
-    expected = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
-    if 0 <= left < WIDTH:
-        rest = decode_batch([blobs()[1]], (WIDTH, HEIGHT))[:, top:, left:]
-        expected[:, : HEIGHT - top, : WIDTH - left] = rest
-    for threads in (1, 3, 16):
-        out = np.full_like(expected, 7)
-        job = _native.Job(extents(dataset(), 1), cuts=cut, out=out, dtype="uint8")
-        engine = _native.Engine(threads)
-        engine.submit(job)
-        job.wait()
-        assert job.failures() == [] and np.array_equal(out, expected)
-
-
-def test_an_image_that_several_threads_find_damaged(damaged):
-    source = extents(damaged, 0)
-    with (damaged / "shard-000000.tar").open("r+b") as file:
-        file.seek(int(source.offsets[0]) + 700)  # in the header, or soon behind it
-        file.write(bytes(2000))
-    out = np.empty((1, 48, 64, 3), np.uint8)
-    with Engine(threads=4) as engine:
-        pending = engine.submit(source, out, regions=[(0, 0, WIDTH, HEIGHT)])
-        assert [failure[:2] for failure in pending.collect().failures] == [(0, "changed")]
+    for left, top in ((0, HEIGHT - 8), (1000, 300), (WIDTH, 0), (-2 * WIDTH, HEIGHT)):
+        cut = np.zeros(1, _native.CUT)
+        cut["box"], cut["size"] = (0, 0, WIDTH, HEIGHT), (WIDTH, HEIGHT)
+        cut["window"], cut["filter"], cut["padding"] = (left, top), 1, 1
+        expected = np.zeros((1, HEIGHT, WIDTH, 3), np.uint8)
+        if 0 <= left < WIDTH:
+            rest = decode_batch([blobs()[1]], (WIDTH, HEIGHT))[:, top:, left:]
+            expected[:, : HEIGHT - top, : WIDTH - left] = rest
+        for threads in (1, 3, 16):
+            out = np.full_like(expected, 7)
+            job = _native.Job(extents(dataset(), 1), cuts=cut, out=out, dtype="uint8")
+            engine = _native.Engine(threads)
+            engine.submit(job)
+            job.wait()
+            assert job.failures() == [] and np.array_equal(out, expected)

@@ -19,7 +19,12 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 _DOCS = _REPOSITORY / "docs"
 _RESULTS = _DOCS / "results"
 _BIN = _REPOSITORY / ".venvs" / "site" / "bin"
-needs_site = pytest.mark.skipif(not (_BIN / "mkdocs").exists(), reason="make site")
+
+
+def needs_site(test: Any) -> Any:
+    """Mark a test of the built site."""
+    skipped = pytest.mark.skipif(not (_BIN / "mkdocs").exists(), reason="make site")
+    return pytest.mark.slow(skipped(test))
 
 
 @pytest.fixture(scope="module")

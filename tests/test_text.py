@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import fastdata
-from fastdata.text import aligned, human_count
+from fastdata.text import aligned
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -27,13 +27,6 @@ def test_no_message_cites_a_file_that_is_not_installed() -> None:
             if isinstance(node, ast.Constant) and id(node) not in prose:
                 text = node.value if isinstance(node.value, str) else ""
                 assert "docs/" not in text and "tests/" not in text, f"{path}:{node.lineno}"
-
-
-def test_a_number_of_things() -> None:
-    assert human_count(1, "sample") == "1 sample"
-    assert human_count(0, "sample") == "0 samples"
-    assert human_count(1_000, "class", "classes") == "1,000 classes"
-    assert human_count(1, "class", "classes") == "1 class"
 
 
 def test_columns_begin_or_end_together_and_nothing_is_cut() -> None:

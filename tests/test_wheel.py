@@ -95,12 +95,17 @@ def test_the_source_distribution_holds_the_native_code_and_no_tests(sdist: Path)
             assert (sdist / path.relative_to(_REPOSITORY)).is_file(), path
 
 
+@pytest.mark.slow
 def test_every_module_of_the_wheel_is_imported(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "environment"
     venv.create(place, with_pip=True, symlinks=True)
     (site,) = place.glob("lib/python*/site-packages")
     # The libraries that fastdata needs, but no .pth file of theirs, so no editable fastdata.
-    libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *inherited()}
+    libraries = {
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *(path for path in sys.path if path.endswith("site-packages")),
+    }
     (site / "libraries.pth").write_text("\n".join(sorted(libraries)))
     install = [place / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", wheel]
     subprocess.run(install, check=True, capture_output=True)
@@ -117,8 +122,3 @@ def test_every_module_of_the_wheel_is_imported(wheel: Path, tmp_path: Path) -> N
         "fastdata.converters.packing",
         "fastdata._native",
     } <= imported
-
-
-def inherited() -> set[str]:
-    """Folders of libraries that this environment's own .pth files name."""
-    return {path for path in sys.path if path.endswith("site-packages")}
