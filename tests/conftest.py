@@ -127,3 +127,17 @@ def v2() -> Any:
     from torchvision_stub import import_torchvision  # here, as tests of the core have no torch
 
     return import_torchvision().transforms.v2
+
+
+@pytest.fixture(scope="session")
+def v1() -> Any:
+    """torchvision.transforms."""
+    from torchvision_stub import import_torchvision
+
+    return import_torchvision().transforms
+
+
+@pytest.fixture(scope="session", params=["v1", "v2"])
+def tv(request: pytest.FixtureRequest) -> Any:
+    """torchvision's transforms, once in each version."""
+    return request.getfixturevalue(request.param)

@@ -79,7 +79,11 @@ def _torchvision(s: _Script) -> Makers:
     def steps(backend: str, version: int, *crop: Any) -> list[Any]:
         tv = v1 if version == 1 else v2
         start, end = ([], [tv.PILToTensor()])[:: 1 if backend == "pil" else -1]
-        floats = tv.ToDtype(torch.float, scale=True) if version == 2 else tv.ConvertImageDtype()
+        floats = (
+            tv.ToDtype(torch.float, scale=True)
+            if version == 2
+            else tv.ConvertImageDtype(torch.float)
+        )
         return [*start, *crop, *end, floats, tv.Normalize(MEAN, STD)]
 
     def train(backend: str, version: int, policy: str, mode: Any = bilinear) -> Callable[[], Any]:

@@ -70,18 +70,7 @@ def apply(image: torch.Tensor, call: Call) -> torch.Tensor:
 
 
 def apply_all(image: torch.Tensor, calls: Iterable[Call]) -> torch.Tensor:
-    """Calls one after the other, mixtures among them, as torchvision's AugMix makes those."""
-    kept = image
-    sums = torch.zeros(())
+    """Calls one after the other."""
     for name, values in calls:
-        match name:
-            case "mix_begin":
-                kept, sums = image, torch.tensor(values[0]) * image
-            case "mix_add":
-                sums = sums + torch.tensor(values[0]) * image
-                image = kept
-            case "mix_end":
-                image = sums.to(torch.uint8)
-            case _:
-                image = apply(image, (name, tuple(values)))
+        image = apply(image, (name, tuple(values)))
     return image

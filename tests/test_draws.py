@@ -85,8 +85,6 @@ def test_numbers_do_not_depend_on_the_batch(
     assert together.tolist() == alone
 
 
-
-
 @pytest.mark.parametrize(("seed", "draw"), [(0, 0), (-1, 1), (2**70, 7)])
 def test_uniform(seed: int, draw: int) -> None:
     keys = keys_of(seed, 3, 200_000)

@@ -207,14 +207,6 @@ def test_warnings_that_are_errors_end_the_first_batch_alone() -> None:
         assert len(list(batches)) == 2
 
 
-def test_nothing_is_told_where_the_native_path_is_taken() -> None:
-    from loader_data import images
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SlowPathWarning)
-        list(DataLoader(images(), 8))
-
-
 # Other libraries' datasets.
 
 
@@ -236,16 +228,6 @@ def test_timms_own_dataset_is_told_of() -> None:
     native = create_dataset("torch/image_folder", root=str(tree()))
     create_loader(native, (3, 24, 24), 4, use_prefetcher=False)
     assert DataLoader(native, 4, require_native=True)
-
-
-def test_lightlys_dataset_is_told_of() -> None:
-    needs("lightly")
-    from lightly.data import LightlyDataset
-
-    (words,) = told(LightlyDataset(str(tree()), to_tensor))
-    assert "lightly.data.dataset.LightlyDataset is not a dataset" in words
-    assert f"ImageFolder({str(tree())!r}), transform=...)" in words
-    assert 'fields=("image", "label", "key")' in words
 
 
 def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) -> None:

@@ -43,12 +43,6 @@ def packed() -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=["v1", "v2"])
-def tv(request: pytest.FixtureRequest) -> Any:
-    module = import_torchvision()
-    return module.transforms if request.param == "v1" else module.transforms.v2
-
-
 FIXED: dict[str, Callable[[Any], list[Any]]] = {
     "evaluation": lambda tv: [tv.ToTensor(), tv.Normalize(MEAN, STD)],
     "mirrored": lambda tv: [tv.RandomHorizontalFlip(1.0), tv.PILToTensor()],

@@ -159,43 +159,6 @@ def test_it_resumes_in_the_middle_and_shards(setting: _Setting) -> None:
     assert sorted(numbers) == sorted(whole)
 
 
-def test_training_has_the_losses_of_open_clips_own_loader(setting: _Setting) -> None:
-    from open_clip.loss import ClipLoss
-    from open_clip.model import CLIP
-    from open_clip_train.train import train_one_epoch
-
-    vision = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
-    text = {"width": 32, "heads": 2, "layers": 1}
-
-    def losses(info: Any) -> list[float]:
-        torch.manual_seed(0)
-        model = CLIP(16, vision, text, output_dict=True)
-        found: list[float] = []
-
-        class Recorded(ClipLoss):
-            def forward(self, *args: Any, **options: Any) -> Any:
-                loss = super().forward(*args, **options)
-                found.append(loss["contrastive_loss"].item())
-                return loss
-
-        names = ("distill", "grad_clip_norm", "horovod", "log_local", "wandb")
-        options = {"device": "cpu", "precision": "fp32", "accum_freq": 1, "log_every_n_steps": 1}
-        args = setting.args(**dict.fromkeys(names), **options, skip_scheduler=True)
-        optimizer = torch.optim.SGD(model.parameters(), 0.3)
-        train_one_epoch(model, {"train": info}, Recorded(), 0, optimizer, None, None, None, args)
-        return found
-
-    # open_clip's loader for validation keeps the order of a tar: that of our epoch.
-    order = setting.numbers(setting.loader().dataloader)
-    tar = setting.root / "ordered.tar"
-    _tar(tar, order)
-    args = setting.args(val_data=str(tar), val_num_samples=len(order), workers=0)
-    their = setting.theirs(args, setting.transform, False, tokenizer=setting.tokenizer)
-    want, got = losses(their), losses(setting.loader())
-    assert len(want) == 6 and want[0] != want[-1]
-    assert got == pytest.approx(want, abs=1e-3)
-
-
 def test_what_it_cannot_honour_it_says(setting: _Setting, caplog: pytest.LogCaptureFixture) -> None:
     for option, value in (("dataset_resampled", True), ("train_data_upsampling_factors", "1::2")):
         with pytest.raises(ValueError, match="--" + option.replace("_", "-")):

@@ -17,7 +17,7 @@ from fastdata.converters import TableImages, pack
 from outline_data import cocos_mask, columns, painted, random_outline
 from PIL import Image
 
-from fastdata import DataLoader, ImageDataset, Ragged
+from fastdata import DataLoader, ImageDataset
 from fastdata.errors import SampleError, UsageError
 
 _FIELDS = ("image", "boxes", "labels", "masks")
@@ -160,16 +160,6 @@ def test_masks_follow_what_is_drawn_for_their_image(v2: Any, packed: Path) -> No
                 assert torch.equal(image[0], masks.sum(0).clamp(max=1).to(torch.uint8) * 255)
                 seen.add(tuple(masks.shape[1:]))
         assert len(seen) > 9 or isinstance(some[-1], v2.CenterCrop | v2.RandomVerticalFlip)
-
-
-def test_without_a_collate_fn_masks_of_one_size_are_ragged(v2: Any, packed: Path) -> None:
-    transform = v2.Compose([v2.Resize((50, 60)), v2.SanitizeBoundingBoxes(9), v2.ToImage()])
-    dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    _, target = next(iter(DataLoader(dataset, _ROWS)))
-    assert isinstance(target["masks"], Ragged)
-    assert target["masks"].values.shape[1:] == (50, 60)
-    for row, masks in enumerate(target["masks"].list()):
-        assert torch.equal(masks, _as_torchvision(packed, row, transform)[1]["masks"])
 
 
 def _short(polygon: list[float]) -> Any:

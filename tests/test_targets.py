@@ -31,13 +31,13 @@ from fastdata.transforms import (
 _V1 = import_torchvision().transforms
 _FORMATS = {"boxes": "xywh", "keypoints": "xyv"}
 _FIELDS = ("image", "boxes", "labels", "keypoints", "name")
-_ROWS = 12
+ROWS = 12
 
 
 def _table(folder: Path) -> pa.Table:
     rng = np.random.default_rng(7)
     rows = []
-    for number in range(_ROWS):
+    for number in range(ROWS):
         width, height = (int(side) for side in rng.integers(40, 120, 2))
         pixels = rng.integers(0, 256, (5, 7, 3), np.uint8)
         image = Image.fromarray(pixels).resize((width, height))
@@ -143,7 +143,7 @@ def _loaded(packed: Path, transform: Any, workers: int = 0, **options: Any) -> l
 def test_a_sample_is_what_torchvision_makes_of_it(v2: Any, packed: Path, name: str) -> None:
     transform = _pipelines(v2)[name]
     samples = _loaded(packed, transform, 2, require_native=True)
-    assert len(samples) == _ROWS
+    assert len(samples) == ROWS
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
     copied = pickle.loads(pickle.dumps(dataset))
     for row, sample in enumerate(samples):
@@ -190,9 +190,9 @@ def test_what_is_converted_is_no_more_what_the_core_computes_with(
 def test_without_a_collate_fn_lists_are_ragged(v2: Any, packed: Path) -> None:
     transform = v2.Compose([v2.Resize((50, 60)), v2.ToImage()])
     dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS)
-    images, target = next(iter(DataLoader(dataset, _ROWS)))
-    assert images.shape == (_ROWS, 3, 50, 60)
-    assert target["name"] == [f"sample {number}" for number in range(_ROWS)]
+    images, target = next(iter(DataLoader(dataset, ROWS)))
+    assert images.shape == (ROWS, 3, 50, 60)
+    assert target["name"] == [f"sample {number}" for number in range(ROWS)]
     for name in ("boxes", "labels", "keypoints"):
         assert isinstance(target[name], Ragged)
         for row, one in enumerate(target[name].list()):
@@ -239,11 +239,11 @@ def test_what_torchvision_does_in_python_takes_all_of_a_sample(v2: Any, packed: 
     dataset = ImageDataset(packed, transforms=v2.Compose(transform.transforms[:2]), fields=_FIELDS)
     (advised,) = DataLoader(
         dataset,
-        _ROWS,
+        ROWS,
         collate_fn=lambda samples: [last(*sample) for sample in samples],
         require_native=True,
     )
-    assert [target["count"] for _, target in advised] == [row % 4 for row in range(_ROWS)]
+    assert [target["count"] for _, target in advised] == [row % 4 for row in range(ROWS)]
 
 
 def test_policies_take_images_alone(v2: Any, packed: Path) -> None:
@@ -361,52 +361,6 @@ def test_each_sanitizing_step_leaves_out_labels_of_its_own(
     steps[3] = v2.SanitizeBoundingBoxes()
     dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=_FIELDS)
     assert not DataLoader(dataset, 5, collate_fn=list).explain().startswith("native")
-
-
-@pytest.mark.filterwarnings("ignore:.* could not be decoded")
-@pytest.mark.parametrize(("workers", "rank"), [(0, 1), (2, 0)])
-def test_targets_stay_with_their_image(v2: Any, packed: Path, workers: int, rank: int) -> None:
-    """Also where a substitute takes a bad sample's place, and after a resumption."""
-    transform = v2.Compose([v2.Resize((50, 60)), v2.SanitizeBoundingBoxes(), v2.ToImage()])
-    sizes = [ImageDataset(packed)[row][0].size for row in range(_ROWS)]
-    most = sorted(width * height for width, height in sizes)[_ROWS * 3 // 4]
-    bad = {row for row, (width, height) in enumerate(sizes) if width * height > most}
-    assert bad
-
-    def loader() -> Any:
-        dataset = ImageDataset(packed, transforms=transform, fields=_FIELDS, max_pixels=most)
-        about = {"num_workers": workers, "shuffle": True, "seed": 3, "shard": (rank, 2)}
-        return DataLoader(dataset, 2, collate_fn=list, on_error="skip", **about)
-
-    def rows(batches: Any) -> list[int]:
-        found = []
-        for batch in batches:
-            for sample in batch:
-                found.append(int(sample[1]["name"].split()[1]))
-                _assert_same(sample, _as_torchvision(packed, found[-1], transform))
-        return found
-
-    whole = loader()
-    epochs = [rows(whole) for _ in range(3)]
-    for found in epochs:
-        assert len(found) == _ROWS // 2
-        assert not bad & set(found)
-    half = loader()
-    begun = iter(half)
-    first = rows([next(begun)])
-    resumed = loader()
-    resumed.load_state_dict(half.state_dict())
-    assert first + rows(resumed) == epochs[0]
-
-
-def test_images_of_several_sizes_are_told_of_a_collate_fn(packed: Path, v2: Any) -> None:
-    from fastdata import collate_padded
-
-    steps = v2.Compose([v2.Resize(32), v2.ToImage()])
-    dataset = ImageDataset(packed, transforms=steps, fields=_FIELDS)
-    with pytest.warns(SlowPathWarning, match=r"give a collate_fn, such as .*collate_padded\(32\)"):
-        DataLoader(dataset, 4)
-    assert DataLoader(dataset, 4, collate_fn=collate_padded(32)).explain().startswith("native")
 
 
 def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> None:

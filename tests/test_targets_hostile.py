@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -188,14 +187,3 @@ def test_key_points_of_another_form_cost_their_sample(v2: Any, tmp_path: Path) -
         with pytest.raises(SampleError, match=f"sample {row} .*points"):
             dataset[row]
     assert dataset[2][1]["points"].tolist() == [[[2.0, 3.0]] * 3] * 2
-
-
-def test_many_boxes_in_one_sample(v2: Any, tmp_path: Path) -> None:
-    many = (np.random.default_rng(0).random((100_000, 4)) * 20).round(3)
-    packed = _packed(tmp_path, [many.tolist(), _GOOD], [list(range(100_000)), [1, 2]])
-    dataset = _dataset(packed, v2.Compose([v2.SanitizeBoundingBoxes(), v2.ToImage()]))
-    (_, target), (_, other) = _samples(dataset)
-    kept = (many[:, 2:] - many[:, :2] >= 1).all(1) & (np.prod(many[:, 2:] - many[:, :2], 1) >= 1)
-    assert abs(len(target["boxes"]) - int(kept.sum())) <= 5  # in single precision
-    assert np.allclose(target["boxes"].numpy(), many[target["labels"].numpy()])
-    assert other["labels"].tolist() == [1, 2]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from core_pixels import by_pillow
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from recipe_packages import need
@@ -21,11 +19,10 @@ from test_pixel_programs import (
     SIZE,
     assert_same_distribution,
     keys_of,
-    kolmogorov_smirnov,
     program_of,
 )
 from timm_calls import recording
-from torchvision_calls import Call, apply
+from torchvision_calls import Call
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
@@ -165,52 +162,6 @@ def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> N
 
 # --- AugMix ----------------------------------------------------------------------------------
 
-_MIXES = ("mix_add", "mix_blend", "mix_end")
-
-
-def chains_of(calls: Any) -> tuple[list[list[Call]], list[float]]:
-    """A mixture's chains; and the weight of each, with the factor of the blend at its end."""
-    (name, _), *rest = calls
-    assert name == "mix_begin"
-    chains: list[list[Call]] = [[]]
-    weights = []
-    for name, values in rest:
-        if name in _MIXES:
-            weights.append(values[0])
-            chains.append([])
-        else:
-            chains[-1].append((name, tuple(values)))
-    assert not chains.pop() and not chains.pop()
-    return chains, weights
-
-
-@pytest.mark.parametrize("policy", ["augmix-m8-w3-d1", "augmix-m8-w3-d1-b1"])
-def test_augmix_gives_timms_pixels(
-    tv: Any, data: Any, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own code, handed our weights and our augmentations."""
-    transform, crop = made(data, policy), tv.CenterCrop((41, 57))
-    pipeline = tv.Compose([crop, transform, tv.PILToTensor()])
-    dataset, program = images(pipeline), program_of(pipeline)
-    for batch, _, indices in DataLoader(dataset, batch_size=27, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            chains, (*weights, factor) = chains_of(program.draw(key, 57, 41)[0])
-            left = iter(chains)
-
-            def choose(ops: Any, depth: int, replace: bool, left: Any = left) -> Any:
-                return [partial(apply, call=call) for call in next(left)]
-
-            with monkeypatch.context() as patch:
-                patch.setattr(np.random, "choice", choose)
-                patch.setattr(np.random, "dirichlet", lambda alphas, found=weights: found)
-                patch.setattr(np.random, "beta", lambda a, b, found=factor: found)
-                ours = np.array(weights, np.float32)
-                patch.setattr(transform, "_calc_blended_weights", lambda ws, m, found=ours: found)
-                want = np.asarray(transform(crop(dataset.open_image(index))))
-            assert next(left, None) is None
-            assert np.abs(got.astype(int) - want).max() <= 1, index
-
 
 # --- geometry --------------------------------------------------------------------------------
 
@@ -229,26 +180,6 @@ def test_crops_of_one_area_and_ratio_are_timms(data: Any) -> None:
                 cut = geometry_of(crop, 1, size)["box"][0]
                 _, _, height, width = crop.get_params(Image.new("L", size), crop.scale, crop.ratio)
                 assert (cut[2] - cut[0], cut[3] - cut[1]) == (width, height)
-
-
-def test_each_sample_is_resized_with_its_own_filter(tv: Any, data: Any) -> None:
-    transform = data.create_transform(
-        48, is_training=True, interpolation="random", color_jitter=None, use_prefetcher=True
-    )
-    dataset = images(transform)
-    program = compiled(transform).programs[0]
-    used = set()
-    for batch, _, indices in DataLoader(
-        dataset, batch_size=10, seed=3, num_workers=2, **WITH_INDEX
-    ):
-        for got, index in zip(batch.permute(0, 2, 3, 1).numpy(), indices.tolist(), strict=True):
-            image = dataset.open_image(index).convert("RGB")
-            keys = sample_keys(epoch_key(3, 0), np.array([index]))
-            cut = program.draw([image.width], [image.height], keys)
-            used.add(cut["filter"][0])
-            want = np.asarray(by_pillow(image, cut[0]))
-            assert np.abs(got.astype(int) - want).max() <= 1, index
-    assert used == {1, 2}
 
 
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect", "edge", "symmetric"])
@@ -277,53 +208,7 @@ def assert_pixels(transform: Any, levels: float) -> None:
 # --- erasing ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
-def test_rectangles_are_written_over_as_timm_does(data: Any, mode: str) -> None:
-    transform = data.create_transform(
-        64, is_training=True, re_prob=1.0, re_mode=mode, color_jitter=None, hflip=0.0
-    )
-    dataset = images(transform)
-    program = program_of(transform)
-    values = []
-    for batch, _, indices in DataLoader(dataset, batch_size=10, seed=3, **WITH_INDEX):
-        for got, index in zip(batch.numpy(), indices.tolist(), strict=True):
-            (key,) = sample_keys(epoch_key(3, 0), np.array([index])).tolist()
-            for left, top, width, height in program.draw(key, 64, 64)[1]:
-                values.append(got[:, top : top + height, left : left + width].reshape(3, -1))
-    assert len(values) > SAMPLES * 0.9
-    within = [float(np.ptp(one, axis=1).max()) for one in values]
-    if mode == "const":
-        assert all((one == 0).all() for one in values)
-        return
-    assert all(within) if mode == "pixel" else not any(within)
-    numbers = [one.ravel() if mode == "pixel" else one[:, 0] for one in values]
-    normal = np.random.default_rng(1).normal(size=100_000)
-    distance, bound = kolmogorov_smirnov(np.concatenate(numbers).tolist(), normal.tolist())
-    assert distance <= bound
-
-
 # --- what else create_transform makes --------------------------------------------------------
-
-
-def test_arrays_are_made_of_what_is_left_to_call(tv: Any, data: Any) -> None:
-    from timm.data.transforms import ToNumpy
-
-    seen: list[Any] = []
-
-    def note(array: Any) -> Any:
-        seen.append(array)
-        return array
-
-    crop = tv.CenterCrop(32)
-    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (40, 50, 3), np.uint8))
-    recipe = compile_recipe(tv.Compose([crop, ToNumpy(), note]))
-    assert isinstance(recipe, Recipe)
-    tensor = torch.from_numpy(np.array(crop(image))).permute(2, 0, 1)
-    for call in recipe.tail:
-        tensor = call(tensor)
-    assert isinstance(seen[0], np.ndarray)
-    assert (seen[0] == ToNumpy()(crop(image))).all()
-    assert compile_recipe(tv.Compose([crop, ToNumpy()])) is not None
 
 
 # --- Mixup -----------------------------------------------------------------------------------
@@ -469,18 +354,6 @@ def test_create_loaders_batches_for_evaluation(data: Any) -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=8e-3)
 
 
-def test_erasing_on_the_device_as_create_loader_does(data: Any) -> None:
-    from timm.data.random_erasing import RandomErasing
-
-    erase = RandomErasing(1.0, mode="const", device="cpu")
-    ours = replaced(data, "float32", lambda batch: (erase(batch[0]), batch[1]))
-    for (got, _), (before, _) in zip(ours, replaced(data, "float32"), strict=True):
-        for one, whole in zip(got, before, strict=True):
-            erased = (one == 0).all(0)
-            assert 0.01 < erased.float().mean() < 0.4
-            assert torch.equal(one[:, ~erased], whole[:, ~erased])
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -536,13 +409,3 @@ def test_create_loader_over_our_loader(
             assert inner.explain().startswith("native"), inner.explain()
             if mixup is None or not training:
                 assert sorted(torch.cat([each for _, each in batches]).tolist()) == list(range(8))
-
-
-@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
-def test_workers_are_seeded_by_a_function_of_ones_own(data: Any) -> None:
-    for init in (
-        partial(data.loader._worker_init, worker_seeding=lambda info: 7),
-        partial(data.loader.fast_collate),
-    ):
-        loader = DataLoader(images(data.create_transform(24)), 10, worker_init_fn=init)
-        assert loader.explain().startswith("workers"), loader.explain()

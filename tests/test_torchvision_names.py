@@ -113,15 +113,6 @@ def test_interpolations_are_taken_as_torchvision_takes_them(name: str) -> None:
             make(ours, unknown)
 
 
-@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied")
-@pytest.mark.parametrize("mode", [MODE.NEAREST, MODE.NEAREST_EXACT, MODE.BICUBIC, MODE.LANCZOS, 3])
-def test_a_resize_by_an_interpolation_is_torchvisions(mode: Any) -> None:
-    image = noise(61, 47)
-    for antialias in (True, False, None):
-        want = TV.v2.functional.pil_to_tensor(TV.Resize(20, mode, antialias=antialias)(image))
-        assert torch.equal(ours.Resize(20, mode, antialias=antialias)(image), want)
-
-
 # --- grey ------------------------------------------------------------------------------------
 
 #: What follows Grayscale(1), the same in torchvision and here, and within so many levels.

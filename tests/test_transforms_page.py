@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchvision_stub import import_torchvision
-from transforms_page import becomes, names, page
+from transforms_page import names, page
 
 PAGE = Path(__file__).parents[1] / "docs" / "transforms.md"
 
@@ -23,12 +23,3 @@ def test_every_transform_of_torchvision_is_on_the_page() -> None:
         assert len(found) > 35
         for name in found:
             assert sum(row.startswith(f"| `{name}` | v{version} |") for row in rows) == 1
-
-
-def test_no_transform_is_declined_without_a_reason_of_its_own() -> None:
-    torchvision = import_torchvision()
-    for version, tv in ((1, torchvision.transforms), (2, torchvision.transforms.v2)):
-        for name in names(tv, version):
-            for given in ("pil", "bytes", "floats"):
-                _, why = becomes(tv, version, name, given)
-                assert "not a transform that fastdata knows" not in why, name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, ConcatDataset, RandomSampler, Subset
+from torch.utils.data import Subset
 from torchvision_stub import import_torchvision
 from vision_datasets import (
     ROWS,
@@ -24,7 +24,7 @@ from vision_datasets import (
 )
 
 from fastdata import DataLoader
-from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning
 
 # pycocotools has not moved to NumPy 2 completely.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -219,18 +219,6 @@ def test_masks_are_torchvisions(tv: Any, make: Callable[..., Any], name: str, op
         assert_same(_loaded(dataset, num_workers=2), [dataset[row] for row in range(ROWS)])
 
 
-def test_subsets_samplers_and_concatenations(tv: Any, make: Callable[..., Any]) -> None:
-    dataset = make("VOCDetection", _steps(tv, "resize"))
-    some = [5, 2, 2, 7]
-    assert_same(_loaded(Subset(dataset, some)), [dataset[row] for row in some])
-    batches = BatchSampler(RandomSampler(dataset, generator=torch.Generator()), 4, False)
-    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=_together, require_native=True)
-    assert sorted(len(images) for images, _ in loader) == [1, 4, 4]
-    both = ConcatDataset([dataset, Subset(dataset, [1])])
-    expected = [*(dataset[row] for row in range(ROWS)), dataset[1]]
-    assert_same(_loaded(both, num_workers=2), expected)
-
-
 def last(image: Any, target: Any) -> Any:
     return image, {**target, "count": len(target["boxes"])}
 
@@ -276,17 +264,6 @@ def test_a_missing_file_costs_its_sample(tv: Any, tmp_path: Path, file: str, mat
     assert len(found) == ROWS
     for row in {*range(ROWS)} - {4}:
         assert_same(found[row], dataset[row])
-
-
-def test_annotations_that_torchvision_cannot_use_are_an_error(tv: Any, tmp_path: Path) -> None:
-    make_voc(tmp_path)
-    dataset = opened(tv, "VOCDetection", tmp_path, _steps(tv, "resize"))
-    file = tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "000004.xml"
-    file.write_text("<annotation><filename>no objects</filename></annotation>")
-    with pytest.raises(KeyError, match="bndbox"):
-        dataset[4]
-    with pytest.raises(SampleError, match=r"000004.jpg.*annotations cannot be used.*bndbox"):
-        _loaded(dataset)
 
 
 def test_images_that_torchvision_leaves_grey_are_an_error(tv: Any, tmp_path: Path) -> None:
@@ -338,22 +315,3 @@ def test_an_unwrapped_dataset_is_told_how_to_be_wrapped(tv: Any, make: Callable[
     alone = tv.datasets.VOCDetection(dataset.root, "2007", transform=tv.transforms.Resize((9, 9)))
     with pytest.warns(SlowPathWarning, match="(?s)boxes do not follow.*wrap_dataset_for"):
         DataLoader(alone, 4, collate_fn=_together)
-
-
-def test_a_fastdata_step_between_torchvisions(tv: Any, make: Callable[..., Any]) -> None:
-    from torchvision.transforms import v2
-
-    from fastdata.transforms import FixedSizeCrop
-
-    def opened_with(**fills: Any) -> Any:
-        steps = v2.Compose([FixedSizeCrop((64, 64), fill=(9, 8, 7), **fills), v2.ToImage()])
-        return make("CocoDetection", steps, ["boxes", "labels", "masks"])
-
-    with pytest.raises(UsageError, match="its fill is a colour, and masks are numbers"):
-        DataLoader(opened_with(), 4, collate_fn=_together)
-    dataset = opened_with(mask_fill=0)
-    for image, target in _loaded(dataset):
-        assert image.shape[1:] == (64, 64)
-        assert target.get("masks", image).shape[1:] == (64, 64)
-    with pytest.raises(UsageError, match="called with an image and its target"):
-        dataset[0]

@@ -165,7 +165,7 @@ def assert_same(found: Any, expected: Any) -> None:
         for name in ("format", "canvas_size"):
             assert getattr(found, name, None) == getattr(expected, name, None)
         one, other = (value.as_subclass(torch.Tensor) for value in (found, expected))
-        image = expected.ndim == 3 and expected.shape[0] == 3
+        image = expected.ndim > 2 and expected.shape[-3] == 3
         most = (1.0 if expected.dtype == torch.uint8 else 1.01 / 255) if image else 1e-4
         exact = not image and not expected.is_floating_point()
         torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=0 if exact else most)
