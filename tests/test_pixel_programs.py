@@ -34,7 +34,7 @@ from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.tree import native_program
 
 #: Draws of torchvision's, and of ours; FASTDATA_DRAWS=100000 for a sharper look, of ten minutes.
-COUNT = int(os.environ.get("FASTDATA_DRAWS", 3_000))
+COUNT = int(os.environ.get("FASTDATA_DRAWS", 5_000))
 
 #: (width, height): as different as translations by parts of them should show.
 SIZE = (224, 180)
