@@ -128,7 +128,7 @@ def _pipelines(v2: Any) -> dict[str, Any]:
         "format": v2.Compose([v2.ConvertBoundingBoxFormat("CXCYWH"), *tail]),
         "pure": v2.Compose([v2.RandomHorizontalFlip(1.0), *tail, v2.ToPureTensor()]),
         "drop": v2.Compose(
-            [v2.CenterCrop(48), v2.SanitizeBoundingBoxes(10, 200), v2.Resize((30, 30)), *tail]
+            [v2.CenterCrop(48), v2.SanitizeBoundingBoxes(4, 200), v2.Resize((30, 30)), *tail]
         ),
     }
 
