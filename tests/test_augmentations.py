@@ -279,7 +279,7 @@ def test_drawn_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> 
     """One after the other, without an error that grows: nearest pixels, too."""
     crop = tv.Compose([tv.CenterCrop(SIZE), tv.PILToTensor()])
     dataset = images(tv.Compose([crop, *TENSORS[name](tv)]))
-    for index, got in pixels(dataset, None, num_workers=2).items():
+    for index, got in pixels(dataset, num_workers=2).items():
         calls, _ = drawn(dataset, index, SIZE[::-1])
         want = tensor_calls.apply_all(crop(dataset.open_image(index)), calls)
         assert_tensors_equal(tv, got, want.permute(1, 2, 0).numpy())

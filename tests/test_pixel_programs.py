@@ -151,6 +151,7 @@ PILLOW: dict[str, Callable[[Any], Any]] = {
     "RandomRotation": lambda tv: tv.RandomRotation((-20, 70)),
     "RandomRotation expanding": lambda tv: tv.RandomRotation(50, expand=True),
     "RandomAffine": lambda tv: tv.RandomAffine(30, (0.2, 0.1), (0.5, 1.5), (-10, 5, 0, 20)),
+    "RandomAffine that moves": lambda tv: tv.RandomAffine(0, (0.2, 0.1)),
     "RandomAffine about a point": lambda tv: tv.RandomAffine(0, shear=9, center=(3, 50)),
     "RandomChoice": lambda tv: tv.RandomChoice(
         [tv.RandomInvert(1.0), tv.RandomEqualize(0.5), tv.ColorJitter(0.1)], [1, 0.5, 2]

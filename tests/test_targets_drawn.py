@@ -102,14 +102,25 @@ def _padding(rng: Any, most: int = 20) -> list[int]:
 def _fixed(v2: Any, rng: Any) -> list[Callable[[], Any]]:
     """Transforms that draw nothing: their parameters are drawn here."""
     side = lambda least=20, most=150: int(rng.integers(least, most))  # noqa: E731
-    angle = lambda: 2 * [float(rng.choice([rng.uniform(-180, 180), 90, 180, -90, 0]))]  # noqa: E731
+    angle = lambda: float(rng.choice([rng.uniform(-180, 180), 90, 180, -90, 0]))  # noqa: E731
     centre = lambda: rng.choice([None, 1]) and rng.uniform(0, 80, 2).tolist()  # noqa: E731
-    factor = lambda least=0.4: 2 * [float(rng.uniform(least, 2))]  # noqa: E731
-    shear = lambda: np.repeat(rng.uniform(-40, 40, 2), 2).tolist()  # noqa: E731
+
+    def rotation() -> Any:
+        degrees, expand = angle(), bool(rng.integers(2))
+        return v2.RandomRotation((degrees, degrees), expand=expand, center=centre())
+
+    def affine() -> Any:
+        degrees, scale, shear = angle(), rng.uniform(0.4, 2), rng.uniform(-40, 40, 2).tolist()
+        shear = [shear[0], shear[0], shear[1], shear[1]]
+        return v2.RandomAffine((degrees, degrees), None, (scale, scale), shear, center=centre())
 
     def shorter() -> Any:
         size = side()
         return v2.Resize(size, max_size=size + side(1, 60) if rng.integers(2) else None)
+
+    def jitter() -> Any:
+        factor = rng.uniform(0.3, 2)
+        return v2.ScaleJitter((side(), side()), (factor, factor))
 
     return [
         lambda: v2.RandomHorizontalFlip(1.0),
@@ -118,9 +129,9 @@ def _fixed(v2: Any, rng: Any) -> list[Callable[[], Any]]:
         shorter,
         lambda: v2.CenterCrop((side(), side())),
         lambda: v2.Pad(_padding(rng), fill=7),
-        lambda: v2.RandomRotation(angle(), expand=bool(rng.integers(2)), center=centre()),
-        lambda: v2.RandomAffine(angle(), None, factor(), shear(), center=centre()),
-        lambda: v2.ScaleJitter((side(), side()), factor(0.3)),
+        rotation,
+        affine,
+        jitter,
         lambda: v2.RandomShortestSize([side()], max_size=side(100, 200)),
         lambda: v2.ClampBoundingBoxes(),
         lambda: v2.SanitizeBoundingBoxes(float(rng.uniform(1, 9)), float(rng.uniform(1, 60))),
@@ -132,6 +143,10 @@ def _random(v2: Any, rng: Any) -> list[Callable[[], Any]]:
     """Transforms that draw, and some that do not."""
     fixed = _fixed(v2, rng)
     side = lambda least=20, most=150: int(rng.integers(least, most))  # noqa: E731
+
+    def crop() -> Any:
+        padding = _padding(rng) if rng.integers(2) else None
+        return v2.RandomCrop((side(), side()), padding, pad_if_needed=True)
 
     def resize() -> Any:
         least = side()
@@ -147,8 +162,7 @@ def _random(v2: Any, rng: Any) -> list[Callable[[], Any]]:
     return [
         lambda: v2.RandomHorizontalFlip(0.5),
         lambda: v2.RandomVerticalFlip(0.5),
-        lambda: v2.RandomCrop((side(), side()), _padding(rng), pad_if_needed=True),
-        lambda: v2.RandomCrop((side(), side()), pad_if_needed=True),
+        crop,
         lambda: v2.RandomResizedCrop((side(), side())),
         lambda: v2.RandomRotation(60, expand=bool(rng.integers(2))),
         lambda: v2.RandomAffine(30, (0.1, 0.2), (0.5, 1.5), 20),
