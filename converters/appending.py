@@ -72,11 +72,6 @@ def index_parts(
         local: As for `pack`.
         storage_options: As for `pack`.
         options: Further arguments of `pack`.
-
-    Raises:
-        UsageError: Files would be added without ``append``; or they do not fit the index.
-        SourceError: A file has another size than when it was indexed.
-        Errors of `pack`.
     """
     if part_files < 1:
         raise UsageError(f"--part-files {part_files}: no part has so few", "Give 1 or more.")
@@ -124,11 +119,7 @@ def index_parts(
 
 
 def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
-    """Return the files that an index lacks.
-
-    Raises:
-        SourceError: One has another size than the index says.
-    """
+    """Return the files that an index lacks."""
     for file in files:
         if file.size != known.get(file.location, file.size):
             raise SourceError(
@@ -158,11 +149,7 @@ def _opened(
 
 
 def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Parts:
-    """Return an index with one more part.
-
-    Raises:
-        UsageError: It does not fit the others.
-    """
+    """Return an index with one more part."""
     entry = Part.of(name, manifest)
     if parts is None:
         about = Parts.of([entry], manifest)
@@ -232,11 +219,7 @@ class _Place:
         return self._load(self.of(part)) is not None
 
     def parts(self, append: bool) -> Parts | None:
-        """Return the index, or None; a dataset of one becomes its first part.
-
-        Raises:
-            UsageError: There is another dataset.
-        """
+        """Return the index, or None; a dataset of one becomes its first part."""
         found = self._load(self._out)
         if found is None or isinstance(found, Parts):
             if found is not None and not is_url(self._out):

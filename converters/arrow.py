@@ -53,10 +53,6 @@ class ArrowImages(TabularImages):
         root: A folder of ``*.arrow``, at any depth, or one file; not a URL.
         split: The split to take, one of `arrow_splits`; None for all files.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        SourceError: There are no files, one cannot be read, or no column is recognised.
-        UsageError: A given column or split does not exist.
     """
 
     def __init__(

@@ -125,10 +125,6 @@ class Cifar:
         root: The folder with the archive or with its unpacked files; or its URL.
         split: ``train`` or ``test``.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: The data is missing, or differs from the published.
     """
 
     root: str | None = None  # there are no image files to leave in place

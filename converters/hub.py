@@ -56,11 +56,6 @@ def hub_source(
         kind: ``parquet``, ``webdataset`` or ``imagefolder``; None to tell it by the files' names.
         storage_options: Options of the driver, such as ``token`` and ``endpoint``.
         options: Further arguments of the source.
-
-    Raises:
-        RemoteError: The Hub cannot be reached.
-        SourceError: There is no such dataset, or nothing in it that can be indexed.
-        UsageError: It has several configs or splits, and the URL names none.
     """
     place = pinned(url, storage_options)
     root = place._replace(path="").url
@@ -202,11 +197,7 @@ def _split_in(name: str) -> str | None:
 def _configs(
     root: str, files: Sequence[str], storage_options: Mapping[str, Any] | None
 ) -> dict[str, dict[str, list[str]]]:
-    """Return the files that README.md names, by config and split; none if it names none.
-
-    Raises:
-        SourceError: It cannot be understood.
-    """
+    """Return the files that README.md names, by config and split; none if it names none."""
     if _README not in files:
         return {}
     text = ""

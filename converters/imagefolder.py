@@ -26,10 +26,6 @@ class ImageFolder(Sharded):
         root: The folder that holds the class folders, or its URL.
         allow_empty: Whether a class may have no images.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        SourceError: ``root`` is missing, unreadable, or has no folder in it.
-        RemoteError: The URL cannot be reached.
     """
 
     def __init__(
@@ -80,11 +76,7 @@ class ClassFolders(NamedTuple):
     left_out: LeftOut
 
     def records(self) -> Iterator[Record]:
-        """Yield the images, one class after the other.
-
-        Raises:
-            SourceError: A class has no images, and ``allow_empty`` is False.
-        """
+        """Yield the images, one class after the other."""
         for name, label in self.folders:
             found = False
             for record in self.tree.records(name, label, self.left_out):

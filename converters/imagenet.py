@@ -60,9 +60,6 @@ class ImageNet(Sharded):
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may have no images.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        SourceError: The split is missing, or contradicts the training set.
     """
 
     def __init__(
@@ -111,12 +108,7 @@ class ImageNet(Sharded):
 def splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the splits below a root, ``train`` first.
-
-    Raises:
-        SourceError: The root is missing, or has no split.
-        RemoteError: The URL cannot be reached.
-    """
+    """Return the splits below a root, ``train`` first."""
     place = source_tree(root, storage_options)
     found = [split for split in SPLITS if _find(place, split)]
     if not found:

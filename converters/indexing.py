@@ -68,10 +68,6 @@ def source_of(
         kind: One of `kinds`; None to tell it by the names of files.
         storage_options: Options of the driver of a URL.
         options: Further arguments of the source.
-
-    Raises:
-        SourceError: It is of no kind that can be indexed.
-        UsageError: There is no such kind.
     """
     if _is_on_hub(place):
         return hub_source(os.fspath(place), kind, storage_options, **options)
@@ -217,11 +213,7 @@ def index(
 
 
 def container_of(source: Source) -> str:
-    """Return the container that indexes a source where it lies.
-
-    Raises:
-        UsageError: Its images lie in several ways.
-    """
+    """Return the container that indexes a source where it lies."""
     for container in IN_PLACE:
         if root_of(source, container) is not None:
             return container

@@ -128,9 +128,6 @@ def write_listing(
         executor: Runs the tasks.
         rows_per_batch: Rows of a record batch, the unit of reading.
         compared_at_once: Keys to compare in memory at a time, on average.
-
-    Raises:
-        SourceError: The source is unreadable, has no images, or has two images of one key.
     """
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
@@ -217,11 +214,7 @@ def write_summary(
 
 
 def listed_at(folder: Path) -> int:
-    """Return the time a listing was written, in nanoseconds.
-
-    Raises:
-        FileNotFoundError: There is no listing.
-    """
+    """Return the time a listing was written, in nanoseconds."""
     return (folder / _SUMMARY).stat().st_mtime_ns
 
 

@@ -72,11 +72,6 @@ class LmdbImages(Sharded):
         labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
             or name of its class. A key that is not in the file is a bad sample.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no LMDB, it is damaged, or its values are no images.
-        UsageError: There is no such database, or an argument is wrong.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -143,11 +138,7 @@ _CLASSES = "Labels are names, or ranks of classes from 0: check --keys and --lab
 
 
 def _read_labels(path: Path) -> dict[str, str]:
-    """Return class names by key; numbers without zeros before them if all are numbers.
-
-    Raises:
-        SourceError: The file cannot be read, or a key has two labels.
-    """
+    """Return class names by key; numbers without zeros before them if all are numbers."""
     found: dict[str, str] = {}
     try:
         lines = read_file(path).decode().splitlines()
@@ -267,12 +258,7 @@ class LmdbListing(NamedTuple):
         return {name for _, name, _ in self.entries(Counter())}
 
     def entries(self, left_out: LeftOut) -> Iterator[tuple[str, str, Entry]]:
-        """Yield the key as text, the class in it or "", and the place of each image.
-
-        Raises:
-            SourceError: The file is damaged, or has changed meanwhile.
-            UsageError: There is no such database.
-        """
+        """Yield the key as text, the class in it or "", and the place of each image."""
         pattern = _compiled(self.keys)
         with self._opened() as (tree, _):
             for entry in tree.leaves(self.database):
@@ -346,11 +332,7 @@ def _text(key: bytes) -> str:
 
 
 def _require_images(listing: LmdbListing) -> None:
-    """Check that any of the first values is an image.
-
-    Raises:
-        SourceError: There are none; the message says what the first value is.
-    """
+    """Check that any of the first values is an image."""
     first: tuple[str, bytes] | None = None
     for text, value in listing.read(_LOOKED_AT):
         first = first or (text, value)

@@ -57,12 +57,6 @@ class MdsImages(TabularImages):
         split: The split's folder; None if there are none, or a single one.
         storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no index, a shard is missing, compressed or damaged, or no column is
-            recognised.
-        UsageError: A given column or split does not exist.
     """
 
     def __init__(
@@ -108,12 +102,7 @@ class MdsImages(TabularImages):
 def mds_splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the folders of splits, which have an index each; none if the root has one.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no index.
-    """
+    """Return the folders of splits, which have an index each; none if the root has one."""
     tree = _tree(root, storage_options)
     if tree.file(_INDEX) is not None:
         return []
@@ -292,11 +281,7 @@ class _OpenMds:
 
 
 def _shards(tree: Tree) -> list[MdsRows]:
-    """Return the shards that an index lists.
-
-    Raises:
-        SourceError: The index is damaged, or a shard is missing, compressed or of another format.
-    """
+    """Return the shards that an index lists."""
     index = tree.file(_INDEX)
     assert index is not None
     try:

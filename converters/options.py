@@ -33,11 +33,7 @@ EXECUTORS = ("local", "ray")
 
 
 def choose_order(source: Source, container: str, order: str | None, seed: int | None) -> str:
-    """Return the order of packing; see `fastdata.converters.pack`.
-
-    Raises:
-        UsageError: The order is unknown, or the seed has no effect.
-    """
+    """Return the order of packing; see `fastdata.converters.pack`."""
     if order is None:
         order = default_order(container, source.about)
     if order not in ORDERS:
@@ -51,11 +47,7 @@ def choose_order(source: Source, container: str, order: str | None, seed: int | 
 
 
 def choose_executor(name: str, address: str | None, workers: int | None) -> Executor:
-    """Return the executor of packing's tasks.
-
-    Raises:
-        UsageError: The executor is unknown, or the address has no effect.
-    """
+    """Return the executor of packing's tasks."""
     if name == "ray":
         return RayExecutor(address, workers)
     if name != "local":
@@ -175,11 +167,7 @@ def check_out(source: Source, out: str | os.PathLike[str]) -> None:
 
 
 def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
-    """Reject numbers of classes that differ from another split's, packed beside the output.
-
-    Raises:
-        UsageError: A dataset of the same source numbers the same classes otherwise.
-    """
+    """Reject numbers of classes that differ from another split's, packed beside the output."""
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
     # The index of parts compares its parts. Two sources without a root may have nothing in common.
@@ -239,11 +227,7 @@ def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool
 
 
 def require_fields(fields: Sequence[Field]) -> None:
-    """Check the names and types of fields that are to be packed.
-
-    Raises:
-        UsageError: A name cannot be a field's, or is another one's, too; or a type is not stored.
-    """
+    """Check the names and types of fields that are to be packed."""
     for field in fields:
         if field.type is not None and not is_storable(field.type):
             raise UsageError(

@@ -69,11 +69,6 @@ class PackedDataset(Sharded):
 
     Attributes:
         packed_order: The manifest's fields for the order of its samples.
-
-    Raises:
-        DatasetError: There is no finished dataset.
-        RemoteError: The URL cannot be reached.
-        UsageError: The part is out of range or empty.
     """
 
     def __init__(

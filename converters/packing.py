@@ -551,11 +551,7 @@ class _Packing:
         return part
 
     def _turned(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the manifest's entry for annotations of images that EXIF may turn.
-
-        Raises:
-            SourceError: Others are for the stored images, so that no way to load fits both.
-        """
+        """Return the manifest's entry for annotations of images that EXIF may turn."""
         stored, turned = ([key for part in parts for key in part.turned[at]] for at in (0, 1))
         if not stored + turned or not any(field.format for field in self.job.fields):
             return {}

@@ -73,11 +73,6 @@ class ParquetImages(TabularImages):
             URL, finding them reads all of it.
         storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There are no files, one cannot be read, or no column is recognised.
-        UsageError: A given column does not exist, or has another type.
     """
 
     def __init__(
@@ -226,11 +221,7 @@ class _OpenParquet:
 def is_petastorm(
     folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-    """
+    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread."""
     if is_url(folder):
         return _is_petastorm(RemoteTree(os.fspath(folder), storage_options))
     return _is_petastorm(LocalTree(Path(folder)))

@@ -48,9 +48,6 @@ class RayExecutor:
     Args:
         address: Address of the cluster: ``auto``, ``host:6379`` or ``ray://host:10001``.
         workers: Most tasks in flight; None for two a CPU of the cluster.
-
-    Raises:
-        UsageError: Ray is not installed, or ``workers`` is below 1.
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
@@ -225,11 +222,7 @@ def _call(
 
 
 def _require_listener(address: str | None) -> None:
-    """Check that a cluster's port accepts connections: Ray itself retries for minutes, and logs.
-
-    Raises:
-        UsageError: The port refuses the connection.
-    """
+    """Check that a cluster's port accepts connections: Ray itself retries for minutes, and logs."""
     found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
     if found is None:  # auto, local
         return

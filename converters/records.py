@@ -149,11 +149,7 @@ class Source(Protocol):
         """
 
     def records(self) -> Iterator[Record]:
-        """Yield every image, in an order that depends on the source alone.
-
-        Raises:
-            SourceError: The source is unreadable or contradictory.
-        """
+        """Yield every image, in an order that depends on the source alone."""
 
 
 class Listable(Protocol):
@@ -210,12 +206,7 @@ def listing_shards(source: Source) -> Sequence[Listable]:
 
 
 def read_record(record: Record) -> bytes:
-    """Read a record's bytes from its file.
-
-    Raises:
-        UnreadableError: The file cannot be read.
-        SampleError: The file has changed since it was listed.
-    """
+    """Read a record's bytes from its file."""
     length = record.length
     if not 0 <= length <= MOST_BYTES:
         raise SampleError(f"has {length:,} bytes, and an image may have {MOST_BYTES:,} at most")

@@ -84,9 +84,4 @@ class RowsFile(Protocol):
         """Return the same with places of rows, not of bytes: a library decodes all columns."""
 
     def open(self) -> AbstractContextManager[OpenRows]:
-        """Open it.
-
-        Raises:
-            RemoteError: Its URL cannot be reached, on opening or later.
-            SourceError: The file cannot be read, on opening or later.
-        """
+        """Open it."""

@@ -30,12 +30,7 @@ _ROWS = 64
 
 @contextmanager
 def open_parquet(file: SourceFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
-    """Open a Parquet file; yield it, and the file below.
-
-    Raises:
-        RemoteError: Its URL cannot be reached, on opening or later.
-        SourceError: The file cannot be read, on opening or later.
-    """
+    """Open a Parquet file; yield it, and the file below."""
     try:
         with file.open() as source:
             size = source.seek(0, 2)
@@ -153,14 +148,7 @@ def read_row(
     mtime_ns: int,
     open_file: Callable[[str], SourceFile],
 ) -> bytes:
-    """Return the bytes of one row of the file that ``open_file(path)`` returns.
-
-    Raises:
-        RemoteError: The file's URL cannot be reached.
-        UnreadableError: The file cannot be read.
-        NullError: The value is null.
-        SampleError: The file has changed, or the value is not bytes.
-    """
+    """Return the bytes of one row of the file that ``open_file(path)`` returns."""
     try:
         if getattr(_open, "file", None) != (path, mtime_ns):
             close_rows()

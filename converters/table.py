@@ -86,11 +86,6 @@ class TableImages(Sharded):
         classes: Class names, by label. None for the labels' names, sorted, or their numbers.
         about: Origin of the data, for the manifest; None for the table's name.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: The table cannot be read, or the root is missing.
-        UsageError: There is no such column, or it has another type.
     """
 
     def __init__(
@@ -379,10 +374,6 @@ def read_table(
         path: The file, or its URL.
         storage_options: Options of the driver of a URL.
         texts: Columns of CSV that are text, even if they look like numbers.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: It cannot be read.
     """
     shown = redact(os.fspath(path))
     name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
@@ -415,9 +406,6 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
 
     Arrow's own reader makes invalid arrays of lists that begin with nulls, rounds whole numbers
     beyond 2^53 and takes text such as 2020-01-01 for a time.
-
-    Raises:
-        ValueError: A line is no JSON object, or values of a column are of different types.
     """
     tables: list[pa.Table] = []
     names: dict[str, None] = {}
@@ -477,11 +465,7 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
 
 
 def distinct_classes(names: Sequence[str]) -> list[str]:
-    """Return class names, by label.
-
-    Raises:
-        UsageError: Two are the same.
-    """
+    """Return class names, by label."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise UsageError(f"the class {name!r} is given {count} times", "Name each class once.")
@@ -515,11 +499,7 @@ def _plain(name: str, table: pa.Table) -> pa.Table:
 
 
 def _decode_names(kind: pa.DataType) -> None:
-    """Decode the names of a type's fields, which Arrow does not validate.
-
-    Raises:
-        ValueError: One is not UTF-8.
-    """
+    """Decode the names of a type's fields, which Arrow does not validate."""
     for place in range(kind.num_fields):
         field = kind.field(place)
         str(field.name)

@@ -70,11 +70,6 @@ class TabularImages(Sharded):
         masks: Fields of masks, images whose pixels are numbers.
         others: Returns the files of the other splits: the class names of all splits are sorted
             together, so that a class has one number.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: A file cannot be read, or no column is recognised.
-        UsageError: A given column does not exist, or has another type.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -379,9 +374,6 @@ def _batches(
         roles: Columns of labels, class names and keys to read.
         fields: Further columns to read, and their types.
         blobs: Columns of bytes to find.
-
-    Raises:
-        SourceError: It cannot be read, or has other columns.
     """
     folders = _folder_values(file.name)
     with file.open() as opened:
@@ -413,11 +405,7 @@ def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
 
 
 def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order.
-
-    Raises:
-        SourceError: Two columns have the same path, or one has an unknown type.
-    """
+    """Return the types of a file's stored columns by path in the schema, in order."""
     found: dict[str, pa.DataType] = {}
 
     def add(prefix: str, kind: pa.DataType) -> None:

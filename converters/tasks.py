@@ -166,12 +166,7 @@ class _Judged(NamedTuple):
 def _further(
     job: Job, record: Record, read: Read, image: ImageInfo
 ) -> Iterator[tuple[bytes, ImageInfo, int | None]]:
-    """Read a record's further blobs; ``image`` are the properties of its image.
-
-    Raises:
-        SampleError: One cannot be read, is not an image though its field has images, or is a mask
-            of another size than the image.
-    """
+    """Read a record's further blobs; ``image`` are the properties of its image."""
     for further, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
             continue
@@ -331,11 +326,7 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
-    """Read one record and encode it as a blob.
-
-    Raises:
-        SampleError: The record cannot be read, or is no complete image.
-    """
+    """Read one record and encode it as a blob."""
     if record.problem:
         raise SampleError(record.problem)
     data = read(record)
@@ -419,9 +410,6 @@ def with_blobs(
     """Yield prepared pieces with their blobs; read again the blobs that were not sent.
 
     A thread prefetches a few pieces while LMDB commits earlier ones.
-
-    Raises:
-        SourceError: An image has changed since it was prepared.
     """
     with ThreadPoolExecutor(1, "fastdata-read") as reader:
         waiting: deque[tuple[Unit, Prepared, Future[list[Sample]]]] = deque()

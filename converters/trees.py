@@ -55,20 +55,11 @@ class SourceFile(Protocol):
         """Its state, as in `fastdata.converters.records.Record`."""
 
     def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Open the file; return an object with ``read``, ``seek``, ``tell`` and ``close``.
-
-        Raises:
-            OSError: The file is missing, or cannot be read.
-        """
+        """Open the file; return an object with ``read``, ``seek``, ``tell`` and ``close``."""
 
 
 def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
-    """Return the file of a record's path.
-
-    Raises:
-        FileNotFoundError: The URL has no such file.
-        RemoteError: The URL cannot be reached.
-    """
+    """Return the file of a record's path."""
     if is_url(location):
         return remote_path(location, storage_options)
     return LocalFile(Path(location))
@@ -89,48 +80,30 @@ class Tree(Protocol):
         """Return a subfolder."""
 
     def classes(self) -> list[str]:
-        """Return the sorted names of its folders; also hidden ones, like torchvision.
-
-        Raises:
-            SourceError: The folder cannot be read, or a name is not UTF-8.
-        """
+        """Return the sorted names of its folders; also hidden ones, like torchvision."""
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
         """Yield the images of one class folder, in torchvision's order.
 
         Keys are paths below the tree without extension, with ``/``. Adds other files to
         ``left_out``.
-
-        Raises:
-            SourceError: A folder cannot be read, or links to a folder around it.
         """
 
     def file(self, name: str) -> SourceFile | None:
-        """Return a file of the folder; None if it does not exist.
-
-        Raises:
-            SourceError: The folder may not be searched.
-        """
+        """Return a file of the folder; None if it does not exist."""
 
     def files(self, extension: str) -> Mapping[str, SourceFile]:
         """Return the files with an extension at any depth, by their paths below the folder.
 
         They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
         ``.`` are skipped: Spark and Hadoop keep metadata there.
-
-        Raises:
-            SourceError: A folder cannot be read.
         """
 
 
 def source_tree(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Tree:
-    """Return the folder of a source; a URL is not contacted yet.
-
-    Raises:
-        SourceError: The folder is missing, or cannot be read.
-    """
+    """Return the folder of a source; a URL is not contacted yet."""
     if is_url(root):
         return RemoteTree(os.fspath(root), storage_options)
     folder = Path(root)
@@ -279,11 +252,7 @@ def suffix_of(name: str) -> str:
 
 
 def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Return a folder's entries sorted by name.
-
-    Raises:
-        SourceError: The folder is missing or cannot be read.
-    """
+    """Return a folder's entries sorted by name."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -292,11 +261,7 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder.
-
-    Raises:
-        SourceError: A folder above it may not be searched.
-    """
+    """Return whether a path is a folder."""
     try:
         return path.is_dir()
     except OSError as error:
@@ -364,11 +329,7 @@ def storable(key: str) -> tuple[str, str | None]:
 
 
 def require_utf8(root: Path) -> Path:
-    """Return a path unchanged, if a manifest can store it.
-
-    Raises:
-        SourceError: The path is not UTF-8.
-    """
+    """Return a path unchanged, if a manifest can store it."""
     if not is_utf8(str(root)):
         raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")
     return root

@@ -80,9 +80,6 @@ class Uploading:
 
     Attributes:
         name: The URL without credentials.
-
-    Raises:
-        UsageError: The folder already has a finished dataset.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:
@@ -125,12 +122,7 @@ class Uploading:
                     self._abandon.now()
 
     def finished(self, force: bool) -> Manifest | None:
-        """Return the manifest of an existing dataset; None without one.
-
-        Raises:
-            UsageError: The URL has other files.
-            DatasetError: The manifest cannot be read.
-        """
+        """Return the manifest of an existing dataset; None without one."""
         names = list_files(self._url, self._options)
         if MANIFEST_NAME in names:
             if force:
@@ -189,10 +181,6 @@ class Uploading:
         """Queue a finished file for upload; wait while the queue is full.
 
         ``keep`` keeps the local file until the dataset is finished.
-
-        Raises:
-            RemoteError: This file or an earlier one cannot be uploaded. Files that were not
-                uploaded remain.
         """
         self._wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
@@ -251,10 +239,6 @@ class Uploading:
         """Upload the remaining files and then the manifest; remove an older dataset's files.
 
         ``others`` are files that the manifest does not name.
-
-        Raises:
-            RemoteError: A file cannot be uploaded.
-            DataError: An uploaded file is missing.
         """
         others = list(others)
         for entry in (manifest.index, *others):

@@ -89,12 +89,6 @@ class WebDataset(Sharded):
         masks: Fields of masks, images whose pixels are numbers.
         files: Some of the shards of ``root``; None for all.
         storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There are no shards, one cannot be read, or a sample lacks its label, though
-            others have one.
-        UsageError: No sample has a member of ``fields``.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -287,11 +281,7 @@ class TarListing(NamedTuple):
         )
 
     def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        """Return the value of a member.
-
-        Raises:
-            ValueError: It is too large, not UTF-8, or not a number; the text continues its name.
-        """
+        """Return the value of a member."""
         member = sample.members[field.name]
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
@@ -320,9 +310,6 @@ class TarListing(NamedTuple):
         Args:
             columns: Extensions of members to read; None for all that may be columns.
             arrays: Whether to look for the types of arrays.
-
-        Raises:
-            SourceError: The shard is damaged, or a sample's label is.
         """
         try:
             opened = self.file.open()
@@ -438,11 +425,7 @@ class TarListing(NamedTuple):
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:
-    """Return the object in a ``.json``; an empty one for other JSON.
-
-    Raises:
-        ValueError: It is not JSON, or its key or class cannot be stored; the text is a problem.
-    """
+    """Return the object in a ``.json``; an empty one for other JSON."""
     try:
         if member.size > _MOST_JSON:
             raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
@@ -460,11 +443,7 @@ def _about(member: Member, read: _Read) -> dict[str, Any]:
 
 
 def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
-    """Return the raw pixels after NumPy's header, and their size.
-
-    Raises:
-        ValueError: They are not pixels as in the `shards` container.
-    """
+    """Return the raw pixels after NumPy's header, and their size."""
     head = read(member._replace(size=min(member.size, HEAD)))
     try:
         length, height, width = npy_shape(head, member.size)

@@ -22,12 +22,7 @@ _OURS = re.compile(
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[None]:
-    """Create and lock the folder of the packing state; remove it if nothing can be resumed.
-
-    Raises:
-        UsageError: ``out`` has other contents, or cannot be written to.
-        BusyError: Another process is packing to it.
-    """
+    """Create and lock the folder of the packing state; remove it if nothing can be resumed."""
     work = out / WORK_NAME
     _make(out, work)
     busy = BusyError(

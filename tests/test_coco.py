@@ -24,7 +24,7 @@ from annotated import (
     write_images,
     write_json,
 )
-from fastdata.converters.coco import CocoImages, coco_table, decode_counts
+from fastdata.converters.coco import CocoImages, decode_counts
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.packing import pack
 from PIL import Image
@@ -576,13 +576,13 @@ def test_annotations_are_freed_as_they_become_columns(tmp_path: Path) -> None:
     about = {"images": images, "annotations": objects, "categories": CATEGORIES}
     path = write_json(tmp_path / "a.json", about)
     del objects, about, images
-    coco_table([path])  # imports what it needs
+    CocoImages(tmp_path, [path])  # imports what it needs
     tracemalloc.start()
     try:
         json.loads(path.read_text("utf-8"))
         _, parsed = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        table = coco_table([path])
+        table = CocoImages(tmp_path, [path])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
