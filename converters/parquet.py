@@ -12,13 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
-from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tabular import TabularImages
+from fastdata.converters.rows import column_values
+from fastdata.converters.tabular import (
+    BATCH_ROWS,
+    Batch,
+    OpenRows,
+    Place,
+    RowsFile,
+    TabularImages,
+    reading,
+    taken_split,
+)
 from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
@@ -30,7 +38,7 @@ from fastdata.converters.trees import (
     source_tree,
 )
 
-from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.errors import FastdataError, SourceError
 from fastdata.remote.files import archive_files
 from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
@@ -89,61 +97,37 @@ class ParquetImages(TabularImages):
         if not remote and not is_pattern(root):
             where = str(require_utf8(Path(root).resolve()))
         tree, files = _files(root, storage_options)
-        taken = {n: f for n, f in files.items() if split is None or _split_of(n) == split}
-        if not taken:
-            found = ", ".join(filter(None, dict.fromkeys(map(_split_of, files)))) or "none"
-            raise UsageError(f"{where}: has no split {split!r}", f"There is: {found}.")
         plain = not remote if extents is None else extents
+        of_split = {name: _split_of(name) for name in files}
+        taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
-            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
+            name: ParquetRows(name.removesuffix(_EXTENSION), (file,), plain)
             for name, file in files.items()
         }
-        rows = [every.pop(name) for name in taken]
+        rows = [every.pop(name) for name in files if split in (None, of_split[name])]
         kind = "petastorm" if _is_petastorm(tree) else "parquet"
-        super().__init__(rows, where, kind, others=every.values, **columns)
-        if split is not None:
-            self.about["split"] = split
+        super().__init__(rows, where, kind, split, others=every.values, **columns)
 
 
-class ParquetRows(NamedTuple):
-    """Rows of a Parquet file; a `fastdata.converters.row_files.RowsFile`.
-
-    Attributes:
-        name: See there.
-        file: The file.
-        plain: Whether to look for extents.
-    """
-
-    name: str
-    file: SourceFile
-    plain: bool
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-    @property
-    def files(self) -> Sequence[SourceFile]:
-        """The file."""
-        return [self.file]
-
-    def decoded(self) -> ParquetRows:
-        """See `RowsFile.decoded`."""
-        return self._replace(plain=False)
+class ParquetRows(RowsFile):
+    """Rows of a Parquet file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
         """Open it."""
-        with open_parquet(self.file) as (opened, source):
-            yield _OpenParquet(self, opened, source)
+        with reading(self, "Parquet"), self.files[0].open() as source:
+            size = source.seek(0, 2)
+            with pq.ParquetFile(source) as opened:
+                if opened.metadata.num_rows > size:
+                    raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
+                yield _OpenParquet(self, opened, source)
 
 
-class _OpenParquet:
+class _OpenParquet(OpenRows):
     def __init__(self, rows: ParquetRows, opened: pq.ParquetFile, source: Any) -> None:
         self.schema = opened.schema_arrow
-        self._rows = rows
-        self._opened = opened
-        self._source = source
-        self._state = rows.file.mtime_ns
+        self._rows, self._opened, self._source = rows, opened, source
+        self._state = rows.files[0].mtime_ns
         self._chunks = file_chunks(opened.metadata)
 
     def values(self, column: str) -> Iterator[bytes | None]:
@@ -188,7 +172,7 @@ class _OpenParquet:
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[Place | None]:
         """Yield the places of a column's values in a row group."""
-        path, chunk = self._rows.file.location, self._chunks[group].get(leaf)
+        path, chunk = self._rows.files[0].location, self._chunks[group].get(leaf)
         pages = self._pages(chunk, rows) if self._rows.plain else None
         if chunk is not None and pages is not None:
             try:
@@ -218,16 +202,21 @@ class _OpenParquet:
         return data
 
 
-def is_petastorm(
-    folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> bool:
-    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread."""
-    if is_url(folder):
-        return _is_petastorm(RemoteTree(os.fspath(folder), storage_options))
-    return _is_petastorm(LocalTree(Path(folder)))
+def petastorm_splits(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the splits of what petastorm wrote; refuse what it did not write."""
+    tree = RemoteTree(os.fspath(root), storage_options) if is_url(root) else LocalTree(Path(root))
+    if not _is_petastorm(tree):
+        raise SourceError(
+            f"{redact(os.fspath(root))}: has no _common_metadata of petastorm",
+            "For other Parquet use fastdata convert parquet.",
+        )
+    return parquet_splits(root, storage_options)
 
 
 def _is_petastorm(tree: Tree) -> bool:
+    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread."""
     file = tree.file("_common_metadata")
     if file is None:
         return False
@@ -256,56 +245,40 @@ def _split_of(name: str) -> str | None:
 def _files(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[Tree, Mapping[str, SourceFile]]:
-    if is_pattern(root):
-        return _pattern_files(os.fspath(root), storage_options)
-    if is_url(root):
-        return _remote_files(os.fspath(root), storage_options)
-    return _local_files(Path(root))
-
-
-def _pattern_files(
-    pattern: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return the common folder of a pattern's files, and the files."""
-    try:
-        files: Sequence[SourceFile] = archive_files(pattern, _EXTENSION, storage_options)
-    except OSError as error:
-        what = error.filename or redact(pattern)
-        raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
-    folder = common_folder([file.location for file in files])
-    names = [file.location[len(folder) :].lstrip("/") for file in files]
-    return source_tree(folder, storage_options), dict(zip(names, files, strict=True))
-
-
-def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
     """Return a folder and its files; for a single file, its folder and the file."""
-    tree = LocalTree(root.absolute())
-    if not is_folder(root):
-        if not root.is_file():
+    place = os.fspath(root)
+    tree: Tree
+    if is_pattern(root):
+        try:
+            files = archive_files(place, _EXTENSION, storage_options)
+        except OSError as error:
+            what = error.filename or redact(place)
+            raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
+        folder = common_folder([file.location for file in files])
+        names = [file.location[len(folder) :].lstrip("/") for file in files]
+        return source_tree(folder, storage_options), dict(zip(names, files, strict=True))
+    hint = "Name the files, or their folder, with --root."
+    if is_url(root):
+        # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
+        if name_of(place).endswith(_EXTENSION) and not place.endswith("/"):
+            tree = RemoteTree(folder_of(place), storage_options)
+            file = tree.file(name_of(place))
+            if file is not None:
+                return tree, {name_of(place): file}
+        tree = RemoteTree(place, storage_options)
+        found = tree.files(_EXTENSION)
+        if not found:
+            raise SourceError(f"{tree}: no *.parquet here", hint)
+        return tree, found
+    path = Path(root)
+    local = LocalTree(path.absolute())
+    if not is_folder(path):
+        if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
-        return LocalTree(tree.location.parent), {root.name: LocalFile(tree.location)}
-    files = tree.files(_EXTENSION)
-    if not files:
+        return LocalTree(local.location.parent), {path.name: LocalFile(local.location)}
+    here = local.files(_EXTENSION)
+    if not here:
         raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
-    return tree, files
-
-
-def _remote_files(
-    url: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return a folder and its files, or a single file, behind a URL."""
-    # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
-    if name_of(url).endswith(_EXTENSION) and not url.endswith("/"):
-        tree = RemoteTree(folder_of(url), storage_options)
-        file = tree.file(name_of(url))
-        if file is not None:
-            return tree, {name_of(url): file}
-    tree = RemoteTree(url, storage_options)
-    files = tree.files(_EXTENSION)
-    if not files:
-        raise SourceError(
-            f"{tree}: no *.parquet here", "Name the files, or their folder, with --root."
-        )
-    return tree, files
+    return local, here

@@ -227,19 +227,18 @@ def _labelled(
         else:
             rows.add(image, values)
     if lost:
-        _report_lost(
-            folder, f"{described.name}: {{}} images of {split}", lost, len(images) - absent
-        )
+        of = f"{len(lost):,} of {len(images) - absent:,} images of {split}"
+        _report_lost(folder, f"{described.name}: {of}", lost, len(lost) == len(images) - absent)
     for name in sorted(alone):
         rows.add_bad(f"{name}: has no image", None, key_of(name))
     return rows
 
 
-def _report_lost(folder: Folder, what: str, lost: Mapping[str, str], images: int) -> None:
+def _report_lost(folder: Folder, what: str, lost: Mapping[str, str], every: bool) -> None:
     """Warn of images whose files of labels do not exist; refuse a split without any labels."""
     first = min(lost.values())
-    what += f": {len(lost):,} of {images:,} images have no labels; {first} does not exist"
-    if len(lost) < images:
+    what += f" have no labels; {first} does not exist"
+    if not every:
         warn(
             f"{what}. Those for which no other file of labels was found are packed without objects."
         )
@@ -268,6 +267,8 @@ def _others(
 
     @cache
     def near(below: str) -> dict[str, str]:
+        if below.startswith("/"):  # of an image that is not in the folder
+            return {}
         texts = _texts(folder.names("" if below == "." else below, deep=False))
         return {_base(file): file for file in texts if file not in used}
 

@@ -582,9 +582,9 @@ def test_annotations_are_freed_as_they_become_columns(tmp_path: Path) -> None:
         json.loads(path.read_text("utf-8"))
         _, parsed = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        table = CocoImages(tmp_path, [path])
+        found = CocoImages(tmp_path, [path])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(table.rows) == count
+    assert len(list(found.records())) == count
     assert peak < 1.2 * parsed

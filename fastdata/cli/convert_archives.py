@@ -15,10 +15,9 @@ from fastdata.cli.packing_options import fields_option, meanings, root_option, s
 from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages, mds_splits
-from fastdata.converters.parquet import ParquetImages, is_petastorm, parquet_splits
+from fastdata.converters.parquet import ParquetImages, parquet_splits, petastorm_splits
 from fastdata.converters.records import Source
 from fastdata.converters.tabular import TabularImages
-from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
 
 
@@ -110,15 +109,6 @@ def _tabular(
     return run
 
 
-def _petastorm_splits(root: Path | str, drivers: Mapping[str, Any]) -> list[str]:
-    if not is_petastorm(root, drivers):
-        raise SourceError(
-            f"{named(root)}: has no _common_metadata of petastorm",
-            "For other Parquet use fastdata convert parquet.",
-        )
-    return parquet_splits(root, drivers)
-
-
 def _arrow(root: Path | str, *, storage_options: Mapping[str, Any], **options: Any) -> ArrowImages:
     return ArrowImages(root, **options)
 
@@ -146,7 +136,7 @@ COMMANDS = (
         "Parquet of petastorm, whose metadata are not unpickled.",
         _PARQUET,
         ParquetImages,
-        _petastorm_splits,
+        petastorm_splits,
     ),
     _tabular(
         "arrow",
