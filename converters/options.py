@@ -61,7 +61,6 @@ def choose_executor(name: str, address: str | None, workers: int | None) -> Exec
 
 def check_options(
     source: Source,
-    out: str | os.PathLike[str],
     container: str,
     encoding: Encoding,
     plain_images: bool,
