@@ -38,13 +38,7 @@ class Estimate(NamedTuple):
     beside: float = 0.0
 
     def stored(self, length: Any, size: Any, values: Any) -> Any:
-        """Return the bytes of samples in the container; all are numbers or arrays of them.
-
-        Args:
-            length: Bytes of the image in the source.
-            size: Bytes of the sample in the source.
-            values: Bytes of its columns' values.
-        """
+        """Return the bytes of samples in the container, by `Totals`; numbers or arrays of them."""
         return length * self.growth + (size - length - values) + values * self.text + self.beside
 
     def in_memory(self, record: Record) -> float:
@@ -60,14 +54,7 @@ UNCHANGED = Estimate()
 def with_fields(
     growth: float, container: str, fields: Sequence[Field], records: Sequence[Record]
 ) -> Estimate:
-    """Return the estimate for a container.
-
-    Args:
-        growth: See `Estimate`.
-        container: The container's name.
-        fields: Further fields.
-        records: Some records of the listing.
-    """
+    """Return the estimate for a container, from some records of the listing."""
     if container not in _TEXTS or not records:
         return Estimate(growth)
     values = text = beside = 0
@@ -78,28 +65,16 @@ def with_fields(
                 continue
             size = value.length if isinstance(value, Record) else len(as_file(field, value)[1])
             text += 0 if isinstance(value, Record) else size
-            beside += _beside(container, size)
+            if container == "shards":
+                beside += _TAR_BLOCK + -size % _TAR_BLOCK
+            else:
+                beside += _LMDB_RECORD
+                beside += -(size + 16) % _LMDB_PAGE if size > _LMDB_PAGE // 2 else 0
     return Estimate(growth, text / values if values else 1.0, beside / len(records))
 
 
-def _beside(container: str, size: int) -> int:
-    """Return the bytes of a tar's member, or LMDB's record, beside its content."""
-    if container == "shards":
-        return _TAR_BLOCK + -size % _TAR_BLOCK
-    if size <= _LMDB_PAGE // 2:
-        return _LMDB_RECORD
-    return _LMDB_RECORD + -(size + 16) % _LMDB_PAGE
-
-
 def stored_with_index(container: str, fields: Sequence[Field], images: int, stored: int) -> int:
-    """Return the bytes on the disk of samples and their index rows, without files of columns.
-
-    Args:
-        container: The container's name.
-        fields: Further fields.
-        images: Number of samples.
-        stored: Their bytes in the container, by an `Estimate`.
-    """
+    """Return the bytes on the disk of samples and their index rows, without files of columns."""
     indices = 1 + sum(field.type is None for field in fields)
     if container in IN_PLACE:
         return images * indices * _INDEX_ROW

@@ -86,16 +86,10 @@ class ImageNet(Sharded):
                 f"the first {unknown[0]}; its labels would differ from train's",
                 "Complete train, or convert a root that holds only this split.",
             )
-        self._layout = layout
-        self._allow_empty = allow_empty
-        self.about: dict[str, Any] = {
-            "kind": "imagenet",
-            "split": split,
-            "layout": layout.name,
-            "root": str(place),
-        }
-        self.root = layout.root
-        self.inputs = layout.inputs
+        self._layout, self._allow_empty = layout, allow_empty
+        self.about: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
+        self.about["root"] = str(place)
+        self.root, self.inputs = layout.root, layout.inputs
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: classes of folders and the training archive, else one.
@@ -117,15 +111,15 @@ def splits(
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:
-    flat = root / split
-    if isinstance(flat.location, Path) and _holds_images(flat.location):
+    flat, place = (root / split).location, root.location
+    entries = scan(flat) if isinstance(flat, Path) and is_folder(flat) else []
+    if any(is_image_name(entry.name) for entry in entries):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
     hint = "Give the folder of ImageNet with --root or $IMAGENET_DIR"
-    place = root.location
     if isinstance(place, Path) and place.name in SPLITS and _has_wnids(root):
         hint = f"Give the folder above it, --root {shlex.quote(str(place.parent))}"
     return SourceError(
@@ -133,10 +127,6 @@ def _nothing_found(root: Tree, split: str) -> SourceError:
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
         f"{hint}; for other trees use fastdata convert imagefolder.",
     )
-
-
-def _holds_images(folder: Path) -> bool:
-    return is_folder(folder) and any(is_image_name(entry.name) for entry in scan(folder))
 
 
 _Layout: TypeAlias = "_Folders | _Flat | _TrainArchive"
@@ -165,9 +155,8 @@ def _has_wnids(tree: Tree) -> bool:
 
 def _folders(tree: Tree) -> list[str]:
     """Return the names of the folders in a folder, which may be missing."""
-    if isinstance(tree.location, Path) and not is_folder(tree.location):
-        return []
-    return tree.classes()
+    missing = isinstance(tree.location, Path) and not is_folder(tree.location)
+    return [] if missing else tree.classes()
 
 
 class _Folders:
@@ -196,11 +185,8 @@ class _Folders:
 class _Flat(NamedTuple):
     """Layout of images without class folders, whose classes are in another file.
 
-    Attributes:
-        name: Name of the layout.
-        root: Prefix of the records' paths; None for an archive.
-        inputs: Files and folders to read.
-        images: The wnid of each image, and a record whose key lacks it; in the order of names.
+    ``images`` are the wnid of each image and a record whose key lacks it, in the order of names.
+    It is the only shard of its listing once `shards` has labelled them.
     """
 
     name: str
@@ -211,15 +197,14 @@ class _Flat(NamedTuple):
     def wnids(self) -> list[str]:
         return sorted({wnid for wnid, _ in self.images})
 
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Flat]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         # The sort is stable: within a class, images stay in the order of their names.
-        images = sorted(self.images, key=lambda image: image[0])
-        found = [
-            record._replace(key=f"{wnid}/{record.key}", label=labels[wnid])
-            for wnid, record in images
-        ]
-        return [_Images(found)]
+        ordered = sorted(self.images, key=lambda image: image[0])
+        return [self._replace(images=[(w, r._replace(label=labels[w])) for w, r in ordered])]
+
+    def records(self) -> Iterator[Record]:
+        return (record._replace(key=f"{wnid}/{record.key}") for wnid, record in self.images)
 
 
 def _kaggle_val(root: Tree) -> _Flat:
@@ -257,15 +242,6 @@ def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
         ) from None
     _check_wnids(name, wnids.values())
     return wnids
-
-
-class _Images(NamedTuple):
-    """Known images: the only shard of a listing."""
-
-    found: list[Record]
-
-    def records(self) -> Iterator[Record]:
-        return iter(self.found)
 
 
 class _TrainArchive:
@@ -327,26 +303,21 @@ def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
     """Return the flat tar of images, with the classes of the development kit."""
     wnid_of_id, truth = _read_devkit(root)
     mtime_ns = archive.mtime_ns
-    found = sorted(image for image in members(archive) if is_image_name(image.name))
+    images = []
     try:
-        images = [
-            (wnid_of_id[truth[_number(image)]], _archived(archive, image, mtime_ns))
-            for image in found
-        ]
+        for image in sorted(image for image in members(archive) if is_image_name(image.name)):
+            # ILSVRC2012_val_00000001 has the first line of the ground truth.
+            number = int(Path(image.name).stem.rpartition("_")[2])
+            if number < 1:
+                raise ValueError(image.name)
+            record = _archived(archive, image, mtime_ns)
+            images.append((wnid_of_id[truth[number - 1]], record))
     except (KeyError, IndexError, ValueError) as error:
         raise SourceError(
             f"{archive}: an image is not in the development kit's ground truth: {error!r}",
             f"Use the {_DEVKIT} that belongs to it.",
         ) from None
     return _Flat("archives", None, [archive.location], images)
-
-
-def _number(image: Member) -> int:
-    """Return an image's place in the ground truth: 0 for ILSVRC2012_val_00000001."""
-    number = int(Path(image.name).stem.rpartition("_")[2]) - 1
-    if number < 0:
-        raise ValueError(image.name)
-    return number
 
 
 def _archived(archive: SourceFile, image: Member, mtime_ns: int) -> Record:

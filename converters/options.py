@@ -103,14 +103,11 @@ def _require_no_pixels(source: Source) -> None:
     while isinstance(about, Mapping):  # a packed dataset is "of" its source
         known.update(_IN_PIXELS.get(about.get("kind"), ()))
         about = about.get("of")
-    fields = further_fields(source)
-    names = [
-        field.name
-        for field in fields
-        if field.kind in IMAGES
-        or field.name in known
-        or (field.format and not field.format.startswith(RELATIVE))
-    ]
+    names = []
+    for field in further_fields(source):
+        pixels = field.format and not field.format.startswith(RELATIVE)
+        if pixels or field.kind in IMAGES or field.name in known:
+            names.append(field.name)
     if names:
         raise UsageError(
             f"--max-side reduces the images, but not their {', '.join(names)}, which would no "
@@ -152,15 +149,16 @@ def _not_in_place(source: Source, container: str) -> UsageError:
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:
     """Reject an output inside an input, or around one."""
-    if not is_utf8(os.fspath(out)):
-        raise UsageError(
-            f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
-        )
-    for path in source.inputs:
-        if _overlap(out, path):
-            named = redact(os.fspath(out)), redact(os.fspath(path))
+    place = os.fspath(out)
+    if not is_utf8(place):
+        raise UsageError(f"{printable(place)}: this path is not UTF-8", "Choose another --out.")
+    for path in map(os.fspath, source.inputs):
+        ends = [one.rstrip("/") + "/" for one in (place, path)]
+        if not is_url(out) and not is_url(path):
+            ends = [os.path.join(os.path.realpath(one), "") for one in (place, path)]
+        if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
             raise UsageError(
-                f"{named[0]}: lies inside the source, {named[1]}, or contains it",
+                f"{redact(place)}: lies inside the source, {redact(path)}, or contains it",
                 "Choose an --out elsewhere.",
             )
 
@@ -214,17 +212,6 @@ def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:
     return about.get("kind"), label, folder if is_split(name) else root
 
 
-def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two places are the same, or one contains the other."""
-    if is_url(one) != is_url(other):
-        return False
-    if is_url(one):
-        ends = [os.fspath(url).rstrip("/") + "/" for url in (one, other)]
-        return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
-    first, second = Path(one).resolve(), Path(other).resolve()
-    return first == second or second in first.parents or first in second.parents
-
-
 def require_fields(fields: Sequence[Field]) -> None:
     """Check the names and types of fields that are to be packed."""
     for field in fields:
@@ -233,38 +220,32 @@ def require_fields(fields: Sequence[Field]) -> None:
                 f"the field {field.name} is {field.type}, which datasets cannot store",
                 "Cast it to another type, or leave it out.",
             )
-    names = [field.name for field in fields]
-    for name in names:
+    by_lower: dict[str, str] = {}
+    for name in (field.name for field in fields):
         if not NAME.fullmatch(name) or name == "key":
             raise UsageError(
                 f"{name!r} cannot be a field's name",
                 "Names have letters, digits, '_', '-' and '.', begin with a letter or digit, and "
                 "are neither digits alone nor 'key'. Rename it, or leave it out.",
             )
-        if names.count(name) > 1:
-            raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")
-    by_lower: dict[str, str] = {}
-    for name in names:
         # Their files must differ on every file system, and webdataset reads names in lower case.
-        other = by_lower.setdefault(name.lower(), name)
-        if other != name:
-            raise UsageError(
-                f"the fields {other} and {name} differ in upper and lower case alone",
-                "Rename one, or leave it out.",
-            )
+        if name.lower() in by_lower:
+            other = by_lower[name.lower()]
+            what = f"two fields have the name {name}"
+            if other != name:
+                what = f"the fields {other} and {name} differ in upper and lower case alone"
+            raise UsageError(what, "Rename one, or leave it out.")
+        by_lower[name.lower()] = name
 
 
 def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
     """Return the folder of this machine for output files."""
     if local is not None and is_url(local):
-        raise UsageError(
-            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
-        )
+        what = f"--local {redact(os.fspath(local))} is a URL"
+        raise UsageError(what, "Give a folder of this machine.")
+    if local is not None and not is_url(out):
+        raise UsageError(f"--local {local} has no effect with a folder as --out", "Leave it out.")
     if not is_url(out):
-        if local is not None:
-            raise UsageError(
-                f"--local {local} has no effect with a folder as --out", "Leave it out."
-            )
         return Path(out)
     if local is not None:
         Path(local).parent.mkdir(parents=True, exist_ok=True)

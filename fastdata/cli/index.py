@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from fastdata.cli.locations import Location, named, require_url
 from fastdata.cli.packing import require_out, tell
-from fastdata.cli.packing_options import comma_separated, running
+from fastdata.cli.packing_options import RUNNING, comma_separated, with_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.appending import PART_FILES
 from fastdata.converters.encode import ORIGINAL
@@ -54,7 +55,7 @@ from fastdata.remote.urls import is_url
     metavar="N",
     help="Most tars of a part: an index of more has several.",
 )
-@running
+@partial(with_options, RUNNING)
 def command(
     source: Path | str,
     out: str,
