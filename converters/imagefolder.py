@@ -61,14 +61,7 @@ _MOST_SHARDS = 1024
 
 
 class ClassFolders(NamedTuple):
-    """Some class folders of a tree: a shard of its listing.
-
-    Attributes:
-        tree: The folder that contains them.
-        folders: Their names and labels.
-        allow_empty: Whether a class may have no images.
-        left_out: Files that `records` skipped.
-    """
+    """Some class folders of a tree, with their labels: a shard of its listing."""
 
     tree: Tree
     folders: tuple[tuple[str, int], ...]

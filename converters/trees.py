@@ -32,10 +32,9 @@ LeftOut: TypeAlias = Counter[str]
 
 
 class SourceFile(Protocol):
-    """File for readers of archives and Parquet; picklable.
+    """File for readers of archives and Parquet; picklable: `LocalFile` or `RemotePath`.
 
     ``str()`` returns its name for messages, without credentials.
-    `fastdata.remote.files.RemotePath` implements it, too.
     """
 
     @property
@@ -65,41 +64,6 @@ def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> 
     return LocalFile(Path(location))
 
 
-class Tree(Protocol):
-    """Folder of class folders, archives or Parquet files."""
-
-    @property
-    def root(self) -> str:
-        """Its absolute path or URL, the prefix of its records' paths."""
-
-    @property
-    def location(self) -> Path | str:
-        """The same, for `fastdata.converters.records.Source.inputs`."""
-
-    def __truediv__(self, name: str) -> Tree:
-        """Return a subfolder."""
-
-    def classes(self) -> list[str]:
-        """Return the sorted names of its folders; also hidden ones, like torchvision."""
-
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder, in torchvision's order.
-
-        Keys are paths below the tree without extension, with ``/``. Adds other files to
-        ``left_out``.
-        """
-
-    def file(self, name: str) -> SourceFile | None:
-        """Return a file of the folder; None if it does not exist."""
-
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """Return the files with an extension at any depth, by their paths below the folder.
-
-        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
-        ``.`` are skipped: Spark and Hadoop keep metadata there.
-        """
-
-
 def source_tree(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Tree:
@@ -116,11 +80,15 @@ def source_tree(
 
 
 class LocalTree:
-    """Folder of this machine; a `Tree`."""
+    """Folder of this machine.
+
+    Attributes:
+        root: Its absolute path, the prefix of its records' paths.
+        location: The same, for `fastdata.converters.records.Source.inputs`.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.location = root
-        self.root = str(root)
+        self.location, self.root = root, str(root)
 
     def __str__(self) -> str:
         return self.root
@@ -129,7 +97,7 @@ class LocalTree:
         return LocalTree(self.location / name)
 
     def classes(self) -> list[str]:
-        """Return the names of the folders in it."""
+        """Return the sorted names of its folders; also hidden ones, like torchvision."""
         names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
         for name in names:
             if not is_utf8(name):
@@ -140,42 +108,48 @@ class LocalTree:
         return names
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder; hold one folder's entries in memory."""
+        """Yield the images of one class folder, in torchvision's order.
+
+        Keys are paths below the tree without extension, with ``/``. Adds other files to
+        ``left_out``. Holds one folder's entries in memory.
+        """
         for folder in sorted(walk(str(self.location / name))):
             for entry in scan(folder):
                 if _is_folder(entry):
                     continue
-                if is_image_name(entry.name):
-                    yield self._record(entry, label)
-                else:
+                if not is_image_name(entry.name):
                     left_out[suffix_of(entry.name)] += 1
-
-    def _record(self, entry: os.DirEntry[str], label: int) -> Record:
-        key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
-        key, problem = storable(key)
-        try:
-            stat = entry.stat()
-        except OSError as error:  # most likely a dangling link
-            problem = f"cannot be read: {error.strerror}"
-            return Record(key, label, entry.path, 0, 0, 0, problem=problem)
-        return Record(key, label, entry.path, 0, stat.st_size, stat.st_mtime_ns, problem=problem)
+                    continue
+                key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
+                key, problem = storable(key)
+                size = mtime_ns = 0
+                try:
+                    stat = entry.stat()
+                    size, mtime_ns = stat.st_size, stat.st_mtime_ns
+                except OSError as error:  # most likely a dangling link
+                    problem = f"cannot be read: {error.strerror}"
+                yield Record(key, label, entry.path, 0, size, mtime_ns, problem=problem)
 
     def file(self, name: str) -> LocalFile | None:
-        """Return a file in it."""
+        """Return a file of the folder; None if it does not exist."""
         path = self.location / name
         try:
             return LocalFile(path) if path.is_file() else None
         except OSError as error:
             raise _unreadable(path, error.strerror) from None
 
-    def files(self, extension: str) -> dict[str, LocalFile]:
-        """Return the files of an extension at any depth."""
+    def files(self, extension: str) -> Mapping[str, SourceFile]:
+        """Return the files with an extension at any depth, by their paths below the folder.
+
+        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
+        ``.`` are skipped: Spark and Hadoop keep metadata there.
+        """
         paths = _data_files(self.location, extension)
         return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
 
 
 class RemoteTree:
-    """Folder behind a URL; a `Tree`.
+    """Folder behind a URL, with the methods of `LocalTree`.
 
     Lists one class at a time, to limit memory; most drivers list 1,000 images per request.
     """
@@ -191,11 +165,11 @@ class RemoteTree:
         return RemoteTree(join_url(self.root, name), self._options)
 
     def classes(self) -> list[str]:
-        """Return the names of the folders in it."""
+        """See `LocalTree`."""
         return list_folders(self.root, self._options)
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder."""
+        """See `LocalTree`."""
         found = [
             (*path.rpartition("/")[::2], entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
@@ -211,13 +185,13 @@ class RemoteTree:
             yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
 
     def file(self, name: str) -> RemotePath | None:
-        """Return a file in it."""
+        """See `LocalTree`."""
         with suppress(FileNotFoundError):
             return remote_path(join_url(self.root, name), self._options)
         return None
 
-    def files(self, extension: str) -> dict[str, RemotePath]:
-        """Return the files of an extension at any depth."""
+    def files(self, extension: str) -> Mapping[str, SourceFile]:
+        """See `LocalTree`."""
         found = self.listed()
         return {
             name: found[name]
@@ -234,6 +208,10 @@ class RemoteTree:
             )
             for name, entry in list_entries(self.root, self._options).items()
         }
+
+
+#: Folder of class folders, archives or Parquet files.
+Tree: TypeAlias = LocalTree | RemoteTree
 
 
 def common_folder(locations: Sequence[str]) -> str:
