@@ -42,14 +42,7 @@ _ROWS_HELD = 4096
 
 
 class Annotations:
-    """Builder of a table of images and their annotations.
-
-    Args:
-        columns: Types of the columns of annotations.
-        about: Origin of the data, for the manifest: JSON values.
-        formats: Formats of columns, by name; there may be others, too.
-        masks: Columns of paths of masks.
-    """
+    """Builder of a table of images and their annotations."""
 
     def __init__(
         self,
@@ -106,15 +99,7 @@ class Annotations:
 
 
 class AnnotatedImages(TableImages):
-    """Source of images with annotations.
-
-    Args:
-        found: The images.
-        root: The folder that their paths are relative to, or its URL.
-        fields: Columns to take; None for all.
-        inputs: Further files that packing must not write to.
-        storage_options: Options of the driver of a URL.
-    """
+    """Source of images with annotations."""
 
     def __init__(
         self,

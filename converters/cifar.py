@@ -124,7 +124,6 @@ class Cifar:
         kind: ``cifar10`` or ``cifar100``.
         root: The folder with the archive or with its unpacked files; or its URL.
         split: ``train`` or ``test``.
-        storage_options: Options of the driver of a URL.
     """
 
     root: str | None = None  # there are no image files to leave in place

@@ -71,7 +71,6 @@ class CocoImages(AnnotatedImages):
         categories: Categories that labels number, besides those of the files: those of other
             splits, from `coco_categories`.
         fields: Columns to take; None for all.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(
@@ -94,8 +93,7 @@ class CocoImages(AnnotatedImages):
 
 
 def coco_categories(
-    annotations: Iterable[str | os.PathLike[str]],
-    storage_options: Mapping[str, Any] | None = None,
+    annotations: Iterable[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Return the categories of JSON files, such as those of all splits, by id."""
     reader = _Reader()

@@ -107,10 +107,7 @@ class Encoding:
         if self.max_side is None or longer <= self.max_side:
             return width, height
         # Round down, like FFCV's resizer.
-        return (
-            max(1, width * self.max_side // longer),
-            max(1, height * self.max_side // longer),
-        )
+        return (max(1, width * self.max_side // longer), max(1, height * self.max_side // longer))
 
 
 def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:

@@ -25,7 +25,6 @@ class ImageFolder(Sharded):
     Args:
         root: The folder that holds the class folders, or its URL.
         allow_empty: Whether a class may have no images.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(

@@ -59,7 +59,6 @@ class ImageNet(Sharded):
         root: The folder that holds one of the layouts, or its URL.
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may have no images.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(

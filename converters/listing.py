@@ -119,16 +119,7 @@ def write_listing(
     rows_per_batch: int = _ROWS_PER_BATCH,
     compared_at_once: int = _COMPARED_AT_ONCE,
 ) -> Listing:
-    """List a source into a folder.
-
-    Args:
-        source: The source.
-        folder: The folder to write to; files of an earlier listing are ignored.
-        progress: Called now and then with the number of records listed so far.
-        executor: Runs the tasks.
-        rows_per_batch: Rows of a record batch, the unit of reading.
-        compared_at_once: Keys to compare in memory at a time, on average.
-    """
+    """List a source into a folder."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -199,11 +190,7 @@ class Totals(NamedTuple):
 
 
 def write_summary(
-    folder: Path,
-    rows: list[int],
-    totals: Totals,
-    rows_per_batch: int,
-    left_out: Mapping[str, int],
+    folder: Path, rows: list[int], totals: Totals, rows_per_batch: int, left_out: Mapping[str, int]
 ) -> None:
     """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
@@ -511,16 +498,7 @@ class Listing:
         executor: Executor,
         estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
-        """Cut the listing into units.
-
-        Args:
-            most_bytes: Stored bytes at which a unit ends.
-            most_rows: Records at which a unit ends.
-            options: Everything else that the output depends on; JSON values.
-            chained: Whether a unit's output depends on earlier units.
-            executor: Runs the tasks that compute fingerprints.
-            estimate: Estimates stored bytes.
-        """
+        """Cut the listing into units."""
         runs = list(self.runs(0, len(self), most_bytes, most_rows, estimate))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
         task = partial(_fingerprints, self.folder, json.dumps(options, sort_keys=True))

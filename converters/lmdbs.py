@@ -71,7 +71,6 @@ class LmdbImages(Sharded):
             ``(?P<class>[^/]+)/.*``.
         labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
             or name of its class. A key that is not in the file is a bad sample.
-        storage_options: Options of the driver of a URL.
     """
 
     root: str | None = None  # there are no image files to leave in place

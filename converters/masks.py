@@ -27,7 +27,6 @@ class MaskedImages(AnnotatedImages):
             others are left out.
         mask_ending: The same of masks.
         fields: ``mask`` or nothing; None for ``mask``.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(

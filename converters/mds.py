@@ -63,7 +63,6 @@ class MdsImages(TabularImages):
     Args:
         root: The folder of ``index.json``, or of one folder a split; or its URL.
         split: The split's folder; None if there are none, or a single one.
-        storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
     """
 

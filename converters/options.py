@@ -60,11 +60,7 @@ def choose_executor(name: str, address: str | None, workers: int | None) -> Exec
 
 
 def check_options(
-    source: Source,
-    container: str,
-    encoding: Encoding,
-    plain_images: bool,
-    shard_size: int | None,
+    source: Source, container: str, encoding: Encoding, plain_images: bool, shard_size: int | None
 ) -> None:
     """Raise UsageError for options that contradict each other, and for names of no field."""
     require_fields([IMAGE, LABEL, *further_fields(source)])

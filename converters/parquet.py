@@ -79,7 +79,6 @@ class ParquetImages(TabularImages):
         split: The files to take, one of `parquet_splits`; None for all.
         extents: Whether to look for extents; None for files of this machine. Of a file behind a
             URL, finding them reads all of it.
-        storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
     """
 

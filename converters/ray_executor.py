@@ -44,10 +44,6 @@ class RayExecutor:
     The first task connects to the cluster at ``address``. Without an address, it uses the
     process's existing connection, or else ``RAY_ADDRESS``, a cluster of this machine, or a new
     local cluster that ends with the executor.
-
-    Args:
-        address: Address of the cluster: ``auto``, ``host:6379`` or ``ray://host:10001``.
-        workers: Most tasks in flight; None for two a CPU of the cluster.
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:

@@ -127,6 +127,10 @@ class Source(Protocol):
     their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
     a library decodes; and ``upright``, whether annotations are for images as EXIF turns them.
 
+    Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
+    the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are
+    missing, damaged or contradictory, and UsageError for arguments that name nothing.
+
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
     """

@@ -125,11 +125,7 @@ _open = threading.local()
 
 
 def read_row(
-    path: str,
-    column: str,
-    row: int,
-    mtime_ns: int,
-    open_file: Callable[[str], SourceFile],
+    path: str, column: str, row: int, mtime_ns: int, open_file: Callable[[str], SourceFile]
 ) -> bytes:
     """Return the bytes of one row of the file that ``open_file(path)`` returns."""
     try:

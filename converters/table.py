@@ -76,7 +76,6 @@ class TableImages(Sharded):
         fields: Columns to take as fields; None for all others.
         classes: Class names, by label. None for the labels' names, sorted, or their numbers.
         about: Origin of the data, for the manifest; None for the table's name.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(

@@ -33,13 +33,7 @@ from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, whole_file
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.manifest import (
-    MANIFEST_NAME,
-    WORK_NAME,
-    FileEntry,
-    Manifest,
-    has_manifest,
-)
+from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
@@ -72,11 +66,6 @@ class Uploading:
 
     Leaving the context waits for the uploads under way. Ctrl-C, or another exception that is no
     `Exception`, cancels them.
-
-    Args:
-        url: The dataset's URL.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
-        folder: The local folder of the files.
 
     Attributes:
         name: The URL without credentials.

@@ -69,7 +69,6 @@ class VocImages(AnnotatedImages):
         classes: Class names, by label; None for VOC's own, or, if any XML file has another name,
             the sorted names of all XML files.
         fields: Columns to take; None for all.
-        storage_options: Options of the driver of a URL.
     """
 
     def __init__(

@@ -84,7 +84,6 @@ class WebDataset(Sharded):
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
         files: Some of the shards of ``root``; None for all.
-        storage_options: Options of the driver of a URL.
     """
 
     root: str | None = None  # there are no image files to leave in place

@@ -54,7 +54,6 @@ class YoloImages(AnnotatedImages):
         split: ``train``, ``val`` or ``test``.
         data: The data.yaml, or its URL; None for the only .yaml file in the folder.
         fields: Columns to take; None for all. Without any, no labels are read.
-        storage_options: Options of the driver of a URL.
     """
 
     upright = True

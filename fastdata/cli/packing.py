@@ -99,12 +99,7 @@ def _pack_one(
         for one in caught:
             say(f"warning: {one.message}", err=True)
         packed = pack(
-            source,
-            out,
-            container=container,
-            encoding=encoded,
-            progress=progress,
-            **options,
+            source, out, container=container, encoding=encoded, progress=progress, **options
         )
     tell(packed, time.monotonic() - begun, encoded, as_json)
 

@@ -65,10 +65,7 @@ CONTENTS = (
         "loss; jpeg re-encodes; raw stores pixels.",
     ),
     click.option(
-        "--max-side",
-        type=int,
-        metavar="PIXELS",
-        help="Reduce a longer side to this (jpeg, raw).",
+        "--max-side", type=int, metavar="PIXELS", help="Reduce a longer side to this (jpeg, raw)."
     ),
     click.option("--quality", type=int, metavar="1-100", help="Quality of jpeg. [default: 90]"),
     click.option(

@@ -26,10 +26,7 @@ from fastdata.storage.files import human_bytes
 @click.command("stage")
 @click.argument("dataset", type=Location())
 @click.option(
-    "--to",
-    type=Folder(),
-    metavar="FOLDER",
-    help="The folder to copy to. [default: /dev/shm]",
+    "--to", type=Folder(), metavar="FOLDER", help="The folder to copy to. [default: /dev/shm]"
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")

@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import (
-    Location,
-    json_option,
-    named,
-    print_json,
-    say,
-    storage_options,
-)
+from fastdata.cli.locations import Location, json_option, named, print_json, say, storage_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError
 from fastdata.maintenance.verify import verify
