@@ -250,9 +250,8 @@ class _Place:
 
     def write(self, parts: Parts) -> None:
         """Write the index's manifest: from then on, this is the index."""
-        made = (
-            TemporaryDirectory(prefix="fastdata-") if is_url(self._out) else nullcontext(self._out)
-        )
+        remote = is_url(self._out)
+        made = TemporaryDirectory(prefix="fastdata-") if remote else nullcontext(self._out)
         with made as here:
             local = Path(here, MANIFEST_NAME)
             with whole_file(local) as temporary:
