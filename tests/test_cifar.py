@@ -15,7 +15,7 @@ from fastdata.converters import Cifar, Source
 from sources import Expected, SourceConformance, convert, require_said
 
 from fastdata import ImageDataset
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import SourceError
 
 ROWS = 6
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
@@ -152,17 +152,8 @@ class CifarConformance(SourceConformance):
         )
 
 
-class TestCifar10Train(CifarConformance):
-    kind, split = "cifar10", "train"
-    batches = tuple(f"data_batch_{i}" for i in range(1, 6))
-
-
 class TestCifar10Test(CifarConformance):
     kind, split, batches = "cifar10", "test", ("test_batch",)
-
-
-class TestCifar100Train(CifarConformance):
-    kind, split, batches = "cifar100", "train", ("train",)
 
 
 class TestCifar100Test(CifarConformance):
@@ -186,15 +177,6 @@ def test_pixels_through_the_command(
             assert np.array_equal(np.asarray(image), made.pixels[batch][row])
             assert label == made.labels[batch][row]
             assert dataset.row(row).encoding == "raw"
-
-
-def test_as_jpeg(tmp_path: Path) -> None:
-    write_archive("cifar10", Made("cifar10").files, tmp_path)
-    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--encoding", "jpeg",
-                     "--out", tmp_path / "out")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    row = ImageDataset(tmp_path / "out").row(0)
-    assert (row.encoding, row.width, row.height, row.channels) == ("jpeg", 32, 32, 3)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -231,12 +213,8 @@ def calls_by_name_on_the_stack(module: str, name: str, argument: str) -> bytes:
     ("module", "name"),
     [
         ("os", "system"),
-        ("posix", "system"),
-        ("builtins", "eval"),
         ("__builtin__", "eval"),
-        ("subprocess", "getoutput"),
         ("numpy", "ndarray.tofile"),
-        ("numpy", "load"),
         ("numpy.core.multiarray", "fromfile"),
     ],
 )
@@ -286,17 +264,12 @@ ONE_ROW = np.zeros((1, 3072), np.uint8)
     [
         b"",
         b"not a pickle",
-        python2_pickle([1, 2]),
         python2_pickle({b"data": ONE_ROW}),
-        python2_pickle({b"labels": [1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [1, 2]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [10]}),
-        python2_pickle({b"data": ONE_ROW, b"labels": [-1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [b"cat"]}),
-        python2_pickle({b"data": ONE_ROW, b"labels": 3}),
         python2_pickle({b"data": ONE_ROW[:, 1:], b"labels": [1]}),
         python2_pickle({b"data": [256] * 3072, b"labels": [1]}),
-        python2_pickle({b"data": b"x" * 3072, b"labels": [1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [1]})[:-500],
     ],
 )
@@ -329,15 +302,10 @@ def test_nothing_there(tmp_path: Path) -> None:
     require_said(result, 1, tmp_path, "cifar-10-python.tar.gz", "cifar-10-batches-py", "--root")
 
 
-def test_split_that_is_not(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no split val"):
-        Cifar("cifar10", tmp_path, "val")
-    require_said(convert("cifar10", "--split", "val"), 2, "--split")
-
-
-def test_folder_container_needs_files(tmp_path: Path) -> None:
+def test_as_jpeg(tmp_path: Path) -> None:
     write_archive("cifar10", Made("cifar10").files, tmp_path)
-    out = tmp_path / "out"
-    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--to", "folder",
-                     "--out", out)  # fmt: skip
-    require_said(result, 2, "--to folder", "--to lmdb")
+    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--encoding", "jpeg",
+                     "--out", tmp_path / "out")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    row = ImageDataset(tmp_path / "out").row(0)
+    assert (row.encoding, row.width, row.height, row.channels) == ("jpeg", 32, 32, 3)

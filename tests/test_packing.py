@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from hangs import HANG
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
-from fastdata.executors import InProcess, Processes, report
+from fastdata.executors import InProcess, Processes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
@@ -53,27 +52,8 @@ class Stop(Progress):
             raise KeyboardInterrupt
 
 
-def without(package: str, folder: Path) -> dict[str, str]:
-    """The environment of processes that cannot import a package, be it installed or not."""
-    missing = f"raise ModuleNotFoundError('no {package} here', name='{package}')"
-    (folder / f"{package}.py").write_text(missing)
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
 def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-
-
-def test_pandas_is_not_needed(tree: Path, tmp_path: Path) -> None:
-    # pyarrow 25, the last for Python 3.10, asks for pandas where others do not.
-    environment = without("pandas", tmp_path)
-    out = tmp_path / "packed"
-    command = [sys.executable, "-m", "fastdata"]
-    convert = [*command, "convert", "imagefolder", "--root", str(tree), "--to", "parquet"]
-    for words in ([*convert, "--out", str(out), "--workers", "2"], [*command, "verify", str(out)]):
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert verify(out).samples == 64
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -187,19 +167,6 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     kept = [name for name in files if times(out).get(name) == before[name]]
     # The changed file is packed again, and those after it whose borders have moved.
     assert 2 <= len(kept) < len(files)
-
-
-def test_a_touched_image_redoes_its_file_alone(copy: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    originals(copy)[-1].path.write_bytes(b"not an image")
-    with pytest.raises(BadSamplesError):
-        pack_tree(copy, out, "shards", unit_size=500_000)
-    before = times(out)
-    os.utime(originals(copy)[25].path, ns=(1, 1))
-    pack_tree(copy, out, "shards", unit_size=500_000, skip_bad=True)
-    files = [name for name in before if name.endswith(".tar")]
-    assert len(files) > 5
-    assert sum(times(out)[name] != before[name] for name in files) == 1
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -517,22 +484,3 @@ def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str
         shutil.rmtree(tmp_path / "much")
         much = min(much, peak_memory(often, tmp_path / "much", container))
     assert much < little + 50e6
-
-
-def test_reports_of_many_threads_add_up() -> None:
-    """A task may report from threads of its own; none of the counts is lost."""
-
-    class Slow(int):
-        """A number whose addition lets other threads run in its middle."""
-
-        def __radd__(self, other: int) -> int:
-            time.sleep(0.0001)
-            return int(other) + int(self)
-
-    def report_some(_: int) -> None:
-        for _ in range(20):
-            report(Slow(1), Slow(3))
-
-    with InProcess() as running, ThreadPoolExecutor(8) as pool:
-        list(pool.map(report_some, range(8)))
-        assert running.reported() == (160, 480)
