@@ -167,10 +167,9 @@ _MOST_SUFFIXES = 6
 def describe_left_out(left_out: Mapping[str, int]) -> str:
     """Return the numbers of skipped files by suffix, as text: ".mp4 12, .txt 3"."""
     most = Counter(left_out).most_common()
-    parts = [f"{suffix} {count:,}" for suffix, count in most[:_MOST_SUFFIXES]]
     if others := sum(count for _, count in most[_MOST_SUFFIXES:]):
-        parts.append(f"others {others:,}")
-    return ", ".join(parts)
+        most[_MOST_SUFFIXES:] = [("others", others)]
+    return ", ".join(f"{suffix} {count:,}" for suffix, count in most)
 
 
 class Totals(NamedTuple):
@@ -195,8 +194,7 @@ def write_summary(
     """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
     about = {"rows": rows, "totals": list(totals), "rows_per_batch": rows_per_batch}
-    about["left_out"] = dict(left_out)
-    temporary.write_text(json.dumps(about), "utf-8")
+    temporary.write_text(json.dumps({**about, "left_out": dict(left_out)}), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
 
 
@@ -275,13 +273,11 @@ def _batches(records: Iterator[Record], rows: int, schema: pa.Schema) -> Iterato
 def _values(record: Record) -> tuple[Any, ...]:
     """Return a record's row of the listing."""
     _require_safe(record)
-    size_and_pixels = record.pixels or (None, None, None)
-    first = (record.key, record.label, _stored_path(record), record.offset, record.length)
-    rest = (record.problem, record.column, record.group, record.crc32c, record.window)
-    sizes = (record.size, record.values_size)
+    height, width, pixels = record.pixels or (None, None, None)
+    more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
+    row = record._asdict() | more | {"size": record.size, "values": record.values_size}
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
-    about = record.orientation, record.annotated_size
-    return *first, record.mtime_ns, *size_and_pixels, *about, *rest, *sizes, *fields
+    return *(row[name] for name in SCHEMA.names), *fields
 
 
 def _stored_path(record: Record) -> bytes:
@@ -289,8 +285,7 @@ def _stored_path(record: Record) -> bytes:
 
 
 def _blob(record: Record) -> dict[str, Any]:
-    values = {field.name: getattr(record, field.name) for field in _BLOB}
-    return values | {"path": _stored_path(record)}
+    return {name: getattr(record, name) for name in _PLACE} | {"path": _stored_path(record)}
 
 
 def _require_safe(record: Record) -> None:
@@ -391,24 +386,21 @@ class Listing:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records from ``start`` to ``stop``."""
-        further = [
-            (field.name, field.type) for field in self.schema if field.name.startswith(_FIELD)
-        ]
+        further = [(one.name, one.type) for one in self.schema if one.name.startswith(_FIELD)]
         for batch in self.batches(start, stop):
             columns = map(python_values, batch.columns)
             misshapen = self._misshapen(batch)
             for at, values in enumerate(zip(*columns, strict=True)):
                 row = dict(zip(batch.schema.names, values, strict=True))
                 row["problem"] = row["problem"] or misshapen.get(at)
-                height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
+                height, width = row.pop("height"), row.pop("width")
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if height is None else (height, width, pixels)
+                row["pixels"] = None if height is None else (height, width, row["pixels"])
                 if (annotated := row["annotated_size"]) is not None:
                     row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]
-                fields = tuple(
-                    self._field(row["key"], name, row.pop(name), kind) for name, kind in further
-                )
+                key = row["key"]
+                fields = tuple(_field(key, name, row.pop(name), kind) for name, kind in further)
                 yield Record(**row, fields=fields)
 
     def _misshapen(self, batch: pa.RecordBatch) -> dict[int, str]:
@@ -421,13 +413,6 @@ class Listing:
                 problem = why_misshapen(field.name.removeprefix(_FIELD), meaning)
                 found |= dict.fromkeys(places, problem)
         return found
-
-    @staticmethod
-    def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
-        if kind != _BLOB or value is None:
-            return value
-        path = value.pop("path").decode("utf-8", "surrogateescape")
-        return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
 
     @once
     def schema(self) -> pa.Schema:
@@ -509,6 +494,14 @@ class Listing:
                 digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
                 previous = fingerprint = digest.hexdigest()
             yield Unit(number, *run, fingerprint)
+
+
+def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
+    """Return a further field's value in a record."""
+    if kind != _BLOB or value is None:
+        return value
+    path = value.pop("path").decode("utf-8", "surrogateescape")
+    return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
 
 
 def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, ...]]) -> list[str]:

@@ -75,15 +75,14 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        ray = self._ray
+        ray, address = self._ray, self._address or os.environ.get("RAY_ADDRESS")
         if ray.is_initialized():
             return
         quiet = {"logging_level": "WARNING", "log_to_driver": False}
-        address = self._address or os.environ.get("RAY_ADDRESS")
-        _require_listener(address)
         try:
+            _require_listener(address)
             ray.init(address or "auto", **quiet)
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             if address is not None:
                 raise UsageError(
                     f"--executor ray: no connection to a cluster at {address}: {error}",
@@ -218,14 +217,7 @@ def _call(
 
 
 def _require_listener(address: str | None) -> None:
-    """Check that a cluster's port accepts connections: Ray itself retries for minutes, and logs."""
+    """Raise OSError if a cluster's port refuses: Ray itself retries for minutes, and logs."""
     found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
-    if found is None:  # auto, local
-        return
-    try:
+    if found is not None:  # neither auto nor local
         socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT).close()
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"--executor ray: no connection to a cluster at {address}: {error}",
-            "Check --address, and `ray status` on a machine of the cluster.",
-        ) from None

@@ -56,16 +56,11 @@ class Job:
     """Parameters that all tasks of one packing share; picklable.
 
     Attributes:
-        out: The dataset's folder.
-        work: The folder of the packing's state, inside it.
-        container: The container's name.
-        classes: Class names, by label.
-        encoding: Encoding of stored images.
+        work: The folder of the packing's state, inside the dataset's folder ``out``.
         plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
         root: The base of relative paths, for containers that leave files in place.
         stride: Pixels between seek points; None for none.
         estimate: Estimates the bytes of samples in the container.
-        storage_options: Options of the drivers of a source behind URLs.
         fields: What samples have besides image and label.
         upright: Whether annotations are for images as EXIF turns them.
     """
@@ -154,29 +149,36 @@ def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
 
 def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
     """Read a record's further blobs; ``image`` are the properties of its image."""
+    size = image.width, image.height
     for further, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
             continue
+        is_image = further.kind in IMAGES
         try:
-            data = read(value)
-            if value.crc32c is not None and crc32c(data) != value.crc32c:
-                raise SampleError("is damaged: its checksum is wrong")
+            data = _read_sound(value, read)
             if not data:
                 raise SampleError("is empty")
-            info = probe(data) if further.kind in IMAGES else _NO_IMAGE
-            size = image.width, image.height
-            sizes = size, upright_size(*size, image.orientation)  # as images are shown
-            if further.kind == "mask" and info[1:3] not in sizes:
+            info = probe(data) if is_image else _NO_IMAGE
+            shown = size, upright_size(*size, image.orientation)
+            if further.kind == "mask" and info[1:3] not in shown:
                 raise SampleError(
                     f"has {info.width} x {info.height} pixels, and the image has "
                     f"{image.width} x {image.height}"
                 )
         except NullError:
             yield b"", _NO_IMAGE, None
-            continue
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
-        yield data, info, job.stride if further.kind in IMAGES else None
+        else:
+            yield data, info, job.stride if is_image else None
+
+
+def _read_sound(record: Record, read: Read) -> bytes:
+    """Read a record, and check its checksum if that is known."""
+    data = read(record)
+    if record.crc32c is not None and crc32c(data) != record.crc32c:
+        raise SampleError("is damaged: its checksum is wrong")
+    return data
 
 
 #: Properties of a blob that is not decoded.
@@ -315,9 +317,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     """Read one record and encode it as a blob."""
     if record.problem:
         raise SampleError(record.problem)
-    data = read(record)
-    if record.crc32c is not None and crc32c(data) != record.crc32c:
-        raise SampleError("is damaged: its checksum is wrong")
+    data = _read_sound(record, read)
     if record.pixels is None:
         info = probe(data)
         size = info.width, info.height

@@ -52,15 +52,6 @@ def default_local(url: str) -> Path:
     return cache_folder() / "packing" / digest_name(name_of(url), digest)
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C or the like raised an error, or came before it."""
-    while error is not None:
-        if not isinstance(error, Exception):
-            return True
-        error = error.__context__
-    return False
-
-
 class Uploading:
     """Uploader of a dataset's files to a bucket, several at once, in threads of this process.
 
@@ -98,9 +89,11 @@ class Uploading:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        while value is not None and isinstance(value, Exception):
+            value = value.__context__  # Ctrl-C or the like may have come before it
+        wanted = value is None
         try:
             # Let uploads under way finish, so that they need no repetition.
-            wanted = not _interrupted(value)
             self._pool.shutdown(wait=wanted, cancel_futures=True)
         except BaseException:
             wanted = False
