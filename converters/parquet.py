@@ -31,18 +31,15 @@ from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
     SourceFile,
-    Tree,
     common_folder,
     is_folder,
     require_utf8,
-    source_tree,
 )
 
-from fastdata.errors import FastdataError, SourceError
+from fastdata.errors import SourceError
 from fastdata.remote.files import archive_files
 from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.formats.parquet_pages import (
     Chunk,
     Page,
@@ -95,7 +92,7 @@ class ParquetImages(TabularImages):
         where = redact(os.fspath(root))
         if not remote and not is_pattern(root):
             where = str(require_utf8(Path(root).resolve()))
-        tree, files = _files(root, storage_options)
+        files = _files(root, storage_options)
         plain = not remote if extents is None else extents
         of_split = {name: _split_of(name) for name in files}
         taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
@@ -104,8 +101,7 @@ class ParquetImages(TabularImages):
             for name, file in files.items()
         }
         rows = [every.pop(name) for name in files if split in (None, of_split[name])]
-        kind = "petastorm" if _is_petastorm(tree) else "parquet"
-        super().__init__(rows, where, kind, split, others=every.values, **columns)
+        super().__init__(rows, where, "parquet", split, others=every.values, **columns)
 
 
 class ParquetRows(RowsFile):
@@ -201,38 +197,11 @@ class _OpenParquet(OpenRows):
         return data
 
 
-def petastorm_splits(
-    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> list[str]:
-    """Return the splits of what petastorm wrote; refuse what it did not write."""
-    tree = RemoteTree(os.fspath(root), storage_options) if is_url(root) else LocalTree(Path(root))
-    if not _is_petastorm(tree):
-        raise SourceError(
-            f"{redact(os.fspath(root))}: has no _common_metadata of petastorm",
-            "For other Parquet use fastdata convert parquet.",
-        )
-    return parquet_splits(root, storage_options)
-
-
-def _is_petastorm(tree: Tree) -> bool:
-    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread."""
-    file = tree.file("_common_metadata")
-    if file is None:
-        return False
-    try:
-        with file.open() as opened:
-            return b"dataset-toolkit.unischema.v1" in (pq.read_schema(opened).metadata or {})
-    except FastdataError:
-        raise
-    except PARQUET_ERRORS:
-        return False
-
-
 def parquet_splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the splits that Hugging Face's names of files have; none if a file has another."""
-    splits = [_split_of(name) for name in _files(root, storage_options)[1]]
+    splits = [_split_of(name) for name in _files(root, storage_options)]
     return [] if None in splits else [split for split in dict.fromkeys(splits) if split]
 
 
@@ -243,41 +212,37 @@ def _split_of(name: str) -> str | None:
 
 def _files(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return a folder and its files; for a single file, its folder and the file."""
+) -> Mapping[str, SourceFile]:
+    """Return the files of a pattern, a folder or a file, by their paths below the folder."""
     place = os.fspath(root)
-    tree: Tree
     if is_pattern(root):
         try:
-            files = archive_files(place, _EXTENSION, storage_options)
+            listed = archive_files(place, _EXTENSION, storage_options)
         except OSError as error:
             what = error.filename or redact(place)
             raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
-        folder = common_folder([file.location for file in files])
-        names = [file.location[len(folder) :].lstrip("/") for file in files]
-        return source_tree(folder, storage_options), dict(zip(names, files, strict=True))
-    hint = "Name the files, or their folder, with --root."
+        folder = common_folder([file.location for file in listed])
+        return {file.location[len(folder) :].lstrip("/"): file for file in listed}
     if is_url(root):
         # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
         if name_of(place).endswith(_EXTENSION) and not place.endswith("/"):
-            tree = RemoteTree(folder_of(place), storage_options)
-            file = tree.file(name_of(place))
+            file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
             if file is not None:
-                return tree, {name_of(place): file}
+                return {name_of(place): file}
         tree = RemoteTree(place, storage_options)
         found = tree.files(_EXTENSION)
         if not found:
+            hint = "Name the files, or their folder, with --root."
             raise SourceError(f"{tree}: no *.parquet here", hint)
-        return tree, found
+        return found
     path = Path(root)
-    local = LocalTree(path.absolute())
     if not is_folder(path):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
-        return LocalTree(local.location.parent), {path.name: LocalFile(local.location)}
-    here = local.files(_EXTENSION)
+        return {path.name: LocalFile(path.absolute())}
+    here = LocalTree(path.absolute()).files(_EXTENSION)
     if not here:
         raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
-    return local, here
+    return here

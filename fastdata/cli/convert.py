@@ -35,7 +35,7 @@ from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.mds import MdsImages, mds_splits
 from fastdata.converters.packed import PackedDataset, Part
-from fastdata.converters.parquet import ParquetImages, parquet_splits, petastorm_splits
+from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.table import TableImages
@@ -384,13 +384,6 @@ _tabular(
     _PARQUET,
     ParquetImages,
     parquet_splits,
-)
-_tabular(
-    "petastorm",
-    "Parquet of petastorm, whose metadata are not unpickled.",
-    _PARQUET,
-    ParquetImages,
-    petastorm_splits,
 )
 _tabular(
     "arrow",
