@@ -126,26 +126,6 @@ def test_shards_of_a_listing_hold_no_drivers_and_no_bytes(gcs: Bucket, rows: Pat
     assert [record for shard in shards for record in pickle.loads(shard).records()] == expected
 
 
-def test_petastorms_in_a_bucket(gcs: Bucket, rows: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    shutil.copytree(rows, folder)
-    schema = pq.read_schema(folder / "z.parquet")
-    about = {"dataset-toolkit.unischema.v1": b"no pickle, and never read as one"}
-    pq.write_metadata(schema.with_metadata(about), folder / "_common_metadata")
-    url = send_tree(gcs, folder, "petastorm")
-    given = ("--image-column", "picture", "--to", "shards")
-    for root, out in ((url, "remote"), (folder, "local")):
-        options = gcs.arguments if root is url else []
-        result = convert("petastorm", "--root", root, *given, "--out", tmp_path / out, *options)
-        require_said(result, 0)
-        source = json.loads((tmp_path / out / "_dataset.json").read_text())["source"]
-        assert source["kind"] == "petastorm"
-    require_same(tmp_path / "remote", tmp_path / "local")
-    remove(f"{url}/_common_metadata", gcs.storage_options)
-    result = convert("petastorm", "--root", url, *given, "--out", tmp_path / "x", *gcs.arguments)
-    require_said(result, 1, f"{url}: has no _common_metadata of petastorm")
-
-
 @pytest.mark.parametrize(
     ("source", "text"),
     [
