@@ -10,7 +10,7 @@ from typing import Any
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, archives_of, further_fields, tables_of
+from fastdata.converters.records import Source, further_fields, tables_of
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, is_split
 from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
@@ -119,8 +119,8 @@ def root_of(source: Source, container: str) -> str | None:
     """
     if container == "folder":
         return source.root
-    files = archives_of(source) if container == "archives" else None
-    if container == "tables" and (tables := tables_of(source)) is not None:
+    files = getattr(source, "archives", None) if container == "archives" else None
+    if (tables := tables_of(source, container)) is not None:
         files = tables.files
     if not files:
         return None
@@ -132,12 +132,12 @@ def _not_in_place(source: Source, container: str) -> UsageError:
     others = "--to lmdb, parquet or shards."
     if container == "folder":
         what = "images in single files; these are in archives"
-        other = None if archives_of(source) is None else "archives"
+        other = None if getattr(source, "archives", None) is None else "archives"
     elif source.root is not None:
         what, other = "images in archives; these are in single files", "folder"
     else:
         what, other = "bytes where they are, and a library has to decode these", "tables"
-        if tables_of(source) is None:
+        if tables_of(source, "tables") is None:
             what, other = "bytes of one table, and some are in files of their own", None
     hint = f"Use --to {other}; or {others}" if other else f"Use {others}"
     return UsageError(f"--to {container} indexes {what}", hint)

@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Listing, Unit
-from fastdata.converters.parts import Part, PartBuilder, read_rows
-from fastdata.converters.records import Source, archives_of, tables_of
+from fastdata.converters.parts import Part, PartBuilder, read_rows, read_values
+from fastdata.converters.records import Source, tables_of
 from fastdata.converters.tasks import (
     PIECE_BYTES,
     Job,
@@ -29,10 +31,12 @@ from fastdata.machine import usable_cpus
 from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync
+from fastdata.storage.columns import rows_per_piece, write_column
+from fastdata.storage.fields import IMAGE, LABEL, StoredField
+from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.records import SCHEMA
+from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
 from fastdata.storage.row_groups import named
 
 #: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
@@ -42,6 +46,13 @@ COMMIT_SIZE = 128 << 20
 _FILES_AHEAD = 1024
 #: Returns a unit's part, with a suffix of its path; None if it is not current.
 Current = Callable[[Unit, str], Part | None]
+
+
+class Kind(NamedTuple):
+    """Number and bytes of the images of one encoding."""
+
+    images: int
+    size: int
 
 
 class Outputs:
@@ -105,8 +116,8 @@ class Outputs:
             return [part.file for part in parts if part.file is not None]
         assert self.job.root is not None
         start = len(self.job.root.rstrip("/")) + 1
-        tables = tables_of(self._source) if self.job.container == "tables" else None
-        files = (archives_of(self._source) or ()) if tables is None else tables.files
+        tables = tables_of(self._source, self.job.container)
+        files = (getattr(self._source, "archives", None) or ()) if tables is None else tables.files
         return [
             FileEntry(named(name, column) if column else name, file.size, "")
             for column in ([""] if tables is None else tables.columns)
@@ -123,6 +134,38 @@ class Outputs:
             for batch in read_rows(self.job.part(unit), field):
                 elsewhere = self.job.container in formats.ELSEWHERE
                 yield _numbered(batch, numbers) if elsewhere else batch
+
+    def write(
+        self, units: Sequence[Unit], parts: Sequence[Part], files: list[FileEntry], made: str
+    ) -> tuple[dict[str, Kind], tuple[StoredField, ...]]:
+        """Write the index, and the files of further fields, which are added to ``files``.
+
+        Return images by encoding, the most frequent first, and all fields. ``made`` is the
+        manifest's generation.
+        """
+        job, samples = self.job, sum(part.samples for part in parts)
+        kinds: dict[str, Kind] = {}
+        with whole_file(job.out / INDEX_NAME) as temporary:
+            write_index(temporary, _counted(self.rows(units, files, None), kinds), samples, made)
+        stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
+        for field in job.fields:
+            field = field._replace(nullable=any(field.name in part.nulls for part in parts))
+            index = job.out / f"_index-{field.name}.rows"
+            if field.type is None:
+                one = StoredField(field, index.name)
+                with whole_file(index) as temporary:
+                    write_index(temporary, self.rows(units, files, field.name), samples, made)
+            else:
+                size = sum(part.field_bytes[field.name] for part in parts)
+                path = job.out / f"_field-{field.name}.arrow"
+                one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
+                arrays = chain.from_iterable(read_values(job.part(u), field.name) for u in units)
+                with whole_file(path) as temporary, whole_file(index) as pieces:
+                    write_column(temporary, pieces, one, len(files), arrays, samples, made)
+                files.append(entry_of(path))
+            files.append(entry_of(index))
+            stored.append(one)
+        return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images)), tuple(stored)
 
 
 class OneFile(Outputs):
@@ -211,8 +254,7 @@ class OneFile(Outputs):
     def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
         """Name the file, and return its entry."""
         publish(self._unfinished, self._data)
-        size, checksum = self._data.stat().st_size, crc32c_file(self._data, usable_cpus())
-        return [FileEntry(self._data.name, size, f"{checksum:08x}")]
+        return [entry_of(self._data)]
 
     def rows(
         self, units: Sequence[Unit], files: Sequence[FileEntry], field: str | None
@@ -244,3 +286,20 @@ def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBat
         at = SCHEMA.get_field_index(name)
         batch = batch.set_column(at, SCHEMA.field(at), column)
     return batch
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Return the manifest's entry of a finished file of the dataset's folder."""
+    return FileEntry(path.name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
+
+
+def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
+    """Yield the same batches, and count their images by encoding."""
+    for batch in batches:
+        column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
+        codes = as_numpy(column.indices)
+        for code in np.unique(codes).tolist():
+            name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
+            images, size = kinds.get(name, Kind(0, 0))
+            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+        yield batch

@@ -23,17 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.encode import ORIGINAL, Encoding
-from fastdata.converters.estimate import stored_with_index, with_fields
-from fastdata.converters.finishing import (
-    Kind,
-    bad_samples,
-    entry_of,
-    group_runs,
-    list_bad,
-    write_fields,
-    write_images,
-)
-from fastdata.converters.listing import Listing, Unit, write_listing
+from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
 from fastdata.converters.options import (
     check_classes,
     check_options,
@@ -43,10 +33,10 @@ from fastdata.converters.options import (
     local_folder,
     root_of,
 )
-from fastdata.converters.outputs import COMMIT_SIZE, OneFile, Outputs
-from fastdata.converters.parts import Part, read_part
+from fastdata.converters.outputs import COMMIT_SIZE, Kind, OneFile, Outputs, entry_of
+from fastdata.converters.parts import Bad, Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields, listed_in
+from fastdata.converters.records import Source, further_fields, tables_of
 from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
 from fastdata.converters.tasks import Job, encode, reader
 from fastdata.converters.uploading import Uploading
@@ -54,6 +44,7 @@ from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs,
 
 from fastdata import __version__
 from fastdata.errors import (
+    BadSamplesError,
     CorruptionError,
     SampleError,
     SourceError,
@@ -81,6 +72,7 @@ from fastdata.storage.manifest import (
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME
+from fastdata.storage.row_groups import runs_of
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
@@ -198,7 +190,8 @@ def pack(
         BusyError: Another process packs to ``out``.
     """
     check_options(source, container, encoding, plain_images, shard_size)
-    source = listed_in(source, container)
+    if (tables := tables_of(source, container)) is not None:
+        source = tables.source
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
@@ -494,9 +487,9 @@ class _Packing:
             )
         bad = [entry for part in found for entry in part.bad]
         samples = sum(part.samples for part in found)
-        list_bad(self.out, bad)
+        self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:
-            raise bad_samples(self.out, bad, samples, self.outputs.again)
+            raise self._bad_samples(bad, samples)
         about = {**self.source.about, **self._turned(found), "fingerprint": fingerprint}
         self.progress.finishing("index")
         files = self.outputs.finished(found)
@@ -506,8 +499,9 @@ class _Packing:
         digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
         digest.update("".join(part.digest for part in found).encode())
         generation = digest.hexdigest()
-        kinds = write_images(self.outputs, units, samples, files, generation)
-        fields = write_fields(self.outputs, units, found, files, generation)
+        kinds, fields = self.outputs.write(units, found, files, generation)
+        tables = tables_of(self.source, job.container)
+        groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(
             container=job.container,
             samples=samples,
@@ -523,7 +517,7 @@ class _Packing:
             tool=__version__,
             generation=generation,
             fields=fields,
-            groups=group_runs(self.source, job),
+            groups=groups,
         )
         others = [BAD_SAMPLES_NAME] if bad else []
         for_others = formats.hugging_face(job.container, job.fields)
@@ -541,3 +535,29 @@ class _Packing:
             with whole_file(self.out / MANIFEST_NAME) as temporary:
                 temporary.write_text(manifest.to_json(), "utf-8")
         return manifest, kinds, sum(entry.size for entry in bad)
+
+    def _list_bad(self, bad: Sequence[Bad]) -> None:
+        """Write the list of bad samples; remove an older list if there are none."""
+        path = self.out / BAD_SAMPLES_NAME
+        if not bad:
+            path.unlink(missing_ok=True)
+            return
+        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for entry in bad:
+                line = {"key": entry.key, "path": entry.path, "reason": entry.reason}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
+        images = human_count(samples + len(bad), "image")
+        about = (
+            f"the first, {bad[0].key}: {bad[0].path}: {bad[0].reason}; all are listed in "
+            f"{self.out / BAD_SAMPLES_NAME}"
+        )
+        if not samples:
+            what = f"{self.out}: {images}, none of which can be packed; {about}"
+            return BadSamplesError(what, "Check that --root holds images.")
+        return BadSamplesError(
+            f"{self.out}: {len(bad):,} of {images} cannot be packed; {about}",
+            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
+            f"and run the same command again ({self.outputs.again}).",
+        )

@@ -185,22 +185,10 @@ def further_fields(source: Source) -> Sequence[Field]:
     return found
 
 
-def archives_of(source: Source) -> Sequence[Any] | None:
-    """Return the files that a source's records are extents of; None if they are not."""
-    found: Sequence[Any] | None = getattr(source, "archives", None)
+def tables_of(source: Source, container: str) -> Tables | None:
+    """Return the files whose rows a source's records are in a container; None if they are not."""
+    found: Tables | None = getattr(source, "tables", None) if container == "tables" else None
     return found
-
-
-def tables_of(source: Source) -> Tables | None:
-    """Return the files whose rows a source's records may be; None if they are not."""
-    found: Tables | None = getattr(source, "tables", None)
-    return found
-
-
-def listed_in(source: Source, container: str) -> Source:
-    """Return a source as a container lists it: for ``tables``, by rows instead of extents."""
-    tables = tables_of(source) if container == "tables" else None
-    return source if tables is None else tables.source
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:

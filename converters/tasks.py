@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
-from fastdata.converters.estimate import UNCHANGED, Estimate
-from fastdata.converters.listing import Listing, Unit, listed_at
+from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote

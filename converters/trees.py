@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from fastdata.converters.records import Record
 
@@ -31,30 +31,8 @@ _NO_DATA = ("_", ".")
 LeftOut: TypeAlias = Counter[str]
 
 
-class SourceFile(Protocol):
-    """File for readers of archives and Parquet; picklable: `LocalFile` or `RemotePath`.
-
-    ``str()`` returns its name for messages, without credentials.
-    """
-
-    @property
-    def location(self) -> str:
-        """Its path or URL, for records."""
-
-    @property
-    def stem(self) -> str:
-        """Its name without extension."""
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes."""
-
-    @property
-    def mtime_ns(self) -> int:
-        """Its state, as in `fastdata.converters.records.Record`."""
-
-    def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Open the file; return an object with ``read``, ``seek``, ``tell`` and ``close``."""
+#: File for readers of archives and Parquet; picklable. ``str()`` is its name for messages.
+SourceFile: TypeAlias = LocalFile | RemotePath
 
 
 def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
