@@ -238,18 +238,13 @@ def _webdataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]
     return source_name(root).removesuffix(".tar"), {"": source}
 
 
-class _Part(click.ParamType):  # type: ignore[type-arg]
-    """Type of a part of a dataset: 0:0.9."""
-
-    name = "part"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, float]:
-        match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", str(value))
-        if not match:
-            self.fail(f"{value!r} is not a part; write its begin and end, 0:0.9")
-        return float(match[1]), float(match[2])
+def _part(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
+    """Return the begin and end of a part of a dataset: 0:0.9."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d*\.?\d+:\d*\.?\d+", text):
+        raise click.BadParameter(f"{text!r} is not a part; write its begin and end, 0:0.9")
+    return tuple(map(float, text.split(":")))
 
 
 def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str] | None:
@@ -264,7 +259,7 @@ def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str]
     "dataset",
     click.option(
         "--part",
-        type=_Part(),
+        callback=_part,
         metavar="START:STOP",
         help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
     ),

@@ -57,14 +57,7 @@ from fastdata.remote.urls import is_url
 )
 @partial(with_options, RUNNING)
 def command(
-    source: Path | str,
-    out: str,
-    kind: str | None,
-    fields: list[str] | None,
-    image_column: str | None,
-    as_json: bool,
-    storage_options: dict[str, Any] | None,
-    **options: Any,
+    source: Path | str, out: str, fields: Any, image_column: Any, as_json: bool, **options: Any
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
@@ -80,22 +73,14 @@ def command(
     """
     require_out(out)
     place: Path | str = out if is_url(out) else Path(out)
-    require_url(storage_options, place, source)
+    require_url(options["storage_options"], place, source)
     keep_freed_memory()
     begun = time.monotonic()
-
     about = {"fields": fields, "image_column": image_column}
 
     def reporting(part: str) -> ProgressReport:
         return ProgressReport(", ".join(filter(None, (f"indexing {named(place)}", part))))
 
-    packed = index(
-        source,
-        place,
-        kind=kind,
-        reporting=reporting,
-        storage_options=storage_options,
-        source={name: one for name, one in about.items() if one is not None},
-        **options,
-    )
+    chosen = {name: one for name, one in about.items() if one is not None}
+    packed = index(source, place, reporting=reporting, source=chosen, **options)
     tell(packed, time.monotonic() - begun, ORIGINAL, as_json)

@@ -16,26 +16,25 @@ from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.formats import CONTAINERS
 from fastdata.text import human_count
 
+#: Smallest size of a file; a smaller number lacks its unit.
+_LEAST = 1024
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """Type of a number of bytes: 1000000, 256MiB, 1GB."""
 
-    name = "size"
-    #: Smallest size; a smaller number lacks its unit.
-    _LEAST = 1024
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
-        if not match:
-            self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
-        unit = match[2] or ""
-        size = int(match[1]) * (1024 if "i" in unit else 1000) ** " kmg".index(unit[:1] or " ")
-        if 0 < size < self._LEAST:
-            self.fail(
-                f"{value!r} is {human_count(size, 'byte')}: each image would get its own file; "
-                f"write {match[1]}MiB or {match[1]}GiB"
-            )
-        return size
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """Return a number of bytes: 1000000, 256MiB, 1GB."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?)b?", text.strip().lower())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a size; write 256MiB, 1GB or a number of bytes")
+    number, unit, binary = match.groups()
+    size: int = int(number) * (1024 if binary else 1000) ** " kmg".index(unit or " ")
+    if 0 < size < _LEAST:
+        raise click.BadParameter(
+            f"{text!r} is {human_count(size, 'byte')}: each image would get its own file; "
+            f"write {number}MiB or {number}GiB"
+        )
+    return size
 
 
 #: Options of what is packed.
@@ -70,7 +69,7 @@ CONTENTS = (
     click.option("--quality", type=int, metavar="1-100", help="Quality of jpeg. [default: 90]"),
     click.option(
         "--shard-size",
-        type=_Size(),
+        callback=_size,
         metavar="SIZE",
         help="Size at which a file ends (parquet, shards). [default: 256MiB]",
     ),

@@ -33,12 +33,7 @@ from fastdata.storage.files import human_bytes
 @json_option
 @storage_options
 def command(
-    dataset: Path | str,
-    to: Path | None,
-    threads: int | None,
-    remove: bool,
-    as_json: bool,
-    storage_options: dict[str, Any] | None,
+    dataset: Path | str, to: Path | None, remove: bool, as_json: bool, **options: Any
 ) -> None:
     """Copy DATASET, a folder or a URL, to memory or a folder.
 
@@ -51,21 +46,14 @@ def command(
       $ fastdata stage imagenet-train-lmdb --unstage
       $ fastdata stage gs://bucket/imagenet-train-shards --to copies
     """
-    require_url(storage_options, dataset)
+    require_url(options["storage_options"], dataset)
     if remove:
-        if threads is not None:
+        if options["threads"] is not None:
             raise UsageError("--threads has no effect with --unstage", "Leave it out.")
         _unstage(dataset, to, as_json)
         return
     with ProgressReport(f"staging {named(dataset)}") as progress:
-        staged = stage(
-            dataset,
-            to,
-            threads=threads,
-            progress=progress.size,
-            waiting=_waiting,
-            storage_options=storage_options,
-        )
+        staged = stage(dataset, to, progress=progress.size, waiting=_waiting, **options)
     if as_json:
         print_json(staged._asdict())
         return
