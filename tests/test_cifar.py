@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.converters import Cifar, Source
-from sources import Expected, SourceConformance, convert, require_said
+from sources import Expected, SourceConformance, convert, first_fast, require_said
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
@@ -161,7 +161,7 @@ class TestCifar100Test(CifarConformance):
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards"))
 def test_pixels_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, container: str
 ) -> None:

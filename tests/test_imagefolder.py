@@ -11,7 +11,7 @@ from fastdata.converters import ImageFolder, Source, pack
 from fastdata.converters.listing import describe_left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import Expected, SourceConformance, convert, jpeg, make_tree
+from sources import Expected, SourceConformance, convert, first_fast, jpeg, make_tree
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
@@ -81,7 +81,7 @@ ENDING = st.sampled_from([*EXTENSIONS, ".JPG", ".JpEg", ".TIFF", ".txt", ".jpg.t
 FILE = st.tuples(CLASS, st.lists(NAME, max_size=3), NAME, ENDING)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.lists(FILE, min_size=1, max_size=25))
 def test_random_trees_as_torchvision(files: list[tuple[str, list[str], str, str]]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -137,7 +137,7 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     assert "<root>/<class>/" in raised.value.hint
 
 
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+@pytest.mark.parametrize("container", first_fast("folder", "lmdb", "parquet", "shards"))
 def test_command(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:

@@ -21,7 +21,7 @@ from fastdata.converters import ImageFolder, index, pack
 from fastdata.converters.indexing import source_of
 from object_stores import Bucket, send_tree
 from PIL import Image
-from sources import jpeg, make_tree, require_said
+from sources import first_fast, jpeg, make_tree, require_said
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
@@ -212,6 +212,7 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+@pytest.mark.slow
 def test_more_tars_than_a_part_has_on_first_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ def _assert_all_of(dataset: ImageDataset, expected: dict[str, Any]) -> None:
     assert dataset.read(range(len(dataset))) == [image for image, *_ in expected.values()]
 
 
+@pytest.mark.slow
 def test_tars_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
     root, expected = tars
     for path in root.iterdir():
@@ -342,7 +344,7 @@ def _two_of_one_layout(kind: str, folder: Path) -> tuple[list[bytes], Path, Path
     return images, *places
 
 
-@pytest.mark.parametrize("kind", archives.KINDS)
+@pytest.mark.parametrize("kind", first_fast(*archives.KINDS, fast=2))
 def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     images, root, other = _two_of_one_layout(kind, tmp_path)
     out = tmp_path / "out"
@@ -382,8 +384,8 @@ def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     assert verify(out, workers=1).problems == []
 
 
-@pytest.mark.parametrize("kind", archives.KINDS)
-@pytest.mark.parametrize("place", ["web", "gcs", "s3"])
+@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
+@pytest.mark.parametrize("place", first_fast("web", "gcs", "s3"))
 def test_archives_behind_a_url(
     kind: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -22,6 +22,7 @@ from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Progress
 from hangs import HANG
+from sources import first_fast
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
@@ -56,7 +57,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast("parquet", "lmdb"))
 def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> None:
     # pyarrow imports it for some calls where it is installed, which takes a second.
     (tmp_path / "pandas.py").write_text("raise RuntimeError('pandas was imported')")
@@ -72,7 +73,9 @@ def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> N
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize(("workers", "order"), [(1, "source"), (2, "source"), (2, "shuffled")])
+@pytest.mark.parametrize(
+    ("workers", "order"), first_fast((1, "source"), (2, "source"), (2, "shuffled"))
+)
 def test_interrupted_and_resumed(
     tree: Path, tmp_path: Path, container: str, workers: int, order: str
 ) -> None:
@@ -89,7 +92,7 @@ def test_interrupted_and_resumed(
     assert digests(out) == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast(*CONTAINERS, fast=2))
 def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     pack_tree(tree, out, container)
@@ -149,7 +152,7 @@ def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: P
     assert digests(out) == digests(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("container", ["parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
 def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     bad = originals(copy)[-1].path
@@ -170,7 +173,7 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", first_fast(1, 2))
 def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
     images = originals(copy)
     images[3].path.write_bytes(b"")
@@ -309,7 +312,7 @@ def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
             assert "in fail_foreignly" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(("ahead", "most"), [(0, 4), (1, 4), (50, 50)])
+@pytest.mark.parametrize(("ahead", "most"), [(1, 4), (50, 50)])
 def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
     taken: list[int] = []
 
@@ -323,6 +326,7 @@ def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
         assert len(taken) == most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.5], ids=["waiting", "consuming"])
 def test_a_worker_that_dies_is_an_error(pause: float) -> None:
     """Whether it dies while results are awaited, or while the consumer is at work."""
@@ -347,6 +351,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
     class KillOne(Progress):
         def advance(self, images: int, size: int) -> None:
@@ -398,6 +403,7 @@ def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("whom", ["group", "parent"])
 def test_ctrl_c_and_sigterm_end_at_once(
@@ -420,6 +426,7 @@ def test_ctrl_c_and_sigterm_end_at_once(
     assert not (tmp_path / "out" / "_dataset.json").exists()
 
 
+@pytest.mark.slow
 def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(workers_of(psutil.Process(running.pid))) == 2
@@ -427,6 +434,7 @@ def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     assert psutil.wait_procs(children, timeout=HANG)[1] == []
 
 
+@pytest.mark.slow
 def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str]) -> None:
     """Where it would stay, if all processes were killed at once."""
     parent = psutil.Process(running.pid)
@@ -470,6 +478,7 @@ def peak_memory(tree: Path, out: Path, container: str) -> int:
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
 def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str) -> None:
     once = repeat_tree(imagenet_sample / "train", tmp_path / "once", 2)
