@@ -407,7 +407,7 @@ class _Reader:
         return _Annotation(
             file,
             # Arrow refuses integers that a float cannot hold exactly.
-            box=list(map(float, box)),
+            box=[*map(float, box or ())],
             mask=mask,
             category=category,
             area=None if area is None else float(area),

@@ -40,10 +40,9 @@ class MaskedImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        found = _annotations(
-            Folder(root, storage_options), *map(posixpath.normpath, (images, masks)),
-            image_ending, mask_ending,
-        )  # fmt: skip
+        places = posixpath.normpath(images), posixpath.normpath(masks)
+        folder = Folder(root, storage_options)
+        found = _annotations(folder, *places, image_ending, mask_ending)
         super().__init__(found, root, fields, storage_options=storage_options)
 
 

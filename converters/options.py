@@ -148,7 +148,8 @@ def check_out(source: Source, out: str | os.PathLike[str]) -> None:
     place = os.fspath(out)
     if not is_utf8(place):
         raise UsageError(f"{printable(place)}: this path is not UTF-8", "Choose another --out.")
-    for path in map(os.fspath, source.inputs):
+    for other in source.inputs:
+        path = os.fspath(other)
         ends = [one.rstrip("/") + "/" for one in (place, path)]
         if not is_url(out) and not is_url(path):
             ends = [os.path.join(os.path.realpath(one), "") for one in (place, path)]

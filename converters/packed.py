@@ -205,7 +205,7 @@ class PackedRows(NamedTuple):
                 path = join_url(root or self.place, name)
             elif row.path is not None and root is not None:
                 path = os.path.join(root, row.path)
-            about = {"length": row.length, "crc32c": row.crc32c}
+            about: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
             if manifest.groups is None:
                 # The checksum detects changes, so no modification time is needed.
                 return {"path": path, "offset": row.offset, "mtime_ns": 0, **about}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
@@ -84,7 +84,7 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class Progress:
+class Progress(Protocol):
     """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
@@ -100,8 +100,11 @@ class Progress:
         """Report the remaining step after all images are packed."""
 
 
-#: Ignores progress.
-SILENT = Progress()
+class Silent(Progress):
+    """Progress that is ignored."""
+
+
+SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):
@@ -290,7 +293,7 @@ class _Packing:
                 return self._packed_before(found, fingerprint)
         elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
-        arrived = set if self.uploading is None else self.uploading.arrived
+        arrived: Any = set if self.uploading is None else self.uploading.arrived
         done = {} if self.force else self.outputs.done(units, self._part, arrived)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)

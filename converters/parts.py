@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,7 @@ class PartBuilder:
         self.samples = 0
         self._blob_bytes = 0
 
-    def add(self, sample: Sample | Bad) -> bool:
+    def add(self, sample: Sample | Bad) -> TypeGuard[Sample]:
         """Append a sample, or an image that cannot be packed; return whether it is a sample."""
         if isinstance(sample, Bad):
             self._bad.append(sample)

@@ -241,7 +241,7 @@ class TableRows(NamedTuple):
                 number += 1
 
     def _record(self, number: int, row: Mapping[str, Any], find: Any) -> Record:
-        *place, missing = find(row[self.columns.path])
+        path, *state, missing = find(row[self.columns.path])
         problem = row[self.columns.problem] if self.columns.problem else None
         problem = problem or missing
         key, unsafe = self._key(number, row)
@@ -257,16 +257,9 @@ class TableRows(NamedTuple):
                 value = blob_of(f"{key}\0{field.name}", where, 0, *size)
             fields.append(value)
         sides = row[self.columns.size] if self.columns.size else None
-        return Record(
-            key,
-            label,
-            place[0],
-            0,
-            *place[1:],
-            problem=problem or unsafe or unlabelled,
-            fields=tuple(fields),
-            annotated_size=None if sides is None else (int(sides[0]), int(sides[1])),
-        )
+        about: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}
+        about["annotated_size"] = None if sides is None else (int(sides[0]), int(sides[1]))
+        return Record(key, label, path, 0, state[0], state[1], **about)
 
     def _key(self, number: int, row: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""

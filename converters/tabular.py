@@ -449,7 +449,7 @@ class FileListing(NamedTuple):
                 problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
                 value = blob_of(f"{key}\0{field.name}", *blob[:-1])
             values.append(value)
-        about = {"column": place.column, "group": place.group, "fields": tuple(values)}
+        about: Any = {"column": place.column, "group": place.group, "fields": tuple(values)}
         return Record(key, label, *place[:4], problem=problem, **about)
 
 

@@ -333,7 +333,8 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
 
 def pack_unit(job: Job, unit: Unit) -> None:
     """Pack a unit into its own output file, if it has one, and then write its part."""
-    part, about = PartBuilder(job.fields), {"file_number": -1}
+    part = PartBuilder(job.fields)
+    about: dict[str, Any] = {"file_number": -1}
     found = samples(job, unit.start, unit.stop)
     if job.container in formats.IN_PLACE:
         for sample in found:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.packing import Progress, pack
+from fastdata.converters.packing import Progress, Silent, pack
 from fastdata.converters.uploading import Uploading
 from flaky_proxy import Exchange, FlakyProxy, wait_until
 from object_stores import Bucket, send_tree
@@ -307,7 +307,7 @@ def test_no_manifest_is_sent_where_a_file_is_missing(
     with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
         packing(Removing(gcs, tmp_path / "making"))
     assert "_dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
-    packing(Progress())
+    packing(Silent())
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
 
 

@@ -291,7 +291,7 @@ def _dataset(
     name = source_name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
-    chosen = None if part is None else Part(*part, part_seed or 0)
+    chosen = None if part is None else Part(part[0], part[1], part_seed or 0)
     source = partial(PackedDataset, root, part=chosen, storage_options=drivers, **options)
     return name, {"": source}
 

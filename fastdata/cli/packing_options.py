@@ -28,7 +28,8 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     if not match:
         raise click.BadParameter(f"{text!r} is not a size; write 256MiB, 1GB or a number of bytes")
     number, unit, binary = match.groups()
-    size: int = int(number) * (1024 if binary else 1000) ** " kmg".index(unit or " ")
+    power = " kmg".index(unit or " ")
+    size = int(number) * int(pow(1024 if binary else 1000, power))
     if 0 < size < _LEAST:
         raise click.BadParameter(
             f"{text!r} is {human_count(size, 'byte')}: each image would get its own file; "
