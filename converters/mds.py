@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from fastdata.converters.tabular import (
     reading,
     taken_split,
 )
-from fastdata.converters.trees import LocalTree, RemoteTree, SourceFile, Tree, require_utf8
+from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.remote.urls import is_url
@@ -74,7 +73,7 @@ class MdsImages(TabularImages):
         storage_options: Mapping[str, Any] | None = None,
         **columns: Any,
     ) -> None:
-        tree = _tree(root, storage_options)
+        tree = source_tree(root, storage_options)
         found = mds_splits(root, storage_options)
         split = taken_split(tree, split, found, one=True)
         others = (tree / one for one in found if one != split)
@@ -99,7 +98,7 @@ def mds_splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the folders of splits, which have an index each; none if the root has one."""
-    tree = _tree(root, storage_options)
+    tree = source_tree(root, storage_options)
     if tree.file(_INDEX) is not None:
         return []
     found = [name for name in tree.classes() if (tree / name).file(_INDEX) is not None]
@@ -109,15 +108,6 @@ def mds_splits(
             raise SourceError(f"{tree}: holds no {_INDEX}", hint)
         raise instead(root, f"holds no {_INDEX}", hint)
     return found
-
-
-def _tree(root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Tree:
-    if is_url(root):
-        return RemoteTree(os.fspath(root), storage_options)
-    path = require_utf8(Path(root).absolute())
-    if not path.is_dir():
-        raise SourceError(f"{root}: no such folder", "Name the folder of index.json with --root.")
-    return LocalTree(path)
 
 
 class _Column(NamedTuple):

@@ -14,10 +14,9 @@ from typing import Any
 import archives
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from containers import load_manifest
-from fastdata.converters import ImageFolder, index, pack
+from fastdata.converters import index, pack
 from fastdata.converters.indexing import source_of
 from object_stores import Bucket, send_tree
 from PIL import Image
@@ -106,51 +105,6 @@ def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) 
     _assert_all(ImageDataset(out), expected)
     assert verify(out).problems == []
     require_said(run("index", f"{root}/{place}".replace("{root}", str(root)), "--out", out), 0)
-
-
-def test_batches_are_those_of_a_packed_dataset(tars: Any, tmp_path: Path) -> None:
-    root, _ = tars
-    index(root, tmp_path / "in-place", seek_points=True)
-    require_said(
-        run("convert", "webdataset", "--root", root, "--to", "lmdb", "--out", tmp_path / "p"), 0
-    )
-    loaders = [
-        DataLoader(
-            ImageDataset(tmp_path / name, transform=RandomResizedCrop(16), fields=("image", "txt")),
-            8, shuffle=True, seed=3, num_workers=2, require_native=True,
-        )
-        for name in ("in-place", "p")
-    ]  # fmt: skip
-    for (images, texts), (others, more) in zip(*loaders, strict=True):
-        assert torch.equal(images, others)
-        assert texts == more
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package leaves files open
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_tars_of_the_webdataset_package(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        webdataset = pytest.importorskip("webdataset")
-    root = tmp_path / "tars"
-    tree = make_tree(tmp_path / "tree", [f"{name}/{n}.jpg" for name in "ab" for n in range(9)])
-    pack(ImageFolder(tree), root, container="shards", shard_size=1 << 14)
-    for name in os.listdir(root):
-        if not name.endswith(".tar"):
-            (root / name).unlink()
-    index(root, tmp_path / "out")
-    dataset = ImageDataset(tmp_path / "out")
-    urls = [str(path) for path in sorted(root.glob("*.tar"))]
-    expected = {
-        sample["__key__"]: (next(sample[e] for e in ("jpg", "png") if e in sample), sample["cls"])
-        for sample in webdataset.WebDataset(urls, shardshuffle=False)
-    }
-    assert len(expected) == len(dataset)
-    for n in range(len(dataset)):
-        row = dataset.row(n)
-        data, label = expected[row.key]
-        assert dataset.read([n]) == [data]
-        assert row.label == int(label)
 
 
 def test_a_tar_that_changed_is_named(tars: Any, tmp_path: Path) -> None:
