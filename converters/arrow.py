@@ -189,7 +189,6 @@ class _Piece(NamedTuple):
     plain: bool
 
     def values(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, list[Any]]:
-        """Return the values of columns in some rows."""
         tops = list(dict.fromkeys(column_path(self.batch.schema, name)[0] for name in columns))
         if not tops:
             return {}
@@ -218,7 +217,6 @@ class _Piece(NamedTuple):
         return places
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
         values = column_of(self.batch, column)
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
@@ -274,7 +272,6 @@ class _OpenArrow(OpenRows):
                     yield value
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows."""
         pieces = self._pieces([*columns, *blobs])
         if self._rows.indices:
             yield from self._chosen(list(pieces), columns, blobs)
@@ -287,12 +284,10 @@ class _OpenArrow(OpenRows):
                 yield Batch(len(rows), values, places)
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
         found = (piece.decoded_because(column) for piece in self._pieces([column]))
         return next(filter(None, found), "")
 
     def groups(self) -> list[list[int]]:
-        """Return the rows of each record batch, by file."""
         return [[batch.num_rows for batch in arrow.batches([])] for _, arrow in self._files]
 
     def _pieces(self, columns: Sequence[str]) -> Iterator[_Piece]:

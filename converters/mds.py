@@ -182,13 +182,11 @@ class _OpenMds(OpenRows):
             raise ValueError("its samples lie beyond its end")
 
     def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes."""
         for row in range(self._rows.samples):
             offset, length = self._extents(row)[column]
             yield self._read(offset, min(length, MOST_BYTES))
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all samples."""
         path = self._rows.files[0].location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
         for first in range(0, self._rows.samples, BATCH_ROWS):

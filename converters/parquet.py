@@ -126,14 +126,12 @@ class _OpenParquet(OpenRows):
         self._chunks = file_chunks(opened.metadata)
 
     def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes."""
         # One row group at a time: otherwise pyarrow prefetches all the others.
         for group in range(self._opened.num_row_groups):
             for batch in self._opened.iter_batches(_FEW, [group], [column], use_threads=False):
                 yield from column_values(batch, column)
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows."""
         for group in range(self._opened.num_row_groups):
             left = self._opened.metadata.row_group(group).num_rows
             places = {leaf: self._places(group, leaf, left) for leaf in blobs}
@@ -152,7 +150,6 @@ class _OpenParquet(OpenRows):
                 left -= rows
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
         for group, chunks in enumerate(self._chunks):
             rows = self._opened.metadata.row_group(group).num_rows
             if rows and self._pages(chunks.get(column), rows) is None:
@@ -161,7 +158,6 @@ class _OpenParquet(OpenRows):
         return "" if self._rows.plain else "behind a URL"
 
     def groups(self) -> list[list[int]]:
-        """Return the rows of each row group."""
         about = self._opened.metadata
         return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
 

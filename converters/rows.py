@@ -57,7 +57,6 @@ class _Column:
         self._values: list[Any] = []
 
     def value(self, row: int) -> Any:
-        """Return the column's value in a row of the file."""
         group = bisect_right(self._starts, row) - 1
         if row >= self._starts[-1]:
             raise SampleError(f"has {self._starts[-1]} rows now, but had more when it was listed")
@@ -75,7 +74,6 @@ class _Column:
         return self._values[row - self._first]
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         self._source.close()
 
@@ -90,7 +88,6 @@ class _ArrowColumn:
         self._first = 0
 
     def value(self, row: int) -> Any:
-        """Return the column's value in a row of the file."""
         if self._batch is None or row < self._first:
             top = column_path(self._file.schema, self._column)[0]
             self._batches, self._first = self._file.batches([top]), 0
@@ -103,7 +100,6 @@ class _ArrowColumn:
         return column_values(self._batch.slice(row - self._first, 1), self._column)[0]
 
     def close(self) -> None:
-        """Release the file's memory."""
         self._batch = None
 
 
