@@ -494,8 +494,9 @@ class _Packing:
         if (bad and not self.skip_bad) or not samples:
             raise self._bad_samples(bad, samples)
         about = {**self.source.about, **self._turned(found), "fingerprint": fingerprint}
-        self.progress.finishing("index")
+        self.progress.finishing("checksum" if self.outputs.kept else "index")
         files = self.outputs.finished(found)
+        self.progress.finishing("index")
         if self.uploading is not None and self.outputs.kept:
             self.uploading.add(files[0], keep=True)
         # Every file is written with it, so it is a digest of the parts, not of the files.
