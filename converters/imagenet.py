@@ -250,28 +250,23 @@ class _TrainArchive:
     root: str | None = None
 
     def __init__(self, archive: SourceFile) -> None:
-        self._archive = archive
-        self.inputs = [archive.location]
+        self._archive, self.inputs = archive, [archive.location]
         self._inner: dict[str, Member] = {}
         for member in members(archive):
-            wnid = Path(member.name).stem
-            if wnid in self._inner:
-                raise SourceError(
-                    f"{archive}: has two archives of one class, {self._inner[wnid].name} and "
-                    f"{member.name}",
-                    "Download it again.",
-                )
-            self._inner[wnid] = member
+            known = self._inner.setdefault(Path(member.name).stem, member)
+            if known is not member:
+                what = f"has two archives of one class, {known.name} and {member.name}"
+                raise SourceError(f"{archive}: {what}", "Download it again.")
         _check_wnids(archive, self._inner)
 
     def wnids(self) -> list[str]:
         return sorted(self._inner)
 
     def shards(self, classes: list[str], *, allow_empty: bool) -> list[_ClassArchive]:
-        labels = {wnid: label for label, wnid in enumerate(classes)}
+        inner = sorted(self._inner.items())
         return [
-            _ClassArchive(self._archive, inner, wnid, labels[wnid], allow_empty)
-            for wnid, inner in sorted(self._inner.items())
+            _ClassArchive(self._archive, tar, wnid, classes.index(wnid), allow_empty)
+            for wnid, tar in inner
         ]
 
 

@@ -164,13 +164,8 @@ def stored_with_index(container: str, fields: Sequence[Field], images: int, stor
 class Unit(NamedTuple):
     """Run of records that are packed together: an output file, or a commit to one.
 
-    Attributes:
-        number: Its place among the units, from 0.
-        start: Its first record.
-        stop: One past its last record.
-        size: Bytes of its records in the source.
-        stored: Bytes of its records in the container, about.
-        fingerprint: Hash of everything that its output depends on.
+    ``size`` and ``stored`` are its bytes in the source, and about those in the container. The
+    fingerprint is a hash of everything that its output depends on.
     """
 
     number: int

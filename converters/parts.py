@@ -40,17 +40,9 @@ class Bad(NamedTuple):
 class Part(NamedTuple):
     """Metadata of a part.
 
-    Attributes:
-        fingerprint: The unit's fingerprint.
-        samples: Number of its index rows.
-        blob_bytes: Sum of their blobs' lengths.
-        file: The unit's own output file; None without one.
-        bad: The unit's images that were not packed.
-        field_bytes: Bytes of each further column, by name.
-        nulls: Names of further fields that a sample lacks, or that have nulls in their values.
-        digest: Of its rows and values, in hexadecimal.
-        turned: Keys of some samples whose annotations are for the stored image, and of some for
-            which they are for the image as EXIF turns it.
+    ``file`` is the unit's own output file. ``nulls`` names fields that a sample lacks, or that have
+    nulls in their values. ``turned`` has keys of some samples whose annotations are for the stored
+    image, and of some for which they are for the image as EXIF turns it.
     """
 
     fingerprint: str

@@ -397,12 +397,7 @@ class _Columns(NamedTuple):
 class FileListing(NamedTuple):
     """One file of a source: a shard of its listing.
 
-    Attributes:
-        file: The file.
-        columns: Columns by role.
-        classes: Class names by label if labels are names; else empty.
-        fields: Further fields.
-        leaves: Their columns; a struct's field after a dot.
+    ``classes`` are names by label, if labels are names; ``leaves`` the columns of fields.
     """
 
     file: RowsFile

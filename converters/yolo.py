@@ -74,14 +74,8 @@ class YoloImages(AnnotatedImages):
 
 
 class Description(NamedTuple):
-    """Content of a data.yaml.
-
-    Attributes:
-        name: The file, for messages.
-        path: The folder of the splits, relative to the root.
-        splits: Folders of images, or text files that list images, of each split.
-        classes: Class names, by label.
-        keypoints: Number of keypoints of each object, and numbers of each; None without any.
+    """Content of a data.yaml: its name for messages, the folder of the splits, the splits' folders
+    or lists of images, class names, and number and size of keypoints.
     """
 
     name: str
