@@ -208,15 +208,6 @@ class TestDefaults:
             assert (len(dataset), dataset.classes) == (samples, WNIDS)
             assert (work / f"imagenet-{split}-lmdb" / "data.mdb").is_file()
 
-    def test_every_split_that_is_found(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        small_tree(tmp_path / "imagenet", WNIDS, [])
-        result = convert("imagenet", "--to", "shards", "--out", "my-{split}")
-        assert result.exit_code == 0, result.output
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["imagenet", "my-train"]
-
     def test_one_out_for_two_splits(self, tmp_path: Path) -> None:
         small_tree(tmp_path / "imagenet", WNIDS, WNIDS)
         result = convert("imagenet", "--root", tmp_path / "imagenet", "--out", tmp_path / "x")

@@ -312,20 +312,6 @@ def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
             assert "in fail_foreignly" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(("ahead", "most"), [(1, 4), (50, 50)])
-def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
-    taken: list[int] = []
-
-    def items() -> Iterator[int]:
-        for number in range(1000):
-            taken.append(number)
-            yield number
-
-    with Processes(2) as executor:
-        next(executor.run(double, items(), ahead=ahead))
-        assert len(taken) == most
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.5], ids=["waiting", "consuming"])
 def test_a_worker_that_dies_is_an_error(pause: float) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
 from click.testing import Result
-from fastdata.converters import TableImages, pack
+from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said
 
@@ -394,17 +394,3 @@ def test_given_classes(root: Path) -> None:
     assert problems == [None, "its label 2 is not among the classes", "its label is null or empty"]
     with pytest.raises(UsageError, match="no column of labels"):
         opened(root, {"x": [1, 2, 3]}, classes=["a"])
-
-
-def test_splits_at_the_root_of_a_machine_have_one_numbering(tmp_path: Path) -> None:
-    """As volumes of a container are."""
-    write_images(tmp_path / "img", ["0.jpg", "1.jpg"])
-
-    def packed(name: str, *labels: str) -> None:
-        table = pa.table({"path": ["0.jpg", "1.jpg"], "label": labels})
-        about = {"kind": "mine", "root": f"/{name}"}
-        pack(TableImages(table, tmp_path / "img", about=about), tmp_path / name, workers=1)
-
-    packed("train", "cat", "dog")
-    with pytest.raises(UsageError, match="the label 0 would be 'ant'"):
-        packed("val", "cat", "ant")

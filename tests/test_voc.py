@@ -92,15 +92,6 @@ def test_names_in_lists(tmp_path: Path, text: str, names: list[str]) -> None:
     assert found == {name: str(tmp_path / f"JPEGImages/{name}.jpg") for name in names}
 
 
-@pytest.mark.parametrize("name", ["street 2", '"street"', "street x", "street.jpg"])
-def test_names_that_are_not_there(tmp_path: Path, name: str) -> None:
-    write_images(tmp_path / "JPEGImages", ["street.jpg", "road.jpg"])
-    (tmp_path / "ImageSets/Main").mkdir(parents=True)
-    (tmp_path / "ImageSets/Main/one.txt").write_text(f"{name}\nroad\n", "utf-8")
-    [(key, problem)] = bad_of(VocImages(tmp_path, "one")).items()
-    assert key == name and "cannot be opened" in problem
-
-
 def test_files_of_one_name(tmp_path: Path) -> None:
     """The image of a list is that of torchvision, NAME.jpg, and the mask NAME.png."""
     root = write(tmp_path, voc_xml())

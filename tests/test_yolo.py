@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -19,7 +18,7 @@ from annotated import (
 )
 from fastdata.converters import MaskedImages, YoloImages
 from fastdata.converters.annotations import Folder
-from fastdata.converters.yolo import describe, labels_of
+from fastdata.converters.yolo import describe
 from PIL import Image
 from sources import convert, picture, require_said, rows_of
 
@@ -132,21 +131,6 @@ def test_labels_in_another_place(tmp_path: Path, out: Path, place: str) -> None:
         YoloImages(root)
     assert f"There is {place}" in caught.value.hint
     assert list(rows_of(YoloImages(root, fields=[]))) == ["images/a", "images/b"]
-
-
-def test_places_of_labels() -> None:
-    """As ultralytics's img2label_paths: the last /images/, and the last dot."""
-    for image, labels in {
-        "images/a.jpg": "labels/a.txt",
-        "images/images/a.b.jpg": "images/labels/a.b.txt",
-        "x/images/y/a.jpg": "x/labels/y/a.txt",
-        "my_images/a.jpg": "my_images/a.txt",
-        "a.jpg": "a.txt",
-    }.items():
-        root = f"/data/set/{image}"
-        old, new = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
-        theirs = new.join(root.rsplit(old, 1)).rsplit(".", 1)[0] + ".txt"
-        assert labels_of(image) == labels == theirs.removeprefix("/data/set/")
 
 
 @pytest.mark.parametrize(
