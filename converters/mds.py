@@ -99,15 +99,19 @@ def mds_splits(
 ) -> list[str]:
     """Return the folders of splits, which have an index each; none if the root has one."""
     tree = source_tree(root, storage_options)
-    if tree.file(_INDEX) is not None:
+    if _has_index(tree):
         return []
-    found = [name for name in tree.classes() if (tree / name).file(_INDEX) is not None]
+    found = [name for name in tree.classes() if _has_index(tree / name)]
     if not found:
         hint = "Name the folder of index.json with --root."
         if is_url(root):
             raise SourceError(f"{tree}: holds no {_INDEX}", hint)
         raise instead(root, f"holds no {_INDEX}", hint)
     return found
+
+
+def _has_index(tree: Tree) -> bool:
+    return tree.file(_INDEX) is not None
 
 
 class _Column(NamedTuple):
