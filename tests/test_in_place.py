@@ -92,7 +92,7 @@ def _options(dataset: ImageDataset) -> dict[str, Any]:
     return {} if options is None else {"storage_options": options}
 
 
-@pytest.mark.parametrize("place", ["", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"])
+@pytest.mark.parametrize("place", first_fast("", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"))
 def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) -> None:
     root, expected = tars
     before = {path.name: path.read_bytes() for path in root.iterdir()}
@@ -298,7 +298,7 @@ def _two_of_one_layout(kind: str, folder: Path) -> tuple[list[bytes], Path, Path
     return images, *places
 
 
-@pytest.mark.parametrize("kind", first_fast(*archives.KINDS, fast=2))
+@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
 def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     images, root, other = _two_of_one_layout(kind, tmp_path)
     out = tmp_path / "out"

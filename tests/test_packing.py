@@ -72,7 +72,7 @@ def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
 @pytest.mark.parametrize(
     ("workers", "order"), first_fast((1, "source"), (2, "source"), (2, "shuffled"))
 )
@@ -172,7 +172,7 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     assert 2 <= len(kept) < len(files)
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
 @pytest.mark.parametrize("workers", first_fast(1, 2))
 def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
     images = originals(copy)
@@ -293,7 +293,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("executor", [InProcess, lambda: Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("executor", first_fast(InProcess, lambda: Processes(2)))
 def test_results_come_in_order(executor: Callable[[], Any]) -> None:
     with executor() as running:
         assert list(running.run(double, range(40))) == list(range(0, 80, 2))
@@ -304,6 +304,7 @@ def test_results_come_in_order(executor: Callable[[], Any]) -> None:
             next(results)
 
 
+@pytest.mark.slow
 def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
     with Processes(2) as executor:
         for number, name in enumerate(("LockedError", "TwoArgumentsError")):
