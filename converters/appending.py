@@ -57,27 +57,7 @@ def index_parts(
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Packed:
-    """Index files in parts, or add those that an index lacks as new parts.
-
-    Args:
-        files: All files of the source.
-        open_source: Opens a source of some of them: ``files=``, and ``fields=`` where the index
-            decides the fields.
-        out: The index's folder, or its URL.
-        append: Whether files may be added to an index.
-        part_files: Most files of a new part.
-        seek_points: As for `pack`, for new parts.
-        reporting: Returns what receives the progress of a part, by its title.
-        force: Whether to start over.
-        local: As for `pack`.
-        storage_options: As for `pack`.
-        options: Further arguments of `pack`.
-
-    Raises:
-        UsageError: Files would be added without ``append``; or they do not fit the index.
-        SourceError: A file has another size than when it was indexed.
-        Errors of `pack`.
-    """
+    """Index files in parts, or add those that an index lacks as new parts."""
     if part_files < 1:
         raise UsageError(f"--part-files {part_files}: no part has so few", "Give 1 or more.")
     folder = local_folder(out, local)
@@ -108,7 +88,7 @@ def index_parts(
                         _opened(open_source, chunk, parts),
                         place.of(part),
                         seek_points=seek_points,
-                        force=place.has(part),
+                        force=place.load(part) is not None,
                         progress=progress,
                         local=None if local is None else Path(local) / part,
                         storage_options=storage_options,
@@ -124,11 +104,7 @@ def index_parts(
 
 
 def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
-    """Return the files that an index lacks.
-
-    Raises:
-        SourceError: One has another size than the index says.
-    """
+    """Return the files that an index lacks."""
     for file in files:
         if file.size != known.get(file.location, file.size):
             raise SourceError(
@@ -158,21 +134,16 @@ def _opened(
 
 
 def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Parts:
-    """Return an index with one more part.
-
-    Raises:
-        UsageError: It does not fit the others.
-    """
-    entry = Part.of(name, manifest)
+    """Return an index with one more part, which must fit the others."""
+    entry, remote = Part.of(name, manifest), is_url(manifest.root or "")
     if parts is None:
         about = Parts.of([entry], manifest)
         # Files of a field are each part's own.
         fields = tuple(replace(one, index=None, file=None, rows=0) for one in about.fields)
         source = {what: value for what, value in about.source.items() if what != "fingerprint"}
-        remote = is_url(manifest.root or "")
         return replace(about, fields=fields, source=source, remote=remote)
     problem = parts.difference(manifest)
-    if parts.remote != is_url(manifest.root or ""):
+    if parts.remote != remote:
         problem = "has its files on this machine, the other parts behind URLs, or the reverse"
     if problem:
         raise UsageError(
@@ -184,17 +155,11 @@ def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Pa
         replace(one, field=one.field._replace(nullable=True)) if one.field.name in nullable else one
         for one in parts.fields
     )
-    several = _joined_names(parts.classes, manifest.classes)
-    return Parts.of([*parts.parts, entry], replace(parts, fields=fields, classes=several))
-
-
-def _joined_names(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Return names of classes of two parts; a number gives way to a name."""
-    longer = [*one, *other[len(one) :]]
-    return [
-        other[label] if label < len(other) and name == str(label) else name
-        for label, name in enumerate(longer)
-    ]
+    # A number gives way to a name.
+    longer = [*parts.classes, *manifest.classes[len(parts.classes) :]]
+    named = dict(enumerate(manifest.classes))
+    classes = [named.get(n, one) if one == str(n) else one for n, one in enumerate(longer)]
+    return Parts.of([*parts.parts, entry], replace(parts, fields=fields, classes=classes))
 
 
 class _Place:
@@ -208,8 +173,9 @@ class _Place:
         """Return the path or URL of a part."""
         return join_url(self._out, part) if is_url(self._out) else f"{self._out}/{part}"
 
-    def _load(self, place: str) -> Manifest | None:
-        """Return a manifest; None if there is none."""
+    def load(self, part: str = "") -> Manifest | None:
+        """Return the manifest of the index, or of a part of it; None if there is none."""
+        place = self.of(part) if part else self._out
         if not is_url(place) and not has_manifest(Path(place)):
             return None
         try:
@@ -223,33 +189,19 @@ class _Place:
         except PartsError as error:
             return Parts.parse_found(error)
 
-    def load(self) -> Manifest | None:
-        """Return the manifest of what is there; None if it is no dataset."""
-        return self._load(self._out)
-
-    def has(self, part: str) -> bool:
-        """Return whether a part is finished."""
-        return self._load(self.of(part)) is not None
-
     def parts(self, append: bool) -> Parts | None:
-        """Return the index, or None; a dataset of one becomes its first part.
-
-        Raises:
-            UsageError: There is another dataset.
-        """
-        found = self._load(self._out)
+        """Return the index, or None; a dataset of one becomes its first part."""
+        found = self.load()
         if found is None or isinstance(found, Parts):
             if found is not None and not is_url(self._out):
                 # Left by a run that was killed after the dataset of one had become a part.
                 remove_outputs(Path(self._out), {MANIFEST_NAME})
             return found
         if not append or is_url(self._out) or found.container != "archives":
-            raise UsageError(
-                f"{self.name}: a dataset of one part in {found.container}",
-                "Choose another --out, or start over with --force."
-                if append or found.container != "archives"
-                else "Add files with --append, or start over with --force.",
-            )
+            other = append or found.container != "archives"
+            hint = "Choose another --out" if other else "Add files with --append"
+            what = f"{self.name}: a dataset of one part in {found.container}"
+            raise UsageError(what, f"{hint}, or start over with --force.")
         return _added(None, PART_NAME.format(0), self._adopt(found), self._out)
 
     def _adopt(self, manifest: Manifest) -> Manifest:
@@ -273,7 +225,7 @@ class _Place:
         """Return the sizes of all files of an index, by location."""
         found: dict[str, int] = {}
         for part in () if parts is None else parts.parts:
-            manifest = self._load(self.of(part.name))
+            manifest = self.load(part.name)
             if manifest is None:
                 raise DatasetError(
                     f"{redact(self.of(part.name))}: this part of {self.name} is missing",
@@ -286,7 +238,7 @@ class _Place:
         self, part: str, files: Sequence[SourceFile], seek_points: bool
     ) -> Manifest | None:
         """Return the manifest of a part that an interrupted run has made of these files."""
-        found = self._load(self.of(part))
+        found = self.load(part)
         stride = DEFAULT_STRIDE if seek_points else None
         if found is None or found.options.get("seek_points") != stride:
             return None
@@ -298,17 +250,16 @@ class _Place:
 
     def write(self, parts: Parts) -> None:
         """Write the index's manifest: from then on, this is the index."""
-        text = parts.to_json()
-        if not is_url(self._out):
-            folder = Path(self._out)
-            with whole_file(folder / MANIFEST_NAME) as temporary:
-                temporary.write_text(text, "utf-8")
-            remove_outputs(folder, {MANIFEST_NAME})
-            return
-        with TemporaryDirectory(prefix="fastdata-") as folder_name:
-            local = Path(folder_name, MANIFEST_NAME)
-            local.write_text(text, "utf-8")
-            upload(local, join_url(self._out, MANIFEST_NAME), storage_options=self._options)
+        remote = is_url(self._out)
+        made = TemporaryDirectory(prefix="fastdata-") if remote else nullcontext(self._out)
+        with made as here:
+            local = Path(here, MANIFEST_NAME)
+            with whole_file(local) as temporary:
+                temporary.write_text(parts.to_json(), "utf-8")
+            if remote:
+                upload(local, join_url(self._out, MANIFEST_NAME), storage_options=self._options)
+            else:
+                remove_outputs(Path(self._out), {MANIFEST_NAME})
 
     def remove_all(self) -> None:
         """Remove the index: its manifest first, then its parts."""
@@ -328,8 +279,7 @@ def has_parts(
     out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
     """Return whether there is an index of parts."""
-    place = _Place(os.fspath(out), storage_options)
-    return isinstance(place.load(), Parts)
+    return isinstance(_Place(os.fspath(out), storage_options).load(), Parts)
 
 
 def _sizes(manifest: Manifest) -> dict[str, int]:

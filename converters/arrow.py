@@ -7,7 +7,8 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +16,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fastdata.converters.row_files import BATCH_ROWS, OUTSIDE, Batch, Place
-from fastdata.converters.rows import column_path, column_values
-from fastdata.converters.tabular import TabularImages
+from fastdata.converters.rows import column_of, column_path, column_values
+from fastdata.converters.tabular import (
+    BATCH_ROWS,
+    OUTSIDE,
+    Batch,
+    OpenRows,
+    Place,
+    RowsFile,
+    TabularImages,
+    reading,
+    taken_split,
+)
 from fastdata.converters.trees import LocalTree, SourceFile, is_folder, require_utf8
 
-from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.files import read_file
 from fastdata.storage.formats.arrow_ipc import MappedArrow
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.local import LocalFile
 from fastdata.storage.look import instead
@@ -53,10 +62,6 @@ class ArrowImages(TabularImages):
         root: A folder of ``*.arrow``, at any depth, or one file; not a URL.
         split: The split to take, one of `arrow_splits`; None for all files.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        SourceError: There are no files, one cannot be read, or no column is recognised.
-        UsageError: A given column or split does not exist.
     """
 
     def __init__(
@@ -69,18 +74,11 @@ class ArrowImages(TabularImages):
             )
         path = require_utf8(Path(root).absolute())
         found = arrow_splits(path)
-        if split is not None and split not in found:
-            there = ", ".join(found) or "none"
-            raise UsageError(f"{root}: has no split {split!r}", f"There is: {there}.")
-
-        def others() -> Iterator[ArrowRows]:
-            for one in found if split is not None else ():
-                yield from _files(path, one) if one != split else ()
-
+        taken_split(root, split, found)
+        rest = [one for one in found if one != split] if split is not None else []
+        more: Any = {"others": lambda: (one for name in rest for one in _files(path, name))}
         files = _files(path, split)
-        super().__init__(files, str(path.resolve()), "arrow", others=others, **columns)
-        if split is not None:
-            self.about["split"] = split
+        super().__init__(files, str(path.resolve()), "arrow", split, **more, **columns)
 
 
 def arrow_splits(root: str | os.PathLike[str]) -> list[str]:
@@ -107,10 +105,10 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
             raise SourceError(f"{path}: no such folder or file", "Name the files with --root.")
         return [ArrowRows(path.stem, (LocalFile(path),))]
     if (path / _DICT).is_file():
-        splits = arrow_splits(path)
-        if split is None and len(splits) != 1:
-            raise UsageError(f"{path}: has the splits {', '.join(splits)}", "Name one: --split.")
-        return _files(path / (split or splits[0]), None)
+        name = taken_split(path, split, arrow_splits(path), one=True)
+        if name is None:
+            raise SourceError(f"{path / _DICT}: lists no splits", "Save the dataset again.")
+        return _files(path / name, None)
     info = _read_json(path / _INFO) if (path / _INFO).is_file() else {}
     features = json.dumps({"info": {"features": info.get("features")}})
     if (path / _STATE).is_file():
@@ -123,7 +121,7 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
     if not found:
         raise instead(path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root.")
     return [
-        ArrowRows(name.removesuffix(_EXTENSION), (file,), (), features)
+        ArrowRows(name.removesuffix(_EXTENSION), (file,), features=features)
         for name, file in found.items()
     ]
 
@@ -134,18 +132,17 @@ def _saved(folder: Path, features: str) -> list[ArrowRows]:
 
     def files(*keys: str) -> list[LocalFile]:
         listed: Any = next((state[key] for key in keys if state.get(key)), [])
-        try:
-            return [LocalFile(folder / one["filename"]) for one in listed]
-        except (TypeError, KeyError):
-            raise SourceError(f"{folder / _STATE}: lists no files", "Save it again.") from None
+        return [LocalFile(folder / one["filename"]) for one in listed]
 
-    # Before version 2, `datasets` called them otherwise.
-    data, indices = files("_data_files"), files("_indices_files", "_indices_data_files")
+    data: list[LocalFile] = []
+    with suppress(TypeError, KeyError):
+        # Before version 2, `datasets` called them otherwise.
+        data, indices = files("_data_files"), files("_indices_files", "_indices_data_files")
     if not data:
         raise SourceError(f"{folder / _STATE}: lists no files", "Save the dataset again.")
     if indices:
-        return [ArrowRows("rows", tuple(data), tuple(indices), features)]
-    return [ArrowRows(file.stem, (file,), (), features) for file in data]
+        return [ArrowRows("rows", tuple(data), True, tuple(indices), features)]
+    return [ArrowRows(file.stem, (file,), features=features) for file in data]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -156,66 +153,32 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class ArrowRows(NamedTuple):
-    """Rows of Arrow files; a `fastdata.converters.row_files.RowsFile`.
+@dataclass(frozen=True)
+class ArrowRows(RowsFile):
+    """Rows of Arrow files.
 
     Attributes:
-        name: See there.
-        files: The files, one if there are no indices.
-        indices: Files of the numbers of rows among those of all files; none for all rows.
+        indices: Files of the numbers of rows among those of all files; none for all rows of a file.
         features: Hugging Face's features as the schema's metadata have them, if it has none.
-        plain: Whether to look for extents.
     """
 
-    name: str
-    files: tuple[LocalFile, ...]
     indices: tuple[LocalFile, ...] = ()
     features: str = ""
-    plain: bool = True
-
-    def __str__(self) -> str:
-        return str(self.files[0])
-
-    def decoded(self) -> ArrowRows:
-        """See `RowsFile.decoded`."""
-        return self._replace(plain=False)
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
         """Open it."""
-        try:
+        with reading(self, "Arrow IPC"):
             yield _OpenArrow(self, [(file, _mapped(file)) for file in self.files])
-        except FastdataError:
-            raise
-        except PARQUET_ERRORS as error:
-            raise _unreadable(self, error) from None
 
 
-def _mapped(file: LocalFile) -> MappedArrow:
-    try:
-        return MappedArrow(file.path)
-    except PARQUET_ERRORS as error:
-        raise _unreadable(file, error) from None
-
-
-def _unreadable(file: object, error: Exception) -> SourceError:
-    return SourceError(
-        f"{file}: cannot be read as Arrow IPC: {error}", "Check that it was written completely."
-    )
+def _mapped(file: SourceFile) -> MappedArrow:
+    with reading(file, "Arrow IPC"):
+        return MappedArrow(file.location)
 
 
 class _Piece(NamedTuple):
-    """Record batch of a file.
-
-    Attributes:
-        file: The file.
-        arrow: The same, open.
-        batch: The batch.
-        number: Its number in the file.
-        first: Number of its first row in the file.
-        state: The file's modification time.
-        plain: Whether to look for extents.
-    """
+    """Record batch of a file: its number and that of its first row in the file."""
 
     file: SourceFile
     arrow: MappedArrow
@@ -226,20 +189,17 @@ class _Piece(NamedTuple):
     plain: bool
 
     def values(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, list[Any]]:
-        """Return the values of columns in some rows."""
         tops = list(dict.fromkeys(column_path(self.batch.schema, name)[0] for name in columns))
         if not tops:
             return {}
         taken = self.batch.select(tops)
-        if (np.diff(rows) == 1).all():
-            taken = taken.slice(int(rows[0]), len(rows))
-        else:
-            taken = taken.take(pa.array(rows))
+        run = (np.diff(rows) == 1).all()
+        taken = taken.slice(int(rows[0]), len(rows)) if run else taken.take(pa.array(rows))
         return {name: column_values(taken, name) for name in columns}
 
     def places(self, column: str, rows: npt.NDArray[np.int64]) -> list[Place | None]:
         """Return the places of the values of a column of bytes in some rows."""
-        values = _column(self.batch, column)
+        values = column_of(self.batch, column)
         starts, lengths = self.arrow.extents(values)
         valid, paths = _valid(values), self._paths(column)
         path, state = self.file.location, self.state
@@ -257,8 +217,7 @@ class _Piece(NamedTuple):
         return places
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
-        values = _column(self.batch, column)
+        values = column_of(self.batch, column)
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
         if paths is not None and any(paths[row].is_valid for row in nulls):
@@ -271,16 +230,8 @@ class _Piece(NamedTuple):
         kind = self.batch.schema.field(first).type
         if fields != ["bytes"] or kind.get_field_index("path") < 0:
             return None
-        paths = _column(self.batch, f"{first}.path")
+        paths = column_of(self.batch, f"{first}.path")
         return paths if pa.types.is_string(paths.type) else None
-
-
-def _column(batch: pa.RecordBatch, column: str) -> pa.Array:
-    first, *fields = column_path(batch.schema, column)
-    values = batch.column(first)
-    for field in fields:
-        values = values.flatten()[values.type.get_field_index(field)]
-    return values
 
 
 def _valid(values: pa.Array) -> npt.NDArray[np.bool_]:
@@ -300,10 +251,9 @@ def _outside(path: str | None) -> Place | None:
     return Place(path, 0, stat.st_size, stat.st_mtime_ns)
 
 
-class _OpenArrow:
-    def __init__(self, rows: ArrowRows, files: Sequence[tuple[LocalFile, MappedArrow]]) -> None:
-        self._rows = rows
-        self._files = files
+class _OpenArrow(OpenRows):
+    def __init__(self, rows: ArrowRows, files: Sequence[tuple[SourceFile, MappedArrow]]) -> None:
+        self._rows, self._files = rows, files
         schema = files[0][1].schema
         metadata = schema.metadata or {}
         if rows.features and b"huggingface" not in metadata:
@@ -322,7 +272,6 @@ class _OpenArrow:
                     yield value
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows."""
         pieces = self._pieces([*columns, *blobs])
         if self._rows.indices:
             yield from self._chosen(list(pieces), columns, blobs)
@@ -335,12 +284,10 @@ class _OpenArrow:
                 yield Batch(len(rows), values, places)
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
         found = (piece.decoded_because(column) for piece in self._pieces([column]))
         return next(filter(None, found), "")
 
     def groups(self) -> list[list[int]]:
-        """Return the rows of each record batch, by file."""
         return [[batch.num_rows for batch in arrow.batches([])] for _, arrow in self._files]
 
     def _pieces(self, columns: Sequence[str]) -> Iterator[_Piece]:

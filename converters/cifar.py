@@ -124,11 +124,6 @@ class Cifar:
         kind: ``cifar10`` or ``cifar100``.
         root: The folder with the archive or with its unpacked files; or its URL.
         split: ``train`` or ``test``.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: The data is missing, or differs from the published.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -168,35 +163,33 @@ class Cifar:
     @contextmanager
     def _files(self) -> Iterator[Callable[[str], bytes]]:
         """Yield a function that reads a published file, from the folder or from the archive."""
-        if self._archive is None:
-            yield self._unpacked
-            return
+        file: Any = io.BytesIO()
         try:
-            file = self._archive.open()
-            if is_url(self._archive.location):
-                # Each batch is searched from the start, so fetch the archive (170 MB) once.
-                file = io.BytesIO(file.read())
+            if self._archive is not None:
+                file = self._archive.open()
+                if is_url(self._archive.location):
+                    # Each batch is searched from the start, so fetch the archive (170 MB) once.
+                    file = io.BytesIO(file.read())
         except OSError as error:
             raise SourceError(
                 f"{self._archive}: cannot be read: {error.strerror}", "Check its permissions."
             ) from None
 
         def read(name: str) -> bytes:
-            file.seek(0)
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                path = f"{self._published.folder}/{name}"
-                return read_member(unpacked, path, _MOST_UNPACKED)
+            if self._archive is not None:
+                file.seek(0)
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    path = f"{self._published.folder}/{name}"
+                    return read_member(unpacked, path, _MOST_UNPACKED)
+            found = self._folder.file(name)
+            if found is None:
+                raise FileNotFoundError(f"{self._folder / name} does not exist")
+            with found.open() as opened:
+                data: bytes = opened.read(_MOST_UNPACKED)
+            return data
 
         with file:
             yield read
-
-    def _unpacked(self, name: str) -> bytes:
-        found = self._folder.file(name)
-        if found is None:
-            raise FileNotFoundError(f"{self._folder / name} does not exist")
-        with found.open() as file:
-            data: bytes = file.read(_MOST_UNPACKED)
-        return data
 
     def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
         """Unpickle one file."""
@@ -218,19 +211,17 @@ class Cifar:
         """Yield the images; hold one batch, and a fetched archive, in memory."""
         with self._files() as read:
             for name in self._batches:
-                yield from self._images(name, self._load(name, read))
-
-    def _images(self, name: str, batch: dict[bytes, Any]) -> Iterator[Record]:
-        try:
-            labels = batch[self._published.labels]
-            planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
-            if len(labels) != len(planes) or not all(
-                type(label) is int and 0 <= label < len(self.classes) for label in labels
-            ):
-                raise ValueError("labels do not fit the images")
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise self._unexpected(name, error) from None
-        for row, (label, image) in enumerate(zip(labels, planes, strict=True)):
-            pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
-            key = f"{name}/{row:05d}"
-            yield Record(key, int(label), "", 0, _PIXELS, 0, pixels=(_SIDE, _SIDE, pixels))
+                batch = self._load(name, read)
+                try:
+                    labels = batch[self._published.labels]
+                    planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
+                    known = range(len(self.classes))
+                    if not all(type(label) is int and label in known for label in labels):
+                        raise ValueError("labels do not fit the classes")
+                    rows = list(zip(labels, planes, strict=True))
+                except (KeyError, ValueError, TypeError, AttributeError) as error:
+                    raise self._unexpected(name, error) from None
+                for row, (label, image) in enumerate(rows):
+                    pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
+                    place = f"{name}/{row:05d}", int(label), "", 0, _PIXELS, 0
+                    yield Record(*place, pixels=(_SIDE, _SIDE, pixels))

@@ -6,18 +6,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import count, takewhile
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
+    LABELS,
+    MOST_KEYPOINTS,
     POLYGONS,
     AnnotatedImages,
-    Rows,
-    Table,
+    Annotations,
     are_numbers,
     is_text,
     read_file,
@@ -32,7 +33,7 @@ from fastdata.storage.jsontext import parse_json
 #: Run lengths of each object's mask, from the top left, by columns; null for polygons.
 RLES = pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.list_(pa.uint32()))]))
 _OBJECTS = {
-    "labels": pa.list_(pa.int32()),
+    "labels": LABELS,
     "boxes": BOXES,
     "areas": pa.list_(pa.float64()),
     "iscrowd": pa.list_(pa.bool_()),
@@ -48,8 +49,7 @@ _ANNOTATIONS = re.compile(r"(?:instances|person_keypoints|captions)_(.+)\.json")
 _OF_OBJECTS = ("bbox", "segmentation", "keypoints")
 #: Most pixels of a mask.
 _MOST_PIXELS = (1 << 32) - 1
-#: Most keypoints of an object.
-_MOST_KEYPOINTS = 10_000
+_CORRECT = "Correct the file; the image that is meant would lack the annotation."
 
 
 class CocoImages(AnnotatedImages):
@@ -71,12 +71,6 @@ class CocoImages(AnnotatedImages):
         categories: Categories that labels number, besides those of the files: those of other
             splits, from `coco_categories`.
         fields: Columns to take; None for all.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: A file is not COCO's, or two contradict each other.
-        UsageError: There is no such column.
     """
 
     def __init__(
@@ -88,49 +82,24 @@ class CocoImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        table = coco_table(annotations, storage_options, categories)
-        super().__init__(table, images, fields, annotations, storage_options)
-
-
-def coco_table(
-    annotations: Sequence[str | os.PathLike[str]],
-    storage_options: Mapping[str, Any] | None = None,
-    categories: Sequence[Mapping[str, Any]] = (),
-) -> Table:
-    """Return the images of COCO's JSON files, and their annotations; see `CocoImages`.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: A file is not COCO's, or two contradict each other.
-        UsageError: There is no file.
-    """
-    if not annotations:
-        raise UsageError("no file of annotations", "Name COCO's JSON files with --annotations.")
-    reader = _Reader()
-    for path in annotations:
-        name = os.fspath(path)
-        short = name_of(name) if is_url(name) else os.path.basename(name)
-        reader.read(shown_name(name), short, _parsed(path, storage_options))
-    reader.add_categories("another split", categories)
-    return reader.table()
+        if not annotations:
+            what = "no file of annotations"
+            raise UsageError(what, "Name COCO's JSON files with --annotations.")
+        reader = _Reader()
+        for path in annotations:
+            reader.read(path, storage_options)
+        reader.add_categories("another split", categories)
+        super().__init__(reader.annotations(), images, fields, annotations, storage_options)
 
 
 def coco_categories(
-    annotations: Iterable[str | os.PathLike[str]],
-    storage_options: Mapping[str, Any] | None = None,
+    annotations: Iterable[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the categories of JSON files, such as those of all splits, by id.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: A file is not COCO's, or two contradict each other.
-    """
+    """Return the categories of JSON files, such as those of all splits, by id."""
     reader = _Reader()
     for path in annotations:
-        name = shown_name(os.fspath(path))
         found = _parsed(path, storage_options)
-        _require_parts(name, found)
-        reader.add_categories(name, found.get("categories", ()))
+        reader.add_categories(shown_name(os.fspath(path)), found.get("categories", ()))
     return reader.categories
 
 
@@ -143,10 +112,6 @@ def coco_splits(
 
     Files are ``annotations/<kind>_<split>.json``, and images in ``<split>/`` or
     ``images/<split>/``; or both are in ``<split>/``, and the file is ``_annotations.coco.json``.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no split, or not ``split``.
     """
     tree = source_tree(root, storage_options)
     folders = {name: tree / name for name in tree.classes()}
@@ -172,68 +137,51 @@ def coco_splits(
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 
 
-class _Caption(NamedTuple):
-    """One caption, and the number of the file that it is from."""
-
-    file: int
-    text: str
-
-    def merged(self, other: _Caption) -> _Caption | None:
-        """Return the caption that both are; None if they are two."""
-        return other if self.text == other.text else None
-
-
-class _Object(NamedTuple):
-    """One annotated object; None for what its file does not say.
+class _Annotation(NamedTuple):
+    """Caption or object; None for what its file does not say.
 
     Attributes:
         file: Number of the file that it is from.
-        box: Its box.
-        segmentation: Its polygons, arrays of float64, or its run lengths.
-        category: Its category's id.
-        area: Its area.
-        crowd: Whether it is a crowd.
-        keypoints: Its keypoints.
+        caption: The text of a caption.
+        box: An object's box; its mask, polygons (arrays) or RLE (a dict); and so on.
         labelled: Number of labelled keypoints.
     """
 
     file: int
-    box: list[float]
-    segmentation: list[npt.NDArray[np.float64]] | dict[str, Any] | None
-    category: int
-    area: float | None
-    crowd: bool | None
-    keypoints: list[float] | None
-    labelled: int | None
+    caption: str | None = None
+    box: Sequence[float] = ()
+    mask: Any = None
+    category: int | None = None
+    area: float | None = None
+    crowd: bool | None = None
+    keypoints: list[float] | None = None
+    labelled: int | None = None
 
-    def merged(self, other: _Object) -> _Object | None:
-        """Return the object that both describe; None if they are two.
+    def merged(self, other: _Annotation) -> _Annotation | None:
+        """Return the annotation that both are; None if they are two.
 
-        Raises:
-            ValueError: They have one outline, and contradict each other.
+        Raise ValueError if they have one outline, and contradict each other.
         """
-        mine, its = self.segmentation, other.segmentation
-        if self.box != other.box or not (mine is None or its is None or _alike(mine, its)):
+        masks = self.mask is None or other.mask is None or _alike(self.mask, other.mask)
+        if (self.caption, self.box) != (other.caption, other.box) or not masks:
             return None
-        known: dict[str, Any] = {"file": other.file, "segmentation": its if mine is None else mine}
+        known: dict[str, Any] = {"mask": other.mask if self.mask is None else self.mask}
         for name in ("category", "area", "crowd", "keypoints", "labelled"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine is not None and its is not None and mine != its:
                 raise ValueError(f"an annotation of the same id and box has another {name}")
             known[name] = its if mine is None else mine
-        return self._replace(**known)
+        return other._replace(**known)
 
 
-_Known = TypeVar("_Known", _Caption, _Object)
+#: Annotations of an image by their ids, and places among those of one id.
+_Known = dict[tuple[int, int], _Annotation]
 
 
-def _merge(known: dict[tuple[int, int], _Known], number: int, found: _Known) -> None:
+def _merge(known: _Known, number: int, found: _Annotation) -> None:
     """Add an annotation with an id to those of its image, unless another file has it, too.
 
     Each file may number its annotations from 1, so several annotations may have one id.
-
-    Raises:
-        ValueError: It contradicts another.
     """
     places = list(takewhile(known.__contains__, ((number, at) for at in count())))
     if any(known[place].file == found.file for place in places):
@@ -246,24 +194,18 @@ def _merge(known: dict[tuple[int, int], _Known], number: int, found: _Known) -> 
     known[number, len(places)] = found
 
 
+@dataclass
 class _Image:
-    """One image, and its annotations by their ids and places among those of one id."""
+    """One image and its annotations."""
 
-    __slots__ = ("captions", "objects", "path", "problem", "size")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.size: tuple[int, int] | None = None
-        self.objects: dict[tuple[int, int], _Object] = {}
-        self.captions: dict[tuple[int, int], _Caption] = {}
-        self.problem: str | None = None
+    path: str
+    size: tuple[int, int] | None = None
+    problem: str | None = None
+    objects: _Known = field(default_factory=dict)
+    captions: _Known = field(default_factory=dict)
 
     def require_size(self, what: str, width: int, height: int) -> None:
-        """Note the size that a part of the annotations gives the image.
-
-        Raises:
-            ValueError: Another part gives another size.
-        """
+        """Note the size that a part of the annotations gives the image."""
         if self.size not in (None, (width, height)):
             known = " x ".join(map(str, self.size or ()))
             raise ValueError(
@@ -286,22 +228,20 @@ class _Reader:
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
-    def read(self, name: str, short: str, found: Any) -> None:
-        """Read one file: its categories, images, then annotations, which are removed from it."""
-        _require_parts(name, found)
+    def read(self, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
+        """Read one file: its categories, images, then annotations."""
+        found, path = _parsed(path, storage_options), os.fspath(path)
+        name, short = shown_name(path), name_of(path) if is_url(path) else os.path.basename(path)
         self._names.append(short)
         self.add_categories(name, found.get("categories", ()))
         for number, image in enumerate(found["images"]):
-            problem = self._add_image(image)
-            if problem is not None:
+            if problem := self._add_image(image):
                 key, reason = f"{short}/images/{number}", f"{name}: images[{number}]{problem}"
                 self._bad.append((key, reason, None))
-        annotations = found.get("annotations")
-        if annotations is None:
-            return
-        self._has_objects |= "categories" in found
-        self._has_captions |= "categories" not in found
-        self._add_annotations(name, short, annotations)
+        if found.get("annotations") is not None:
+            self._has_objects |= "categories" in found
+            self._has_captions |= "categories" not in found
+            self._add_annotations(name, short, found["annotations"])
 
     @property
     def categories(self) -> list[dict[str, Any]]:
@@ -309,11 +249,7 @@ class _Reader:
         return [self._categories[number] for number in sorted(self._categories)]
 
     def add_categories(self, file: str, categories: Iterable[Any]) -> None:
-        """Add the categories of a file.
-
-        Raises:
-            SourceError: One is damaged, or contradicts another file's.
-        """
+        """Add the categories of a file."""
         found: dict[str, set[int]] = {}
         for category in categories:
             known = self._add_category(file, category)
@@ -329,8 +265,8 @@ class _Reader:
             elsewhere |= ids
 
     def _add_category(self, file: str, category: Any) -> dict[str, Any]:
-        number = _whole(category.get("id")) if isinstance(category, dict) else None
-        name = category.get("name") if isinstance(category, dict) else None
+        about = category if isinstance(category, dict) else {}
+        number, name = _whole(about.get("id")), about.get("name")
         if number is None or not is_text(name):
             raise _not_coco(file, f"a category has no id and name: {_short(category)}")
         known = self._categories.setdefault(number, {"id": number, "name": name})
@@ -339,9 +275,9 @@ class _Reader:
                 f"{file}: the category {number} is {name!r}, but {known['name']!r} elsewhere",
                 "Correct the files: one id, one name.",
             )
-        if is_text(category.get("supercategory")):
-            known["supercategory"] = category["supercategory"]
-        points, skeleton = category.get("keypoints", []), category.get("skeleton", [])
+        if is_text(about.get("supercategory")):
+            known["supercategory"] = about["supercategory"]
+        points, skeleton = about.get("keypoints", []), about.get("skeleton", [])
         if not isinstance(points, list) or not all(map(is_text, points)):
             raise _not_coco(file, f"keypoints of category {number} are not a list of names")
         if not isinstance(skeleton, list) or not all(map(_is_edge, skeleton)):
@@ -408,8 +344,7 @@ class _Reader:
     def _meant(self, place: str, where: Any) -> int | None:
         """Return the id that an ``image_id`` means, also as text; None if it is that of no row.
 
-        Raises:
-            SourceError: It could mean any image, which would lack the annotation.
+        Refuse one that could mean any image, which would lack the annotation.
         """
         number = _whole(where)
         if number is None and ascii(where) not in self._unlisted:
@@ -422,12 +357,7 @@ class _Reader:
         return number
 
     def _add_annotation(self, place: str, image: _Image, annotation: dict[str, Any]) -> None:
-        """Add an annotation to its image.
-
-        Raises:
-            SourceError: It is panoptic.
-            ValueError: It is damaged, or contradicts another.
-        """
+        """Add an annotation to its image."""
         file, number = len(self._names), _whole(annotation.get("id"))
         caption = annotation.get("caption")
         is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
@@ -441,8 +371,8 @@ class _Reader:
             raise ValueError("its id is not a whole number")
         if is_object or "caption" not in annotation:
             found = self._object(file, annotation)
-            if isinstance(found.segmentation, dict):
-                height, width = found.segmentation["size"]
+            if isinstance(found.mask, dict):
+                height, width = found.mask["size"]
                 image.require_size("its RLE", width, height)
             self._has_objects = True
             self._keypoints = max(self._keypoints, len(found.keypoints or ()) // 3)
@@ -452,42 +382,41 @@ class _Reader:
         if not is_text(caption):
             raise ValueError(f"its caption is {_short(caption)}")
         self._has_captions = True
-        _merge(image.captions, number, _Caption(file, caption))
+        _merge(image.captions, number, _Annotation(file, caption))
 
-    def _object(self, file: int, annotation: dict[str, Any]) -> _Object:
-        category, box = _whole(annotation.get("category_id")), annotation.get("bbox")
+    def _object(self, file: int, annotation: dict[str, Any]) -> _Annotation:
+        get = annotation.get
+        category, box, area = _whole(get("category_id")), get("bbox"), get("area")
+        crowd, points, labelled = get("iscrowd", 0), get("keypoints"), get("num_keypoints")
         if category not in self._categories:
-            raise ValueError(f"its category {_short(annotation.get('category_id'))} is not listed")
+            raise ValueError(f"its category {_short(get('category_id'))} is not listed")
         if not are_numbers(box, 4):
             raise ValueError(f"its bbox is {_short(box)}, not four finite numbers")
-        assert isinstance(box, list)
-        area, crowd = annotation.get("area"), annotation.get("iscrowd", 0)
         if area is not None and not _is_finite(area):
             raise ValueError(f"its area is {_short(area)}")
         if crowd not in (0, 1):
             raise ValueError(f"its iscrowd is {_short(crowd)}, neither 0 nor 1")
-        segmentation = _segmentation(annotation.get("segmentation"))
-        points, labelled = annotation.get("keypoints"), annotation.get("num_keypoints")
+        mask = _segmentation(get("segmentation"))
         if points is not None:
-            if not are_numbers(points) or len(points) % 3 or len(points) > 3 * _MOST_KEYPOINTS:
+            if not are_numbers(points) or len(points) % 3 or len(points) > 3 * MOST_KEYPOINTS:
                 raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
             labelled = sum(value > 0 for value in points[2::3]) if labelled is None else labelled
         number = _whole(labelled)
-        if labelled is not None and not (number is not None and 0 <= number <= _MOST_KEYPOINTS):
+        if labelled is not None and not (number is not None and 0 <= number <= MOST_KEYPOINTS):
             raise ValueError(f"its num_keypoints is {_short(labelled)}")
-        return _Object(
+        return _Annotation(
             file,
             # Arrow refuses integers that a float cannot hold exactly.
-            list(map(float, box)),
-            segmentation,
-            category,
-            None if area is None else float(area),
-            bool(crowd) if "iscrowd" in annotation else None,
-            None if points is None else list(map(float, points)),
-            number,
+            box=[*map(float, box or ())],
+            mask=mask,
+            category=category,
+            area=None if area is None else float(area),
+            crowd=bool(crowd) if "iscrowd" in annotation else None,
+            keypoints=None if points is None else list(map(float, points)),
+            labelled=number,
         )
 
-    def table(self) -> Table:
+    def annotations(self) -> Annotations:
         """Return the images, sorted by id, and then what belongs to none."""
         labels = {number: label for label, number in enumerate(sorted(self._categories))}
         columns: dict[str, pa.DataType] = {"image_id": pa.int64()}
@@ -495,10 +424,17 @@ class _Reader:
             columns |= _OBJECTS
         if self._has_objects and self._keypoints:
             columns["keypoints"] = pa.list_(pa.list_(pa.float32(), 3 * self._keypoints))
-            columns["num_keypoints"] = pa.list_(pa.int32())
+            columns["num_keypoints"] = LABELS
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
-        rows = Rows(columns)
+        categories = self.categories
+        about = {
+            "kind": "coco",
+            "annotations": self._names,
+            "classes": [category["name"] for category in categories],
+            "categories": categories,
+        }
+        rows = Annotations(columns, about, _FORMATS)
         for _, problem, meant in self._bad:
             if meant in self._images:  # listed in a later file
                 self._images[meant].problem = problem
@@ -510,18 +446,11 @@ class _Reader:
                 rows.add(image.path, self._values(number, image, labels), size=image.size)
         for key, problem, _ in self._bad:
             rows.add_bad(problem, None, key)
-        categories = self.categories
-        about = {
-            "kind": "coco",
-            "annotations": self._names,
-            "classes": [category["name"] for category in categories],
-            "categories": categories,
-        }
-        return Table(rows.table(), about, formats=_FORMATS)
+        return rows
 
-    def _values(self, number: int, image: _Image, labels: Mapping[int, int]) -> dict[str, Any]:
+    def _values(self, number: int, image: _Image, labels: Mapping[Any, int]) -> dict[str, Any]:
         objects = list(image.objects.values())
-        masks = [one.segmentation for one in objects]
+        masks, points = [one.mask for one in objects], 3 * self._keypoints
         return {
             "image_id": number,
             "labels": [labels[one.category] for one in objects],
@@ -532,44 +461,31 @@ class _Reader:
             "rle": [mask if isinstance(mask, dict) else None for mask in masks],
             "category_ids": [one.category for one in objects],
             "annotation_ids": [number for number, _ in image.objects],
-            "keypoints": [self._padded(one.keypoints or []) for one in objects],
+            "keypoints": [((one.keypoints or []) + [0.0] * points)[:points] for one in objects],
             "num_keypoints": [one.labelled or 0 for one in objects],
-            "captions": [caption.text for caption in image.captions.values()],
+            "captions": [caption.caption for caption in image.captions.values()],
         }
 
-    def _padded(self, points: list[float]) -> list[float]:
-        return points + [0.0] * (3 * self._keypoints - len(points))
 
-
-def _parsed(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Any:
-    """Return a file's JSON.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: It cannot be read.
-    """
+def _parsed(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return a file's JSON, which has COCO's lists."""
+    name = shown_name(os.fspath(path))
     try:
-        return parse_json(read_file(path, storage_options), lenient=True)
+        found = parse_json(read_file(path, storage_options), lenient=True)
     except ValueError as error:
-        reason = f"it is not JSON: {error}"
-        raise _not_coco(shown_name(os.fspath(path)), reason) from None
-
-
-def _require_parts(name: str, found: Any) -> None:
-    """Raise `SourceError` unless a file's JSON has COCO's lists."""
+        raise _not_coco(name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("images"), list):
         raise _not_coco(name, "it has no list of images")
     for part in ("categories", "annotations"):
         if not isinstance(found.get(part, []), list):
             raise _not_coco(name, f"{part} is not a list")
+    return found
 
 
-def _segmentation(found: Any) -> list[npt.NDArray[np.float64]] | dict[str, Any] | None:
-    """Return polygons, or run lengths; None for none.
-
-    Raises:
-        ValueError: It is neither.
-    """
+def _segmentation(found: Any) -> Any:
+    """Return polygons as arrays, or run lengths as a dict; None for none."""
     if found is None or found == []:
         return None
     if isinstance(found, list):
@@ -579,10 +495,9 @@ def _segmentation(found: Any) -> list[npt.NDArray[np.float64]] | dict[str, Any] 
     size = found.get("size") if isinstance(found, dict) else None
     if not (isinstance(size, list) and len(size) == 2 and all(map(_is_side, size))):
         raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(found)}")
-    counts = found.get("counts")
+    counts, whole = found.get("counts"), size[0] * size[1]
     if isinstance(counts, str):
         counts = decode_counts(counts)
-    whole = size[0] * size[1]
     if not isinstance(counts, list) or not all(
         type(one) is int and 0 <= one <= whole for one in counts
     ):
@@ -593,7 +508,7 @@ def _segmentation(found: Any) -> list[npt.NDArray[np.float64]] | dict[str, Any] 
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two segmentations are equal."""
+    """Return whether two masks are equal."""
     if isinstance(one, dict) or isinstance(other, dict):
         return type(one) is type(other) and bool(one == other)
     return len(one) == len(other) and all(map(np.array_equal, one, other))
@@ -604,9 +519,6 @@ def decode_counts(text: str) -> list[int]:
 
     A number has five bits a character, the lowest first; from the fourth on, it is the difference
     from the one before the last.
-
-    Raises:
-        ValueError: The text is no such RLE.
     """
     counts: list[int] = []
     value = shift = 0
@@ -616,12 +528,11 @@ def decode_counts(text: str) -> list[int]:
             raise ValueError("its RLE has counts that are not in COCO's compressed form")
         value |= (bits & 31) << shift
         shift += 5
-        if bits & 32:
-            continue
-        if bits & 16:  # negative
-            value -= 1 << shift
-        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-        value = shift = 0
+        if not bits & 32:
+            if bits & 16:  # negative
+                value -= 1 << shift
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
     if shift:
         raise ValueError("its RLE ends within a count")
     return counts
@@ -648,20 +559,13 @@ def _is_polygon(value: Any) -> bool:
 
 
 def _is_edge(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(_whole(one) is not None for one in value)
-    )
+    return isinstance(value, list) and len(value) == 2 and None not in map(_whole, value)
 
 
 def _short(value: Any) -> str:
     """Return a value of the file for a message."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_CORRECT = "Correct the file; the image that is meant would lack the annotation."
 
 
 def _not_coco(name: str, reason: str) -> SourceError:

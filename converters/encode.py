@@ -72,11 +72,7 @@ class Encoding:
         return options
 
     def apply(self, data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
-        """Turn an image's bytes into its blob; return it with its encoding and size.
-
-        Raises:
-            SampleError: The image cannot be decoded, or not encoded as JPEG.
-        """
+        """Turn an image's bytes into its blob; return it with its encoding and size."""
         if self.kind == "original" or (self.kind == info.encoding == "raw" and self._fits(info)):
             return data, info
         if self.kind == "baseline":
@@ -111,10 +107,7 @@ class Encoding:
         if self.max_side is None or longer <= self.max_side:
             return width, height
         # Round down, like FFCV's resizer.
-        return (
-            max(1, width * self.max_side // longer),
-            max(1, height * self.max_side // longer),
-        )
+        return (max(1, width * self.max_side // longer), max(1, height * self.max_side // longer))
 
 
 def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:

@@ -48,40 +48,26 @@ def hub_source(
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Source:
-    """Open a dataset on the Hub as a source, at the commit that its revision is now.
-
-    Args:
-        url: ``hf://datasets/owner/name[@revision]``, then nothing, or ``/`` and a folder or file in
-            it, a split, a config, or a config, ``/`` and a split.
-        kind: ``parquet``, ``webdataset`` or ``imagefolder``; None to tell it by the files' names.
-        storage_options: Options of the driver, such as ``token`` and ``endpoint``.
-        options: Further arguments of the source.
-
-    Raises:
-        RemoteError: The Hub cannot be reached.
-        SourceError: There is no such dataset, or nothing in it that can be indexed.
-        UsageError: It has several configs or splits, and the URL names none.
-    """
+    """Open a dataset on the Hub as a source, at the commit that its revision is now."""
     place = pinned(url, storage_options)
     root = place._replace(path="").url
     files = list(list_files(root, storage_options))
     chosen = _choose(place, files, _configs(root, files, storage_options))
     kind = _kind_of(chosen, place.shown) if kind is None else kind
     given: dict[str, Any] = {"storage_options": storage_options, **options}
-    if kind == "imagefolder":
-        images = [name for name in chosen if _is_of("imagefolder", name)]
-        return _images(images, chosen, root, given)
     opens: dict[str, Any] = {
         "parquet": partial(ParquetImages, extents=True),
         "webdataset": WebDataset,
+        "imagefolder": None,
     }
     if kind not in opens:
         raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(opens)}.")
     names = [name for name in chosen if _is_of(kind, name)]
+    if kind == "imagefolder":
+        return _images(names, chosen, root, given)
     source: Any = opens[kind]("::".join(join_url(root, name) for name in names), **given)
     source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
-    found: Source = source
-    return found
+    return source  # type: ignore[no-any-return]
 
 
 def _is_of(kind: str, name: str) -> bool:
@@ -202,11 +188,7 @@ def _split_in(name: str) -> str | None:
 def _configs(
     root: str, files: Sequence[str], storage_options: Mapping[str, Any] | None
 ) -> dict[str, dict[str, list[str]]]:
-    """Return the files that README.md names, by config and split; none if it names none.
-
-    Raises:
-        SourceError: It cannot be understood.
-    """
+    """Return the files that README.md names, by config and split; none if it names none."""
     if _README not in files:
         return {}
     text = ""

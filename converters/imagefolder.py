@@ -25,11 +25,6 @@ class ImageFolder(Sharded):
     Args:
         root: The folder that holds the class folders, or its URL.
         allow_empty: Whether a class may have no images.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        SourceError: ``root`` is missing, unreadable, or has no folder in it.
-        RemoteError: The URL cannot be reached.
     """
 
     def __init__(
@@ -65,14 +60,7 @@ _MOST_SHARDS = 1024
 
 
 class ClassFolders(NamedTuple):
-    """Some class folders of a tree: a shard of its listing.
-
-    Attributes:
-        tree: The folder that contains them.
-        folders: Their names and labels.
-        allow_empty: Whether a class may have no images.
-        left_out: Files that `records` skipped.
-    """
+    """Some class folders of a tree, with their labels: a shard of its listing."""
 
     tree: Tree
     folders: tuple[tuple[str, int], ...]
@@ -80,11 +68,7 @@ class ClassFolders(NamedTuple):
     left_out: LeftOut
 
     def records(self) -> Iterator[Record]:
-        """Yield the images, one class after the other.
-
-        Raises:
-            SourceError: A class has no images, and ``allow_empty`` is False.
-        """
+        """Yield the images, one class after the other."""
         for name, label in self.folders:
             found = False
             for record in self.tree.records(name, label, self.left_out):

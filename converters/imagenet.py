@@ -59,10 +59,6 @@ class ImageNet(Sharded):
         root: The folder that holds one of the layouts, or its URL.
         split: ``train`` or ``val``.
         allow_empty: Whether a class of this split may have no images.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        SourceError: The split is missing, or contradicts the training set.
     """
 
     def __init__(
@@ -89,16 +85,10 @@ class ImageNet(Sharded):
                 f"the first {unknown[0]}; its labels would differ from train's",
                 "Complete train, or convert a root that holds only this split.",
             )
-        self._layout = layout
-        self._allow_empty = allow_empty
-        self.about: dict[str, Any] = {
-            "kind": "imagenet",
-            "split": split,
-            "layout": layout.name,
-            "root": str(place),
-        }
-        self.root = layout.root
-        self.inputs = layout.inputs
+        self._layout, self._allow_empty = layout, allow_empty
+        self.about: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
+        self.about["root"] = str(place)
+        self.root, self.inputs = layout.root, layout.inputs
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: classes of folders and the training archive, else one.
@@ -111,12 +101,7 @@ class ImageNet(Sharded):
 def splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the splits below a root, ``train`` first.
-
-    Raises:
-        SourceError: The root is missing, or has no split.
-        RemoteError: The URL cannot be reached.
-    """
+    """Return the splits below a root, ``train`` first."""
     place = source_tree(root, storage_options)
     found = [split for split in SPLITS if _find(place, split)]
     if not found:
@@ -125,15 +110,15 @@ def splits(
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:
-    flat = root / split
-    if isinstance(flat.location, Path) and _holds_images(flat.location):
+    flat, place = (root / split).location, root.location
+    entries = scan(flat) if isinstance(flat, Path) and is_folder(flat) else []
+    if any(is_image_name(entry.name) for entry in entries):
         return SourceError(
             f"{flat}: holds images, but no class folders n########",
             "Sort them into <wnid> folders, or use the archives as downloaded "
             f"({_VAL_TAR} and {_DEVKIT}).",
         )
     hint = "Give the folder of ImageNet with --root or $IMAGENET_DIR"
-    place = root.location
     if isinstance(place, Path) and place.name in SPLITS and _has_wnids(root):
         hint = f"Give the folder above it, --root {shlex.quote(str(place.parent))}"
     return SourceError(
@@ -141,10 +126,6 @@ def _nothing_found(root: Tree, split: str) -> SourceError:
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
         f"{hint}; for other trees use fastdata convert imagefolder.",
     )
-
-
-def _holds_images(folder: Path) -> bool:
-    return is_folder(folder) and any(is_image_name(entry.name) for entry in scan(folder))
 
 
 _Layout: TypeAlias = "_Folders | _Flat | _TrainArchive"
@@ -173,9 +154,8 @@ def _has_wnids(tree: Tree) -> bool:
 
 def _folders(tree: Tree) -> list[str]:
     """Return the names of the folders in a folder, which may be missing."""
-    if isinstance(tree.location, Path) and not is_folder(tree.location):
-        return []
-    return tree.classes()
+    missing = isinstance(tree.location, Path) and not is_folder(tree.location)
+    return [] if missing else tree.classes()
 
 
 class _Folders:
@@ -204,11 +184,8 @@ class _Folders:
 class _Flat(NamedTuple):
     """Layout of images without class folders, whose classes are in another file.
 
-    Attributes:
-        name: Name of the layout.
-        root: Prefix of the records' paths; None for an archive.
-        inputs: Files and folders to read.
-        images: The wnid of each image, and a record whose key lacks it; in the order of names.
+    ``images`` are the wnid of each image and a record whose key lacks it, in the order of names.
+    It is the only shard of its listing once `shards` has labelled them.
     """
 
     name: str
@@ -219,15 +196,14 @@ class _Flat(NamedTuple):
     def wnids(self) -> list[str]:
         return sorted({wnid for wnid, _ in self.images})
 
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Images]:
+    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Flat]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         # The sort is stable: within a class, images stay in the order of their names.
-        images = sorted(self.images, key=lambda image: image[0])
-        found = [
-            record._replace(key=f"{wnid}/{record.key}", label=labels[wnid])
-            for wnid, record in images
-        ]
-        return [_Images(found)]
+        ordered = sorted(self.images, key=lambda image: image[0])
+        return [self._replace(images=[(w, r._replace(label=labels[w])) for w, r in ordered])]
+
+    def records(self) -> Iterator[Record]:
+        return (record._replace(key=f"{wnid}/{record.key}") for wnid, record in self.images)
 
 
 def _kaggle_val(root: Tree) -> _Flat:
@@ -267,15 +243,6 @@ def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
     return wnids
 
 
-class _Images(NamedTuple):
-    """Known images: the only shard of a listing."""
-
-    found: list[Record]
-
-    def records(self) -> Iterator[Record]:
-        return iter(self.found)
-
-
 class _TrainArchive:
     """Layout of a tar of tars, one per wnid."""
 
@@ -283,28 +250,23 @@ class _TrainArchive:
     root: str | None = None
 
     def __init__(self, archive: SourceFile) -> None:
-        self._archive = archive
-        self.inputs = [archive.location]
+        self._archive, self.inputs = archive, [archive.location]
         self._inner: dict[str, Member] = {}
         for member in members(archive):
-            wnid = Path(member.name).stem
-            if wnid in self._inner:
-                raise SourceError(
-                    f"{archive}: has two archives of one class, {self._inner[wnid].name} and "
-                    f"{member.name}",
-                    "Download it again.",
-                )
-            self._inner[wnid] = member
+            known = self._inner.setdefault(Path(member.name).stem, member)
+            if known is not member:
+                what = f"has two archives of one class, {known.name} and {member.name}"
+                raise SourceError(f"{archive}: {what}", "Download it again.")
         _check_wnids(archive, self._inner)
 
     def wnids(self) -> list[str]:
         return sorted(self._inner)
 
     def shards(self, classes: list[str], *, allow_empty: bool) -> list[_ClassArchive]:
-        labels = {wnid: label for label, wnid in enumerate(classes)}
+        inner = sorted(self._inner.items())
         return [
-            _ClassArchive(self._archive, inner, wnid, labels[wnid], allow_empty)
-            for wnid, inner in sorted(self._inner.items())
+            _ClassArchive(self._archive, tar, wnid, classes.index(wnid), allow_empty)
+            for wnid, tar in inner
         ]
 
 
@@ -335,26 +297,21 @@ def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
     """Return the flat tar of images, with the classes of the development kit."""
     wnid_of_id, truth = _read_devkit(root)
     mtime_ns = archive.mtime_ns
-    found = sorted(image for image in members(archive) if is_image_name(image.name))
+    images = []
     try:
-        images = [
-            (wnid_of_id[truth[_number(image)]], _archived(archive, image, mtime_ns))
-            for image in found
-        ]
+        for image in sorted(image for image in members(archive) if is_image_name(image.name)):
+            # ILSVRC2012_val_00000001 has the first line of the ground truth.
+            number = int(Path(image.name).stem.rpartition("_")[2])
+            if number < 1:
+                raise ValueError(image.name)
+            record = _archived(archive, image, mtime_ns)
+            images.append((wnid_of_id[truth[number - 1]], record))
     except (KeyError, IndexError, ValueError) as error:
         raise SourceError(
             f"{archive}: an image is not in the development kit's ground truth: {error!r}",
             f"Use the {_DEVKIT} that belongs to it.",
         ) from None
     return _Flat("archives", None, [archive.location], images)
-
-
-def _number(image: Member) -> int:
-    """Return an image's place in the ground truth: 0 for ILSVRC2012_val_00000001."""
-    number = int(Path(image.name).stem.rpartition("_")[2]) - 1
-    if number < 0:
-        raise ValueError(image.name)
-    return number
 
 
 def _archived(archive: SourceFile, image: Member, mtime_ns: int) -> Record:

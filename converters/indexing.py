@@ -60,19 +60,7 @@ def source_of(
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Source:
-    """Open what others wrote, as a source for `pack`.
-
-    Args:
-        place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any, also
-            ``hf://datasets/owner/name``, as `hub_source` takes it.
-        kind: One of `kinds`; None to tell it by the names of files.
-        storage_options: Options of the driver of a URL.
-        options: Further arguments of the source.
-
-    Raises:
-        SourceError: It is of no kind that can be indexed.
-        UsageError: There is no such kind.
-    """
+    """Open what others wrote, as a source for `pack`."""
     if _is_on_hub(place):
         return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
@@ -102,43 +90,36 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     first = expand(place)[0]
     if by_suffix := _SUFFIXES.get(os.path.splitext(first)[1]):
         return by_suffix
+    names: list[str] = []
     if is_url(first):
         names = list(list_entries(first, storage_options))
-        if not names:
-            raise SourceError(f"{redact(first)}: no such folder or file", "Check the URL.")
-    elif not os.path.exists(first):
-        raise SourceError(f"{first}: no such folder or file", "Check the path.")
     else:
-        names = []
         with suppress(OSError):  # a file; or a folder that opening it names
             names = os.listdir(first)
+    if not names and (is_url(first) or not os.path.exists(first)):
+        raise SourceError(f"{redact(first)}: no such folder or file", "Check the path.")
     suffixes = {os.path.splitext(name)[1] for name in names}
-    found = {kind: suffix for suffix, kind in _SUFFIXES.items() if suffix in suffixes}
-    if len(found) > 1:
-        several = " and ".join(f"*{suffix}" for suffix in found.values())
+    several = {kind: suffix for suffix, kind in _SUFFIXES.items() if suffix in suffixes}
+    if len(several) > 1:
+        what = " and ".join(f"*{suffix}" for suffix in several.values())
         raise SourceError(
-            f"{redact(first)}: holds {several}, of which one kind is indexed",
-            f"Name it: {' or '.join(f'--kind {kind}' for kind in found)}.",
+            f"{redact(first)}: holds {what}, of which one kind is indexed",
+            f"Name it: {' or '.join(f'--kind {kind}' for kind in several)}.",
         )
     if is_url(first):
-        return next(iter(found), "imagefolder")
-    return _local_kind(first, names)
-
-
-def _local_kind(place: str, names: Sequence[str]) -> str:
-    """Return the kind of a folder or file of this machine."""
-    found = look(place)
-    if found.kind == "imagefolder" and not any(os.path.isdir(f"{place}/{one}") for one in names):
+        return next(iter(several), "imagefolder")
+    found = look(first)
+    if found.kind == "imagefolder" and not any(os.path.isdir(f"{first}/{one}") for one in names):
         raise SourceError(
-            f"{place}: holds nothing that can be indexed",
+            f"{first}: holds nothing that can be indexed",
             f"Name a folder of *{', *'.join(_SUFFIXES)} or of folders of images; gunzip compressed "
             "tars.",
         )
-    if found.kind in _SOURCES:
-        return found.kind
     if found.kind == "dataset":
-        raise SourceError(f"{place}: a dataset already", f"ImageDataset({place!r}) reads it.")
-    raise SourceError(f"{place}: {found.what}, which cannot be indexed", found.hint)
+        raise SourceError(f"{first}: a dataset already", f"ImageDataset({first!r}) reads it.")
+    if found.kind not in _SOURCES:
+        raise SourceError(f"{first}: {found.what}, which cannot be indexed", found.hint)
+    return found.kind
 
 
 def index(
@@ -217,11 +198,7 @@ def index(
 
 
 def container_of(source: Source) -> str:
-    """Return the container that indexes a source where it lies.
-
-    Raises:
-        UsageError: Its images lie in several ways.
-    """
+    """Return the container that indexes a source where it lies."""
     for container in IN_PLACE:
         if root_of(source, container) is not None:
             return container

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from fastdata.converters.estimate import UNCHANGED, Estimate
 from fastdata.converters.records import (
     Listable,
     Record,
@@ -38,6 +37,8 @@ from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
+from fastdata.storage.formats import IN_PLACE
+from fastdata.storage.formats.values import as_file
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import misshapen, why_misshapen
 
@@ -90,16 +91,81 @@ def _schema(fields: Sequence[Field]) -> pa.Schema:
     return schema
 
 
+#: Containers that hold columns as text, a value a member or record.
+_TEXTS = ("lmdb", "shards")
+_TAR_BLOCK, _LMDB_PAGE = 512, 4096
+#: Bytes of a record in LMDB beside its value, with its key; a value that is longer than half a
+#: page has pages of its own.
+_LMDB_RECORD = 48
+#: Most bytes of a sample beside its image and fields: tar pads three members to blocks of 512 and
+#: gives each a header; LMDB pads to a page of 4096.
+_OVERHEAD = 4_500
+#: Bytes of two index rows, because parts stay until the index is complete.
+_INDEX_ROW = 400
+
+
+class Estimate(NamedTuple):
+    """Bytes that packing writes to a container, by those of the source.
+
+    Attributes:
+        growth: Bytes of a stored image per byte in the source.
+        text: Bytes of columns in the container per byte of their values.
+        beside: Bytes of a sample's further members or records beside their content.
+    """
+
+    growth: float = 1.0
+    text: float = 1.0
+    beside: float = 0.0
+
+    def stored(self, length: Any, size: Any, values: Any) -> Any:
+        """Return the bytes of samples in the container, by `Totals`; numbers or arrays of them."""
+        return length * self.growth + (size - length - values) + values * self.text + self.beside
+
+    def in_memory(self, record: Record) -> float:
+        """Return the bytes that a sample takes in memory while it is packed."""
+        stored: float = self.stored(record.length, record.size, record.values_size)
+        return max(stored, record.size)
+
+
+#: Of images that are stored as they are, without columns.
+UNCHANGED = Estimate()
+
+
+def with_fields(
+    growth: float, container: str, fields: Sequence[Field], records: Sequence[Record]
+) -> Estimate:
+    """Return the estimate for a container, from some records of the listing."""
+    if container not in _TEXTS or not records:
+        return Estimate(growth)
+    values = text = beside = 0
+    for record in records:
+        values += record.values_size
+        for field, value in zip(fields, record.fields, strict=True):
+            if value is None:
+                continue
+            size = value.length if isinstance(value, Record) else len(as_file(field, value)[1])
+            text += 0 if isinstance(value, Record) else size
+            if container == "shards":
+                beside += _TAR_BLOCK + -size % _TAR_BLOCK
+            else:
+                beside += _LMDB_RECORD
+                beside += -(size + 16) % _LMDB_PAGE if size > _LMDB_PAGE // 2 else 0
+    return Estimate(growth, text / values if values else 1.0, beside / len(records))
+
+
+def stored_with_index(container: str, fields: Sequence[Field], images: int, stored: int) -> int:
+    """Return the bytes on the disk of samples and their index rows, without files of columns."""
+    indices = 1 + sum(field.type is None for field in fields)
+    if container in IN_PLACE:
+        return images * indices * _INDEX_ROW
+    return stored + images * (_OVERHEAD + (indices - 1) * _INDEX_ROW)
+
+
 class Unit(NamedTuple):
     """Run of records that are packed together: an output file, or a commit to one.
 
-    Attributes:
-        number: Its place among the units, from 0.
-        start: Its first record.
-        stop: One past its last record.
-        size: Bytes of its records in the source.
-        stored: Bytes of its records in the container, about.
-        fingerprint: Hash of everything that its output depends on.
+    ``size`` and ``stored`` are its bytes in the source, and about those in the container. The
+    fingerprint is a hash of everything that its output depends on.
     """
 
     number: int
@@ -119,19 +185,7 @@ def write_listing(
     rows_per_batch: int = _ROWS_PER_BATCH,
     compared_at_once: int = _COMPARED_AT_ONCE,
 ) -> Listing:
-    """List a source into a folder.
-
-    Args:
-        source: The source.
-        folder: The folder to write to; files of an earlier listing are ignored.
-        progress: Called now and then with the number of records listed so far.
-        executor: Runs the tasks.
-        rows_per_batch: Rows of a record batch, the unit of reading.
-        compared_at_once: Keys to compare in memory at a time, on average.
-
-    Raises:
-        SourceError: The source is unreadable, has no images, or has two images of one key.
-    """
+    """List a source into a folder."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -179,10 +233,9 @@ _MOST_SUFFIXES = 6
 def describe_left_out(left_out: Mapping[str, int]) -> str:
     """Return the numbers of skipped files by suffix, as text: ".mp4 12, .txt 3"."""
     most = Counter(left_out).most_common()
-    parts = [f"{suffix} {count:,}" for suffix, count in most[:_MOST_SUFFIXES]]
     if others := sum(count for _, count in most[_MOST_SUFFIXES:]):
-        parts.append(f"others {others:,}")
-    return ", ".join(parts)
+        most[_MOST_SUFFIXES:] = [("others", others)]
+    return ", ".join(f"{suffix} {count:,}" for suffix, count in most)
 
 
 class Totals(NamedTuple):
@@ -202,26 +255,17 @@ class Totals(NamedTuple):
 
 
 def write_summary(
-    folder: Path,
-    rows: list[int],
-    totals: Totals,
-    rows_per_batch: int,
-    left_out: Mapping[str, int],
+    folder: Path, rows: list[int], totals: Totals, rows_per_batch: int, left_out: Mapping[str, int]
 ) -> None:
     """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
     about = {"rows": rows, "totals": list(totals), "rows_per_batch": rows_per_batch}
-    about["left_out"] = dict(left_out)
-    temporary.write_text(json.dumps(about), "utf-8")
+    temporary.write_text(json.dumps({**about, "left_out": dict(left_out)}), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
 
 
 def listed_at(folder: Path) -> int:
-    """Return the time a listing was written, in nanoseconds.
-
-    Raises:
-        FileNotFoundError: There is no listing.
-    """
+    """Return the time a listing was written, in nanoseconds."""
     return (folder / _SUMMARY).stat().st_mtime_ns
 
 
@@ -295,13 +339,11 @@ def _batches(records: Iterator[Record], rows: int, schema: pa.Schema) -> Iterato
 def _values(record: Record) -> tuple[Any, ...]:
     """Return a record's row of the listing."""
     _require_safe(record)
-    size_and_pixels = record.pixels or (None, None, None)
-    first = (record.key, record.label, _stored_path(record), record.offset, record.length)
-    rest = (record.problem, record.column, record.group, record.crc32c, record.window)
-    sizes = (record.size, record.values_size)
+    height, width, pixels = record.pixels or (None, None, None)
+    more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
+    row = record._asdict() | more | {"size": record.size, "values": record.values_size}
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
-    about = record.orientation, record.annotated_size
-    return *first, record.mtime_ns, *size_and_pixels, *about, *rest, *sizes, *fields
+    return *(row[name] for name in SCHEMA.names), *fields
 
 
 def _stored_path(record: Record) -> bytes:
@@ -309,8 +351,7 @@ def _stored_path(record: Record) -> bytes:
 
 
 def _blob(record: Record) -> dict[str, Any]:
-    values = {field.name: getattr(record, field.name) for field in _BLOB}
-    return values | {"path": _stored_path(record)}
+    return {name: getattr(record, name) for name in _PLACE} | {"path": _stored_path(record)}
 
 
 def _require_safe(record: Record) -> None:
@@ -411,24 +452,21 @@ class Listing:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records from ``start`` to ``stop``."""
-        further = [
-            (field.name, field.type) for field in self.schema if field.name.startswith(_FIELD)
-        ]
+        further = [(one.name, one.type) for one in self.schema if one.name.startswith(_FIELD)]
         for batch in self.batches(start, stop):
             columns = map(python_values, batch.columns)
             misshapen = self._misshapen(batch)
             for at, values in enumerate(zip(*columns, strict=True)):
                 row = dict(zip(batch.schema.names, values, strict=True))
                 row["problem"] = row["problem"] or misshapen.get(at)
-                height, width, pixels = row.pop("height"), row.pop("width"), row["pixels"]
+                height, width = row.pop("height"), row.pop("width")
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if height is None else (height, width, pixels)
+                row["pixels"] = None if height is None else (height, width, row["pixels"])
                 if (annotated := row["annotated_size"]) is not None:
                     row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]
-                fields = tuple(
-                    self._field(row["key"], name, row.pop(name), kind) for name, kind in further
-                )
+                key = row["key"]
+                fields = tuple(_field(key, name, row.pop(name), kind) for name, kind in further)
                 yield Record(**row, fields=fields)
 
     def _misshapen(self, batch: pa.RecordBatch) -> dict[int, str]:
@@ -441,13 +479,6 @@ class Listing:
                 problem = why_misshapen(field.name.removeprefix(_FIELD), meaning)
                 found |= dict.fromkeys(places, problem)
         return found
-
-    @staticmethod
-    def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
-        if kind != _BLOB or value is None:
-            return value
-        path = value.pop("path").decode("utf-8", "surrogateescape")
-        return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
 
     @once
     def schema(self) -> pa.Schema:
@@ -518,16 +549,7 @@ class Listing:
         executor: Executor,
         estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
-        """Cut the listing into units.
-
-        Args:
-            most_bytes: Stored bytes at which a unit ends.
-            most_rows: Records at which a unit ends.
-            options: Everything else that the output depends on; JSON values.
-            chained: Whether a unit's output depends on earlier units.
-            executor: Runs the tasks that compute fingerprints.
-            estimate: Estimates stored bytes.
-        """
+        """Cut the listing into units."""
         runs = list(self.runs(0, len(self), most_bytes, most_rows, estimate))
         groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
         task = partial(_fingerprints, self.folder, json.dumps(options, sort_keys=True))
@@ -538,6 +560,14 @@ class Listing:
                 digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
                 previous = fingerprint = digest.hexdigest()
             yield Unit(number, *run, fingerprint)
+
+
+def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
+    """Return a further field's value in a record."""
+    if kind != _BLOB or value is None:
+        return value
+    path = value.pop("path").decode("utf-8", "surrogateescape")
+    return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
 
 
 def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, ...]]) -> list[str]:

@@ -30,7 +30,7 @@ from fastdata.converters.trees import (
     suffix_of,
 )
 
-from fastdata.decode.codecs import kind_of, probe
+from fastdata.decode.codecs import probe
 from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_file
@@ -71,12 +71,6 @@ class LmdbImages(Sharded):
             ``(?P<class>[^/]+)/.*``.
         labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
             or name of its class. A key that is not in the file is a bad sample.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no LMDB, it is damaged, or its values are no images.
-        UsageError: There is no such database, or an argument is wrong.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -100,12 +94,10 @@ class LmdbImages(Sharded):
         self.about |= {"keys": keys} if keys else {}
         folders = found if "" not in found else {}
         named = None if database is None else database.encode()
-        self._listings = [
-            LmdbListing(file, folder, named, keys, {}, {}, Counter())
-            for folder, file in found.items()
-        ]
-        for listing in self._listings:
-            _require_images(listing)
+        self._listings = []
+        for folder, file in found.items():
+            self._listings.append(LmdbListing(file, folder, named, keys, {}, {}, Counter()))
+            _require_images(self._listings[-1])
         by_key = {} if labels is None else _read_labels(Path(labels))
         in_keys = pattern is not None and _CLASS in pattern.groupindex
         if sum((bool(folders), in_keys, labels is not None)) > 1:
@@ -143,11 +135,7 @@ _CLASSES = "Labels are names, or ranks of classes from 0: check --keys and --lab
 
 
 def _read_labels(path: Path) -> dict[str, str]:
-    """Return class names by key; numbers without zeros before them if all are numbers.
-
-    Raises:
-        SourceError: The file cannot be read, or a key has two labels.
-    """
+    """Return class names by key; numbers without zeros before them if all are numbers."""
     found: dict[str, str] = {}
     try:
         lines = read_file(path).decode().splitlines()
@@ -156,24 +144,18 @@ def _read_labels(path: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        key, _, label = line.rpartition("\t") if "\t" in line else _words(line)
-        key, label = key.strip().lstrip("/"), label.strip()
+        key, *rest = line.rsplit("\t" if "\t" in line else None, 1)
+        key, label = key.strip().lstrip("/"), "".join(rest).strip()
         if not key or not label or found.setdefault(key, label) != label:
             what = "another label for its key" if key and label else "no key and label"
             raise SourceError(
                 f"{path}:{number}: has {what}", "Write a key, a tab and a label in each line."
             )
-    if all(map(_is_number, found.values())):
-        if any(int(label) >= MOST_CLASSES for label in found.values()):
-            raise SourceError(f"{path}: has a label of {MOST_CLASSES:,} or more", _CLASSES)
-        return {key: str(int(label)) for key, label in found.items()}
-    return found
-
-
-def _words(line: str) -> tuple[str, str, str]:
-    """Return the words before the last, and the last."""
-    *before, last = line.rsplit(None, 1)
-    return "".join(before), "", last
+    if not all(map(_is_number, found.values())):
+        return found
+    if any(int(label) >= MOST_CLASSES for label in found.values()):
+        raise SourceError(f"{path}: has a label of {MOST_CLASSES:,} or more", _CLASSES)
+    return {key: str(int(label)) for key, label in found.items()}
 
 
 def _is_number(label: str) -> bool:
@@ -224,14 +206,8 @@ def _databases(
 class LmdbListing(NamedTuple):
     """One database of a source: a shard of its listing.
 
-    Attributes:
-        file: Its file.
-        folder: Name before its keys, if there are several databases; else "".
-        database: Its name in the file; None for the unnamed one.
-        keys: Regular expression of keys.
-        ranks: Labels by class names.
-        by_key: Class names by key.
-        left_out: Entries that `records` skipped.
+    ``folder`` is the name before its keys, ``ranks`` has labels by class names, ``by_key`` class
+    names by key, ``left_out`` the entries that `records` skipped.
     """
 
     file: SourceFile
@@ -252,41 +228,26 @@ class LmdbListing(NamedTuple):
                 name = self.by_key.get(text, "")
                 problem = None if name else "its key is not in the file of labels"
             key, unsafe = storable(f"{self.folder}/{text}" if self.folder else text)
-            yield Record(
-                key,
-                self.ranks.get(name, 0),
-                self.file.location,
-                entry.offset,
-                entry.length,
-                state,
-                problem=problem or unsafe,
-            )
+            place = self.file.location, entry.offset, entry.length, state
+            yield Record(key, self.ranks.get(name, 0), *place, problem=problem or unsafe)
 
     def class_names(self) -> set[str]:
         """Return the names of classes in its keys."""
         return {name for _, name, _ in self.entries(Counter())}
 
     def entries(self, left_out: LeftOut) -> Iterator[tuple[str, str, Entry]]:
-        """Yield the key as text, the class in it or "", and the place of each image.
-
-        Raises:
-            SourceError: The file is damaged, or has changed meanwhile.
-            UsageError: There is no such database.
-        """
+        """Yield the key as text, the class in it or "", and the place of each image."""
         pattern = _compiled(self.keys)
         with self._opened() as (tree, _):
             for entry in tree.leaves(self.database):
                 if entry.is_database:
                     continue
-                text = _text(entry.key)
-                if pattern is None:
-                    if _NO_IMAGE.fullmatch(text):
-                        left_out[suffix_of(text)] += 1
-                    else:
-                        yield text.lstrip("/"), "", entry
-                elif match := pattern.fullmatch(text):
-                    name = match[_CLASS] if _CLASS in pattern.groupindex else ""
-                    yield text.lstrip("/"), name or "", entry
+                text, name = _text(entry.key), ""
+                match = pattern and pattern.fullmatch(text)
+                if match and _CLASS in match.re.groupindex:
+                    name = match[_CLASS] or ""
+                if match or (pattern is None and not _NO_IMAGE.fullmatch(text)):
+                    yield text.lstrip("/"), name, entry
                 else:
                     left_out[suffix_of(text)] += 1
 
@@ -346,11 +307,7 @@ def _text(key: bytes) -> str:
 
 
 def _require_images(listing: LmdbListing) -> None:
-    """Check that any of the first values is an image.
-
-    Raises:
-        SourceError: There are none; the message says what the first value is.
-    """
+    """Check that any of the first values is an image."""
     first: tuple[str, bytes] | None = None
     for text, value in listing.read(_LOOKED_AT):
         first = first or (text, value)
@@ -365,34 +322,9 @@ def _require_images(listing: LmdbListing) -> None:
             what, hint = f"has the databases {', '.join(names)}", "Name one with --database."
         raise SourceError(f"{listing.file}: {what}", hint)
     raise SourceError(
-        f"{listing.file}: its values are no image files; that of {printable(first[0])} is "
-        f"{_described(first[1])}",
-        "Read them with the program that wrote them, and write an LMDB, or tar files, of the "
-        "images' own bytes. --keys names the images among other entries.",
+        f"{listing.file}: its values are no image files; that of {printable(first[0])} has "
+        f"{len(first[1]):,} bytes, which begin with {first[1][:16]!r}",
+        "Pickles, Caffe's Datum and the like need code of their own: read them with the program "
+        "that wrote them, and write an LMDB, or tar files, of the images' own bytes. --keys names "
+        "the images among other entries.",
     )
-
-
-#: Caffe's Datum: channels, height, width. With ``encoded``, it may begin with the image.
-_DATUM = re.compile(rb"\x08[\x80-\xff]*[\0-\x7f]\x10[\x80-\xff]*[\0-\x7f]\x18[\x80-\xff]*[\0-\x7f]")
-_DATUM_OF_IMAGE = re.compile(rb"\x22[\x80-\xff]*[\0-\x7f]")
-
-
-def _described(value: bytes) -> str:
-    """Return what a value that is no image is, as far as its first bytes show it."""
-    head = value[:16]
-    image = _DATUM_OF_IMAGE.match(head)
-    if _DATUM.match(value) or (image and kind_of(value[image.end() :]) != "other"):
-        return "a Datum of Caffe's (protobuf)"
-    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        return "a pickled Python object, which could run any code when it is read"
-    if head.startswith(b"\x93NUMPY"):
-        return "a NumPy array"
-    if head.startswith(b"PK\3\4"):
-        return "a zip file, such as NumPy's .npz"
-    if not value:
-        return "empty"
-    if 0x81 <= value[0] <= 0x9F or 0xDC <= value[0] <= 0xDF:
-        return "a map or list of msgpack"
-    if _text(value[:64]).startswith("0x"):
-        return f"{len(value):,} bytes that begin with {head.hex()}"
-    return f"the text {printable(value[:40].decode(errors='replace'))!r}"

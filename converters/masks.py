@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from fastdata.converters.annotations import AnnotatedImages, Folder, Rows, Table
-from fastdata.converters.table import key_of
+from fastdata.converters.annotations import AnnotatedImages, Annotations, Folder
 
 from fastdata.errors import SourceError
 
@@ -29,11 +27,6 @@ class MaskedImages(AnnotatedImages):
             others are left out.
         mask_ending: The same of masks.
         fields: ``mask`` or nothing; None for ``mask``.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: A folder has no images, or two have the same name.
     """
 
     def __init__(
@@ -47,17 +40,19 @@ class MaskedImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        places = posixpath.normpath(images), posixpath.normpath(masks)
         folder = Folder(root, storage_options)
-        table = _masked(folder, images, masks, image_ending, mask_ending)
-        super().__init__(table, root, fields, storage_options=storage_options)
+        found = _annotations(folder, *places, image_ending, mask_ending)
+        super().__init__(found, root, fields, storage_options=storage_options)
 
 
-def _masked(folder: Folder, images: str, masks: str, image_ending: str, mask_ending: str) -> Table:
+def _annotations(
+    folder: Folder, images: str, masks: str, image_ending: str, mask_ending: str
+) -> Annotations:
     """Return the images of a folder, and their masks; see `MaskedImages`."""
-    images, masks = posixpath.normpath(images), posixpath.normpath(masks)
-    found = _by_name(folder, images, image_ending)
-    beside = _by_name(folder, masks, mask_ending)
-    rows = Rows({"mask": pa.string()})
+    found, beside = _by_name(folder, images, image_ending), _by_name(folder, masks, mask_ending)
+    about = {"kind": "masks", "images": images, "masks": masks}
+    rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
     for name in sorted({*found, *beside}):
         if name not in found:
             rows.add_bad(f"{beside[name]}: has no image in {images}/", None, name)
@@ -65,21 +60,21 @@ def _masked(folder: Folder, images: str, masks: str, image_ending: str, mask_end
             rows.add_bad(f"its mask {masks}/{name}{mask_ending}.png is missing", found[name], name)
         else:
             rows.add(found[name], {"mask": beside[name]}, name)
-    return Table(rows.table(), {"kind": "masks", "images": images, "masks": masks}, ("mask",))
+    return rows
 
 
 def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
     """Return the images in a folder by their paths in it, without ending and suffix."""
-    paths = [path for path in folder.images(below) if key_of(path).endswith(ending)]
-    if not paths:
+    found = {n: paths for n, paths in folder.images(below).items() if n.endswith(ending)}
+    if not found:
         raise SourceError(
             f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
             "Name the folders in --root with --images and --masks.",
         )
-    names = [key_of(path)[len(below) + 1 :].removesuffix(ending) for path in paths]
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise SourceError(
-            f"{folder}/{below}: two images have the name {name}", "Rename one, or move it away."
-        )
-    return dict(zip(names, paths, strict=True))
+    for name, paths in found.items():
+        if len(paths) > 1:
+            raise SourceError(
+                f"{folder}/{below}: two images have the name {name.removesuffix(ending)}",
+                "Rename one, or move it away.",
+            )
+    return {name.removesuffix(ending): path for name, (path,) in found.items()}

@@ -10,18 +10,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
-from fastdata.converters.tabular import TabularImages
-from fastdata.converters.trees import LocalTree, RemoteTree, SourceFile, Tree, require_utf8
+from fastdata.converters.tabular import (
+    BATCH_ROWS,
+    Batch,
+    OpenRows,
+    Place,
+    RowsFile,
+    TabularImages,
+    reading,
+    taken_split,
+)
+from fastdata.converters.trees import SourceFile, Tree, source_tree
 
-from fastdata.errors import FastdataError, SourceError, UsageError
-from fastdata.remote.answers import ChangedError
+from fastdata.errors import FastdataError, SourceError
 from fastdata.remote.urls import is_url
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
@@ -38,8 +45,8 @@ _NUMBERS = {
     for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
                  "float16", "float32", "float64")
 } | {"int": np.dtype("int64")}  # fmt: skip
-#: Encodings of images as pixels.
-_PIXELS = {"pil", "list[pil]"}
+#: Encodings of images as pixels, and of what may be image files.
+_PIXELS, _FILES = {"pil", "list[pil]"}, {"jpeg", "png", "bytes"}
 #: Programs that unpack what a shard's suffix names.
 _UNPACK = {"zstd": "zstd -d", "gz": "gunzip", "bz2": "bunzip2", "br": "brotli -d",
            "snappy": "snzip -d"}  # fmt: skip
@@ -55,14 +62,7 @@ class MdsImages(TabularImages):
     Args:
         root: The folder of ``index.json``, or of one folder a split; or its URL.
         split: The split's folder; None if there are none, or a single one.
-        storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no index, a shard is missing, compressed or damaged, or no column is
-            recognised.
-        UsageError: A given column or split does not exist.
     """
 
     def __init__(
@@ -73,31 +73,20 @@ class MdsImages(TabularImages):
         storage_options: Mapping[str, Any] | None = None,
         **columns: Any,
     ) -> None:
-        tree = _tree(root, storage_options)
-        where = str(tree)
+        tree = source_tree(root, storage_options)
         found = mds_splits(root, storage_options)
-        if split is not None and split not in found:
-            there = ", ".join(found) or "none"
-            raise UsageError(f"{where}: has no split {split!r}", f"There is: {there}.")
-        if split is None and len(found) == 1:
-            (split,) = found
-        if split is None and found:
-            raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
-
-        def others() -> Iterator[MdsRows]:
-            for one in found:
-                yield from _shards(tree / one) if one != split else ()
-
+        split = taken_split(tree, split, found, one=True)
+        others = (tree / one for one in found if one != split)
         files = _shards(tree if split is None else tree / split)
-        super().__init__(files, where, "mds", others=others, **columns)
-        if split is not None:
-            self.about["split"] = split
+        more: Any = {"others": lambda: chain.from_iterable(map(_shards, others)), **columns}
+        super().__init__(files, str(tree), "mds", split, **more)
 
     def _choose(self, image: str | None, label: str | None, key: str | None) -> Any:
         rows = self._files[0]
         assert isinstance(rows, MdsRows)
         pixels = [one.name for one in rows.columns if one.encoding in _PIXELS]
-        if image in pixels or (image is None and pixels and not rows.may_hold_images):
+        others = {one.encoding for one in rows.columns}
+        if image in pixels or (pixels and image is None and others.isdisjoint(_FILES)):
             raise SourceError(
                 f"{rows}: its column {image or pixels[0]} has raw pixels (pil), not image files",
                 "Write the shards again with the encoding jpeg or png.",
@@ -108,16 +97,11 @@ class MdsImages(TabularImages):
 def mds_splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the folders of splits, which have an index each; none if the root has one.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There is no index.
-    """
-    tree = _tree(root, storage_options)
-    if tree.file(_INDEX) is not None:
+    """Return the folders of splits, which have an index each; none if the root has one."""
+    tree = source_tree(root, storage_options)
+    if _has_index(tree):
         return []
-    found = [name for name in tree.classes() if (tree / name).file(_INDEX) is not None]
+    found = [name for name in tree.classes() if _has_index(tree / name)]
     if not found:
         hint = "Name the folder of index.json with --root."
         if is_url(root):
@@ -126,13 +110,8 @@ def mds_splits(
     return found
 
 
-def _tree(root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Tree:
-    if is_url(root):
-        return RemoteTree(os.fspath(root), storage_options)
-    path = require_utf8(Path(root).absolute())
-    if not path.is_dir():
-        raise SourceError(f"{root}: no such folder", "Name the folder of index.json with --root.")
-    return LocalTree(path)
+def _has_index(tree: Tree) -> bool:
+    return tree.file(_INDEX) is not None
 
 
 class _Column(NamedTuple):
@@ -175,61 +154,25 @@ class _Column(NamedTuple):
         return _NUMBERS[kind], tuple(map(int, shape.split(",")))
 
 
-class MdsRows(NamedTuple):
-    """Samples of a shard; a `fastdata.converters.row_files.RowsFile`.
+@dataclass(frozen=True)
+class MdsRows(RowsFile):
+    """Samples of a shard: their number, its bytes, and its columns in the order of the values."""
 
-    Attributes:
-        name: See there.
-        file: The shard.
-        samples: Their number.
-        size: Bytes of the shard.
-        columns: Its columns, in the order of the values.
-    """
-
-    name: str
-    file: SourceFile
-    samples: int
-    size: int
-    columns: tuple[_Column, ...]
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-    @property
-    def files(self) -> Sequence[SourceFile]:
-        """The shard."""
-        return [self.file]
-
-    @property
-    def may_hold_images(self) -> bool:
-        """Whether a column may have image files."""
-        return any(one.encoding in ("jpeg", "png", "bytes") for one in self.columns)
-
-    def decoded(self) -> MdsRows:
-        """See `RowsFile.decoded`: it has no such places."""
-        return self
+    samples: int = 0
+    size: int = 0
+    columns: tuple[_Column, ...] = ()
 
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
         """Open it."""
-        try:
-            with self.file.open() as opened:
-                yield _OpenMds(self, opened)
-        except ChangedError:
-            raise SourceError(f"{self}: has changed meanwhile", "Run this again.") from None
-        except FastdataError:
-            raise
-        except (OSError, ValueError) as error:
-            raise SourceError(
-                f"{self}: cannot be read as MDS: {error}", "Check that it was copied whole."
-            ) from None
+        with reading(self, "MDS"), self.files[0].open() as opened:
+            yield _OpenMds(self, opened)
 
 
-class _OpenMds:
+class _OpenMds(OpenRows):
     def __init__(self, rows: MdsRows, opened: Any) -> None:
-        self._rows = rows
-        self._opened = opened
-        self._state = rows.file.mtime_ns
+        self._rows, self._opened = rows, opened
+        self._state = rows.files[0].mtime_ns
         self.schema = pa.schema([(one.name, one.type) for one in rows.columns])
         size = opened.seek(0, 2)
         if size != rows.size:
@@ -243,14 +186,12 @@ class _OpenMds:
             raise ValueError("its samples lie beyond its end")
 
     def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes."""
         for row in range(self._rows.samples):
             offset, length = self._extents(row)[column]
             yield self._read(offset, min(length, MOST_BYTES))
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all samples."""
-        path = self._rows.file.location
+        path = self._rows.files[0].location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
         for first in range(0, self._rows.samples, BATCH_ROWS):
             rows = range(first, min(first + BATCH_ROWS, self._rows.samples))
@@ -263,14 +204,6 @@ class _OpenMds:
                 for name in blobs:
                     places[name].append(Place(path, *extents[name], self._state))
             yield Batch(len(rows), values, places)
-
-    def decoded_because(self, column: str) -> str:
-        """Return "": all values are extents."""
-        return ""
-
-    def groups(self) -> list[list[int]]:
-        """Return no row groups."""
-        return []
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
         """Return (offset, length) of each value of a sample."""
@@ -292,11 +225,7 @@ class _OpenMds:
 
 
 def _shards(tree: Tree) -> list[MdsRows]:
-    """Return the shards that an index lists.
-
-    Raises:
-        SourceError: The index is damaged, or a shard is missing, compressed or of another format.
-    """
+    """Return the shards that an index lists."""
     index = tree.file(_INDEX)
     assert index is not None
     try:
@@ -345,4 +274,4 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
     size, samples = int(about["raw_data"]["bytes"]), int(about["samples"])
     if not 0 <= 4 * samples <= size:
         raise ValueError(f"{name} has {samples:,} samples in {size:,} bytes")
-    return MdsRows(name.removesuffix(_EXTENSION), file, samples, size, columns)
+    return MdsRows(name.removesuffix(_EXTENSION), (file,), True, samples, size, columns)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, archives_of, further_fields, tables_of
+from fastdata.converters.records import Source, further_fields, tables_of
 from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, is_split
 from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
@@ -33,11 +33,7 @@ EXECUTORS = ("local", "ray")
 
 
 def choose_order(source: Source, container: str, order: str | None, seed: int | None) -> str:
-    """Return the order of packing; see `fastdata.converters.pack`.
-
-    Raises:
-        UsageError: The order is unknown, or the seed has no effect.
-    """
+    """Return the order of packing; see `fastdata.converters.pack`."""
     if order is None:
         order = default_order(container, source.about)
     if order not in ORDERS:
@@ -51,11 +47,7 @@ def choose_order(source: Source, container: str, order: str | None, seed: int | 
 
 
 def choose_executor(name: str, address: str | None, workers: int | None) -> Executor:
-    """Return the executor of packing's tasks.
-
-    Raises:
-        UsageError: The executor is unknown, or the address has no effect.
-    """
+    """Return the executor of packing's tasks."""
     if name == "ray":
         return RayExecutor(address, workers)
     if name != "local":
@@ -68,12 +60,7 @@ def choose_executor(name: str, address: str | None, workers: int | None) -> Exec
 
 
 def check_options(
-    source: Source,
-    out: str | os.PathLike[str],
-    container: str,
-    encoding: Encoding,
-    plain_images: bool,
-    shard_size: int | None,
+    source: Source, container: str, encoding: Encoding, plain_images: bool, shard_size: int | None
 ) -> None:
     """Raise UsageError for options that contradict each other, and for names of no field."""
     require_fields([IMAGE, LABEL, *further_fields(source)])
@@ -112,14 +99,11 @@ def _require_no_pixels(source: Source) -> None:
     while isinstance(about, Mapping):  # a packed dataset is "of" its source
         known.update(_IN_PIXELS.get(about.get("kind"), ()))
         about = about.get("of")
-    fields = further_fields(source)
-    names = [
-        field.name
-        for field in fields
-        if field.kind in IMAGES
-        or field.name in known
-        or (field.format and not field.format.startswith(RELATIVE))
-    ]
+    names = []
+    for field in further_fields(source):
+        pixels = field.format and not field.format.startswith(RELATIVE)
+        if pixels or field.kind in IMAGES or field.name in known:
+            names.append(field.name)
     if names:
         raise UsageError(
             f"--max-side reduces the images, but not their {', '.join(names)}, which would no "
@@ -135,8 +119,8 @@ def root_of(source: Source, container: str) -> str | None:
     """
     if container == "folder":
         return source.root
-    files = archives_of(source) if container == "archives" else None
-    if container == "tables" and (tables := tables_of(source)) is not None:
+    files = getattr(source, "archives", None) if container == "archives" else None
+    if (tables := tables_of(source, container)) is not None:
         files = tables.files
     if not files:
         return None
@@ -148,12 +132,12 @@ def _not_in_place(source: Source, container: str) -> UsageError:
     others = "--to lmdb, parquet or shards."
     if container == "folder":
         what = "images in single files; these are in archives"
-        other = None if archives_of(source) is None else "archives"
+        other = None if getattr(source, "archives", None) is None else "archives"
     elif source.root is not None:
         what, other = "images in archives; these are in single files", "folder"
     else:
         what, other = "bytes where they are, and a library has to decode these", "tables"
-        if tables_of(source) is None:
+        if tables_of(source, "tables") is None:
             what, other = "bytes of one table, and some are in files of their own", None
     hint = f"Use --to {other}; or {others}" if other else f"Use {others}"
     return UsageError(f"--to {container} indexes {what}", hint)
@@ -161,25 +145,23 @@ def _not_in_place(source: Source, container: str) -> UsageError:
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:
     """Reject an output inside an input, or around one."""
-    if not is_utf8(os.fspath(out)):
-        raise UsageError(
-            f"{printable(os.fspath(out))}: this path is not UTF-8", "Choose another --out."
-        )
-    for path in source.inputs:
-        if _overlap(out, path):
-            named = redact(os.fspath(out)), redact(os.fspath(path))
+    place = os.fspath(out)
+    if not is_utf8(place):
+        raise UsageError(f"{printable(place)}: this path is not UTF-8", "Choose another --out.")
+    for other in source.inputs:
+        path = os.fspath(other)
+        ends = [one.rstrip("/") + "/" for one in (place, path)]
+        if not is_url(out) and not is_url(path):
+            ends = [os.path.join(os.path.realpath(one), "") for one in (place, path)]
+        if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
             raise UsageError(
-                f"{named[0]}: lies inside the source, {named[1]}, or contains it",
+                f"{redact(place)}: lies inside the source, {redact(path)}, or contains it",
                 "Choose an --out elsewhere.",
             )
 
 
 def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
-    """Reject numbers of classes that differ from another split's, packed beside the output.
-
-    Raises:
-        UsageError: A dataset of the same source numbers the same classes otherwise.
-    """
+    """Reject numbers of classes that differ from another split's, packed beside the output."""
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
     # The index of parts compares its parts. Two sources without a root may have nothing in common.
@@ -227,61 +209,40 @@ def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:
     return about.get("kind"), label, folder if is_split(name) else root
 
 
-def _overlap(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two places are the same, or one contains the other."""
-    if is_url(one) != is_url(other):
-        return False
-    if is_url(one):
-        ends = [os.fspath(url).rstrip("/") + "/" for url in (one, other)]
-        return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
-    first, second = Path(one).resolve(), Path(other).resolve()
-    return first == second or second in first.parents or first in second.parents
-
-
 def require_fields(fields: Sequence[Field]) -> None:
-    """Check the names and types of fields that are to be packed.
-
-    Raises:
-        UsageError: A name cannot be a field's, or is another one's, too; or a type is not stored.
-    """
+    """Check the names and types of fields that are to be packed."""
     for field in fields:
         if field.type is not None and not is_storable(field.type):
             raise UsageError(
                 f"the field {field.name} is {field.type}, which datasets cannot store",
                 "Cast it to another type, or leave it out.",
             )
-    names = [field.name for field in fields]
-    for name in names:
+    by_lower: dict[str, str] = {}
+    for name in (field.name for field in fields):
         if not NAME.fullmatch(name) or name == "key":
             raise UsageError(
                 f"{name!r} cannot be a field's name",
                 "Names have letters, digits, '_', '-' and '.', begin with a letter or digit, and "
                 "are neither digits alone nor 'key'. Rename it, or leave it out.",
             )
-        if names.count(name) > 1:
-            raise UsageError(f"two fields have the name {name}", "Rename one, or leave it out.")
-    by_lower: dict[str, str] = {}
-    for name in names:
         # Their files must differ on every file system, and webdataset reads names in lower case.
-        other = by_lower.setdefault(name.lower(), name)
-        if other != name:
-            raise UsageError(
-                f"the fields {other} and {name} differ in upper and lower case alone",
-                "Rename one, or leave it out.",
-            )
+        if name.lower() in by_lower:
+            other = by_lower[name.lower()]
+            what = f"two fields have the name {name}"
+            if other != name:
+                what = f"the fields {other} and {name} differ in upper and lower case alone"
+            raise UsageError(what, "Rename one, or leave it out.")
+        by_lower[name.lower()] = name
 
 
 def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
     """Return the folder of this machine for output files."""
     if local is not None and is_url(local):
-        raise UsageError(
-            f"--local {redact(os.fspath(local))} is a URL", "Give a folder of this machine."
-        )
+        what = f"--local {redact(os.fspath(local))} is a URL"
+        raise UsageError(what, "Give a folder of this machine.")
+    if local is not None and not is_url(out):
+        raise UsageError(f"--local {local} has no effect with a folder as --out", "Leave it out.")
     if not is_url(out):
-        if local is not None:
-            raise UsageError(
-                f"--local {local} has no effect with a folder as --out", "Leave it out."
-            )
         return Path(out)
     if local is not None:
         Path(local).parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,15 +64,9 @@ class PackedDataset(Sharded):
         formats: Formats of fields whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
-        storage_options: Options of the driver of a URL.
 
     Attributes:
         packed_order: The manifest's fields for the order of its samples.
-
-    Raises:
-        DatasetError: There is no finished dataset.
-        RemoteError: The URL cannot be reached.
-        UsageError: The part is out of range or empty.
     """
 
     def __init__(
@@ -138,16 +132,7 @@ def _images_root(place: str, manifest: Manifest) -> str | None:
 
 
 class PackedRows(NamedTuple):
-    """Some rows of a dataset's index: a shard of a listing.
-
-    Attributes:
-        place: The dataset's folder or URL.
-        start: The first row.
-        stop: One past the last row.
-        part: See `PackedDataset`.
-        keys: See `PackedDataset`.
-        options: Options of the driver of a URL.
-    """
+    """Some rows of a dataset's index, from ``start`` to ``stop``: a shard of a listing."""
 
     place: str
     start: int
@@ -163,9 +148,11 @@ class PackedRows(NamedTuple):
             blobs = RemoteSource(self.place, None, self.options)
         else:
             blobs = PackedSource(Path(self.place))
-        root = _images_root(self.place, blobs.manifest)
+        where = self._finder(blobs.manifest)
         rows = blobs.index.rows(self.start, self.stop, seek_points=False)
-        states: dict[str, int] = {}
+        labels = range(len(blobs.manifest.classes))
+        if LABEL not in blobs.manifest.field_list:
+            labels = range(1 << 31)
         for (number, row), further in zip(
             enumerate(rows, self.start), self._further(blobs), strict=True
         ):
@@ -176,14 +163,18 @@ class PackedRows(NamedTuple):
             values = []
             for name, value in further.items():
                 if isinstance(value, Row):
-                    place = self._place(blobs.file(value, number), value, blobs.manifest, root)
-                    where = self._where(place, value, blobs.manifest, states)
-                    where["crc32c"] = value.crc32c
-                    value = blob_of(f"{row.key}\0{name}", **where) if value.length else None
+                    about = where(blobs.file(value, number), value)
+                    value = blob_of(f"{row.key}\0{name}", **about) if value.length else None
                 values.append(value)
-            file = blobs.file(row, number)  # raises if the index is damaged
-            record = self._record(row, file, blobs.manifest, root, states)
-            yield record._replace(fields=tuple(values))
+            yield Record(
+                row.key,
+                row.label,
+                **where(blobs.file(row, number), row),  # raises if the index is damaged
+                pixels=(row.height, row.width, None) if row.encoding == "raw" else None,
+                problem=None if row.label in labels else "its label is no class's",
+                orientation=row.orientation,
+                fields=tuple(values),
+            )
 
     def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
         """Yield the further fields of each row: values, and index rows of blobs."""
@@ -200,48 +191,30 @@ class PackedRows(NamedTuple):
             for at in range(stop - first):
                 yield {name: column[at] for name, column in columns.items()}
 
-    def _place(self, file: Path, row: Row, manifest: Manifest, root: str | None) -> str:
-        """Return the path or URL of the file that holds a blob."""
-        path = str(file)
-        if is_url(self.place):
-            name = manifest.files[row.file].name if row.path is None else row.path
-            path = join_url(root or self.place, name)
-        elif row.path is not None and root is not None:
-            path = os.path.join(root, row.path)
-        return path
+    def _finder(self, manifest: Manifest) -> Callable[[Path, Row], dict[str, Any]]:
+        """Return a function that says where a blob lies, as attributes of its record."""
+        root, states = _images_root(self.place, manifest), dict[str, int]()
 
-    def _where(
-        self, place: str, row: Row, manifest: Manifest, states: dict[str, int]
-    ) -> dict[str, Any]:
-        """Return where a blob lies, as attributes of its record; ``states`` of tables are kept."""
-        if manifest.groups is None:
-            # The checksum detects changes, so no modification time is needed.
-            return {"path": place, "offset": row.offset, "length": row.length, "mtime_ns": 0}
-        table, column = split_name(place)
-        if table not in states:
-            states[table] = file_at(table, self.options).mtime_ns
-        number = row.offset >> VALUE_BITS
-        starts = starts_of(manifest.groups[row.file])
-        where = {"path": table, "offset": number, "length": row.length, "column": column}
-        group = int(np.searchsorted(starts[:-1], number, "right")) - 1
-        return {**where, "mtime_ns": states[table], "group": group}
+        def where(file: Path, row: Row) -> dict[str, Any]:
+            path = str(file)
+            if is_url(self.place):
+                name = manifest.files[row.file].name if row.path is None else row.path
+                path = join_url(root or self.place, name)
+            elif row.path is not None and root is not None:
+                path = os.path.join(root, row.path)
+            about: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
+            if manifest.groups is None:
+                # The checksum detects changes, so no modification time is needed.
+                return {"path": path, "offset": row.offset, "mtime_ns": 0, **about}
+            table, column = split_name(path)
+            if table not in states:
+                states[table] = file_at(table, self.options).mtime_ns
+            number, starts = row.offset >> VALUE_BITS, starts_of(manifest.groups[row.file])
+            group = int(np.searchsorted(starts[:-1], number, "right")) - 1
+            about |= {"path": table, "offset": number, "mtime_ns": states[table]}
+            return about | {"column": column, "group": group}
 
-    def _record(
-        self, row: Row, file: Path, manifest: Manifest, root: str | None, states: dict[str, int]
-    ) -> Record:
-        known = LABEL not in manifest.field_list or 0 <= row.label < len(manifest.classes)
-        problem = None if known else "its label is no class's"
-        pixels = (row.height, row.width, None) if row.encoding == "raw" else None
-        place = self._place(file, row, manifest, root)
-        return Record(
-            row.key,
-            row.label,
-            **self._where(place, row, manifest, states),
-            pixels=pixels,
-            problem=problem,
-            crc32c=row.crc32c,
-            orientation=row.orientation,
-        )
+        return where
 
 
 class _AllKeys(NamedTuple):

@@ -18,25 +18,12 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
-from fastdata.converters.estimate import stored_with_index, with_fields
-from fastdata.converters.finishing import (
-    Kind,
-    bad_samples,
-    entries_elsewhere,
-    entry_of,
-    group_runs,
-    join_parts,
-    list_bad,
-    write_fields,
-)
-from fastdata.converters.listing import Listing, Unit, write_listing
-from fastdata.converters.lmdb_packing import find_committed, pack_lmdb, unfinished_file
+from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
 from fastdata.converters.options import (
     check_classes,
     check_options,
@@ -46,16 +33,18 @@ from fastdata.converters.options import (
     local_folder,
     root_of,
 )
-from fastdata.converters.parts import Part, read_part
+from fastdata.converters.outputs import COMMIT_SIZE, Kind, OneFile, Outputs, entry_of
+from fastdata.converters.parts import Bad, Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields, listed_in
+from fastdata.converters.records import Source, further_fields, tables_of
 from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
-from fastdata.converters.tasks import PIECE_BYTES, Job, encode, index_files, pack_file, reader
+from fastdata.converters.tasks import Job, encode, reader
 from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
 from fastdata import __version__
 from fastdata.errors import (
+    BadSamplesError,
     CorruptionError,
     SampleError,
     SourceError,
@@ -71,33 +60,26 @@ from fastdata.storage.files import (
     free_space,
     human_bytes,
     no_space,
-    publish,
     sync,
     whole_file,
 )
-from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
     FORMAT_VERSION,
     MANIFEST_NAME,
     WORK_NAME,
-    FileEntry,
     Manifest,
     has_manifest,
 )
 from fastdata.storage.records import INDEX_NAME
+from fastdata.storage.row_groups import runs_of
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
 #: Default bytes of images and fields at which an output file ends.
 SHARD_SIZE = 256 << 20
-#: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
-#: uncommitted transaction in memory.
-_COMMIT_SIZE = 128 << 20
 #: Most records in a unit of any size: limits the index rows in memory.
 _UNIT_ROWS = 262_144
-#: Most files that may finish ahead of a slow one, or of one whose worker was lost.
-_FILES_AHEAD = 1024
 #: Records to encode first, to estimate the size of the others.
 _ESTIMATE_FROM = 64
 
@@ -122,7 +104,6 @@ class Silent(Progress):
     """Progress that is ignored."""
 
 
-#: Ignores progress.
 SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
@@ -211,8 +192,9 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    check_options(source, out, container, encoding, plain_images, shard_size)
-    source = listed_in(source, container)
+    check_options(source, container, encoding, plain_images, shard_size)
+    if (tables := tables_of(source, container)) is not None:
+        source = tables.source
     order = choose_order(source, container, order, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
@@ -221,28 +203,13 @@ def pack(
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     stride = DEFAULT_STRIDE if seek_points else None
     options: dict[str, Any] = encoding.options() | {"seek_points": stride}
-    unit_size = _COMMIT_SIZE
+    unit_size = COMMIT_SIZE
     if container in ("parquet", "shards"):
         options["shard_size"] = unit_size = shard_size or SHARD_SIZE
     if plain_images:
         options["plain_images"] = True
-    job = _make_job(source, folder, container, encoding, plain_images, stride, storage_options)
-    shuffle = (seed or 0) if order == SHUFFLED else None
-    about = skip_bad, force, progress, uploading
-    return _Packing(source, folder, job, options, unit_size, shuffle, *about).run(running)
-
-
-def _make_job(
-    source: Source,
-    folder: Path,
-    container: str,
-    encoding: Encoding,
-    plain_images: bool,
-    stride: int | None,
-    storage_options: Mapping[str, Any] | None,
-) -> Job:
     # Absolute paths: the machines of a cluster work in different folders.
-    return Job(
+    job = Job(
         out=folder.absolute(),
         work=folder.absolute() / WORK_NAME,
         container=container,
@@ -255,6 +222,9 @@ def _make_job(
         fields=tuple(further_fields(source)),
         upright=getattr(source, "upright", False),
     )
+    shuffle = (seed or 0) if order == SHUFFLED else None
+    about = skip_bad, force, progress, uploading
+    return _Packing(source, folder, job, options, unit_size, shuffle, *about).run(running)
 
 
 _SPACE_HINT = (
@@ -265,20 +235,7 @@ _SPACE_HINT = (
 
 @dataclass
 class _Packing:
-    """One run of packing.
-
-    Attributes:
-        source: The source.
-        out: The folder of this machine for output files.
-        job: The parameters that all tasks share.
-        options: The options for the manifest.
-        unit_size: Bytes of samples at which a unit ends.
-        shuffle: The seed of the samples' order; None for the source's order.
-        skip_bad: Whether to finish without the images that cannot be packed.
-        force: Whether to start over.
-        progress: Receives the progress.
-        uploading: Uploads finished files to a bucket; None without one.
-    """
+    """One run of packing; ``out`` is the folder of this machine for output files."""
 
     source: Source
     out: Path
@@ -290,8 +247,6 @@ class _Packing:
     force: bool
     progress: Progress
     uploading: Uploading | None
-    _kinds: dict[str, Kind] = field(default_factory=dict, init=False)
-    _bad_bytes: int = field(default=0, init=False)
 
     def run(self, executor: Executor) -> Packed:
         """Pack, while the work folder is locked."""
@@ -316,15 +271,17 @@ class _Packing:
         with listing_with as lister:
             listing = self._list(lister)
             self._estimate(listing)
-            job = self.job
+            single = self.job.container == "lmdb"
+            self.outputs = (
+                OneFile(self.job, self.source) if single else Outputs(self.job, self.source)
+            )
+            limits = self.unit_size, _UNIT_ROWS, self._plan
             units = list(
                 listing.units(
-                    self.unit_size,
-                    _UNIT_ROWS,
-                    self._plan,
-                    chained=job.container == "lmdb",
+                    *limits,
+                    chained=self.outputs.chained,
                     executor=lister,
-                    estimate=job.estimate,
+                    estimate=self.job.estimate,
                 )
             )
         fingerprint = hashlib.blake2b(
@@ -336,7 +293,8 @@ class _Packing:
                 return self._packed_before(found, fingerprint)
         elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
-        done = {} if self.force else self._find_done(units)
+        arrived: Any = set if self.uploading is None else self.uploading.arrived
+        done = {} if self.force else self.outputs.done(units, self._part, arrived)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
@@ -344,29 +302,20 @@ class _Packing:
         self._remove_all_but(done)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
-            if job.container == "lmdb":
-                committed = sum(part.samples for part in done.values())
-                # Results without blobs are small: workers need not wait for a commit.
-                ahead = _COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
-                stored = sum(unit.stored for unit in units)
-                size, tick = self._map_size(listing, stored), self._tick(executor)
-                pack_lmdb(self.out, job, executor, todo, committed, size, ahead, tick)
-            else:
-                in_place = job.container in formats.IN_PLACE
-                task = partial(index_files if in_place else pack_file, job)
-                tick = self._tick(executor)
-                # Files that wait for their upload occupy this disk.
-                ahead = _FILES_AHEAD if self.uploading is None else 0
-                results = executor.run(task, todo, tick, ahead)
-                for unit, _ in zip(todo, results, strict=True):
-                    self._send(unit, tick)
+            tick, uploads = self._tick(executor), self.uploading is not None
+            about = listing, units, done, tick
+            for unit in self.outputs.pack(executor, *about, uploads=uploads):
+                self._send(unit, tick)
         # Remove files of lost workers. Listing the folder also refreshes NFS's cache, which may
         # hide parts that other machines have written.
-        self._remove_unfinished()
+        os.listdir(self.job.work)
+        for path in self.out.glob("*" + PARTIAL_SUFFIX):
+            if is_ours(path.name) and path.name != self.outputs.kept:
+                path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
-        manifest = self._finish(units, fingerprint)
-        exact = listing.totals.length - self._bad_bytes if listing.lengths_are_exact() else None
-        return Packed(self._place, manifest, resumed, self._kinds, exact, listing.left_out)
+        manifest, kinds, bad_bytes = self._finish(units, fingerprint)
+        exact = listing.totals.length - bad_bytes if listing.lengths_are_exact() else None
+        return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
         """List the source in the order of packing."""
@@ -460,12 +409,6 @@ class _Packing:
         estimate = with_fields(growth, job.container, job.fields, sample)
         self.job = replace(job, estimate=estimate)
 
-    def _map_size(self, listing: Listing, stored: int) -> int:
-        """Return LMDB's map size, a function of the source, because LMDB stores it in the file."""
-        columns = any(field.type is not None for field in self.job.fields)
-        same = self.job.encoding.kind == "original" and not columns
-        return lmdb.map_size(stored, exact=same and listing.lengths_are_exact())
-
     def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
         if manifest.source.get("fingerprint") != fingerprint:
             samples = human_count(manifest.samples, "sample")
@@ -486,38 +429,12 @@ class _Packing:
         # Parts hold columns until the files of all columns are complete.
         values += values * images // len(listing)
         needed = values + stored_with_index(job.container, job.fields, images, stored)
-        free = free_space(self.out) + outputs_size(self.out, self._outputs(done))
+        free = free_space(self.out) + outputs_size(self.out, self.outputs.names(done))
         if needed > free:
             raise SpaceError(
                 f"{self.out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
                 _SPACE_HINT,
             )
-
-    def _find_done(self, units: Sequence[Unit]) -> dict[int, Part]:
-        """Return the units that an earlier run has finished, by number."""
-        if self.job.container == "lmdb":
-            return find_committed(self.out, self.job, units, self._part)
-        parts = ((unit.number, self._part(unit)) for unit in units)
-        found = {number: part for number, part in parts if part is not None}
-        files = [part.file for part in found.values() if part.file is not None]
-        sent = set() if self.uploading is None else self.uploading.arrived(files)
-        return {
-            number: part
-            for number, part in found.items()
-            if part.file is None or part.file.name in sent or self._is_whole(part.file)
-        }
-
-    def _is_whole(self, file: FileEntry) -> bool:
-        try:
-            return (self.out / file.name).stat().st_size == file.size
-        except FileNotFoundError:
-            return False
-
-    def _outputs(self, done: dict[int, Part]) -> set[str]:
-        """Return the names of the files of finished units."""
-        if self.job.container == "lmdb":
-            return {unfinished_file(self.out).name} if done else set()
-        return {part.file.name for part in done.values() if part.file is not None}
 
     def _remove_all_but(self, done: dict[int, Part]) -> None:
         """Remove the files of earlier runs, except finished units."""
@@ -532,13 +449,7 @@ class _Packing:
         for path in self.job.work.glob("*.part*"):
             if path.name not in keep:
                 path.unlink()
-        remove_outputs(self.out, self._outputs(done))
-
-    def _remove_unfinished(self) -> None:
-        os.listdir(self.job.work)
-        for path in self.out.glob("*" + PARTIAL_SUFFIX):
-            if is_ours(path.name) and path != unfinished_file(self.out):
-                path.unlink(missing_ok=True)
+        remove_outputs(self.out, self.outputs.names(done))
 
     def _part(self, unit: Unit, suffix: str = "") -> Part | None:
         """Return a unit's part if it is current and its bad images need no second try."""
@@ -551,11 +462,7 @@ class _Packing:
         return part
 
     def _turned(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the manifest's entry for annotations of images that EXIF may turn.
-
-        Raises:
-            SourceError: Others are for the stored images, so that no way to load fits both.
-        """
+        """Return the manifest's entry for annotations of images that EXIF may turn."""
         stored, turned = ([key for part in parts for key in part.turned[at]] for at in (0, 1))
         if not stored + turned or not any(field.format for field in self.job.fields):
             return {}
@@ -567,68 +474,94 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(self, units: Sequence[Unit], fingerprint: str) -> Manifest:
-        """Join the parts to an index and write the manifest."""
-        parts = [read_part(self.job.part(unit)) for unit in units]
+    def _finish(
+        self, units: Sequence[Unit], fingerprint: str
+    ) -> tuple[Manifest, dict[str, Kind], int]:
+        """Join the parts to an index and write the manifest.
+
+        Return it, the kinds of images, and the bytes of bad ones.
+        """
+        job = self.job
+        parts = [read_part(job.part(unit)) for unit in units]
         found = [part for part in parts if part is not None]
         if len(found) != len(units):
             raise CorruptionError(
-                f"{self.job.work}: a part of the index is missing", "Run the same command again."
+                f"{job.work}: a part of the index is missing", "Run the same command again."
             )
         bad = [entry for part in found for entry in part.bad]
-        self._bad_bytes = sum(entry.size for entry in bad)
         samples = sum(part.samples for part in found)
-        list_bad(self.out, bad)
+        self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:
-            raise bad_samples(self.out, bad, samples, self.job.container)
+            raise self._bad_samples(bad, samples)
         about = {**self.source.about, **self._turned(found), "fingerprint": fingerprint}
-        files = [part.file for part in found if part.file is not None]
-        if self.job.container == "lmdb":
-            self.progress.finishing("checksum")
-            publish(unfinished_file(self.out), self.out / lmdb.DATA_NAME)
-            files = [entry_of(self.out / lmdb.DATA_NAME)]
-            if self.uploading is not None:
-                self.uploading.add(files[0], keep=True)
-        elif self.job.container in formats.ELSEWHERE:
-            files = entries_elsewhere(self.source, self.job)
+        self.progress.finishing("checksum" if self.outputs.kept else "index")
+        files = self.outputs.finished(found)
         self.progress.finishing("index")
+        if self.uploading is not None and self.outputs.kept:
+            self.uploading.add(files[0], keep=True)
         # Every file is written with it, so it is a digest of the parts, not of the files.
         digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
         digest.update("".join(part.digest for part in found).encode())
         generation = digest.hexdigest()
-        self._kinds = join_parts(self.out, self.job, units, samples, files, generation)
-        fields = write_fields(self.out, self.job, units, found, files, generation)
+        kinds, fields = self.outputs.write(units, found, files, generation)
+        tables = tables_of(self.source, job.container)
+        groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(
-            container=self.job.container,
+            container=job.container,
             samples=samples,
             skipped=len(bad),
-            classes=list(self.job.classes),
+            classes=list(job.classes),
             blob_bytes=sum(part.blob_bytes for part in found),
             index=entry_of(self.out / INDEX_NAME),
             files=files,
-            root=self.job.root,
+            root=job.root,
             **self._order,
             options=self.options,
             source=about,
             tool=__version__,
             generation=generation,
             fields=fields,
-            groups=group_runs(self.source, self.job),
+            groups=groups,
         )
-        if self.uploading is not None:
-            for entry in files:
-                if entry.name.startswith("_") and entry.crc32c:
-                    self.uploading.add(entry, keep=True)
         others = [BAD_SAMPLES_NAME] if bad else []
-        for_others = formats.hugging_face(self.job.container, self.job.fields)
+        for_others = formats.hugging_face(job.container, job.fields)
         if for_others is not None:
             others.append(formats.HUGGING_FACE_NAME)
             with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
                 temporary.write_text(for_others, "utf-8")
         if self.uploading is not None:
+            for entry in files:
+                if entry.name.startswith("_") and entry.crc32c:
+                    self.uploading.add(entry, keep=True)
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])
-            return manifest
-        with whole_file(self.out / MANIFEST_NAME) as temporary:
-            temporary.write_text(manifest.to_json(), "utf-8")
-        return manifest
+        else:
+            with whole_file(self.out / MANIFEST_NAME) as temporary:
+                temporary.write_text(manifest.to_json(), "utf-8")
+        return manifest, kinds, sum(entry.size for entry in bad)
+
+    def _list_bad(self, bad: Sequence[Bad]) -> None:
+        """Write the list of bad samples; remove an older list if there are none."""
+        path = self.out / BAD_SAMPLES_NAME
+        if not bad:
+            path.unlink(missing_ok=True)
+            return
+        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for entry in bad:
+                line = {"key": entry.key, "path": entry.path, "reason": entry.reason}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
+        images = human_count(samples + len(bad), "image")
+        about = (
+            f"the first, {bad[0].key}: {bad[0].path}: {bad[0].reason}; all are listed in "
+            f"{self.out / BAD_SAMPLES_NAME}"
+        )
+        if not samples:
+            what = f"{self.out}: {images}, none of which can be packed; {about}"
+            return BadSamplesError(what, "Check that --root holds images.")
+        return BadSamplesError(
+            f"{self.out}: {len(bad):,} of {images} cannot be packed; {about}",
+            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
+            f"and run the same command again ({self.outputs.again}).",
+        )

@@ -12,29 +12,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastdata.converters.row_files import BATCH_ROWS, Batch, Place
-from fastdata.converters.rows import column_values, open_parquet
-from fastdata.converters.tabular import TabularImages
+from fastdata.converters.rows import column_values
+from fastdata.converters.tabular import (
+    BATCH_ROWS,
+    Batch,
+    OpenRows,
+    Place,
+    RowsFile,
+    TabularImages,
+    reading,
+    taken_split,
+)
 from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
     SourceFile,
-    Tree,
     common_folder,
     is_folder,
     require_utf8,
-    source_tree,
 )
 
-from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.errors import SourceError
 from fastdata.remote.files import archive_files
 from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import folder_of, is_url, name_of, redact
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.formats.parquet_pages import (
     Chunk,
     Page,
@@ -71,13 +76,7 @@ class ParquetImages(TabularImages):
         split: The files to take, one of `parquet_splits`; None for all.
         extents: Whether to look for extents; None for files of this machine. Of a file behind a
             URL, finding them reads all of it.
-        storage_options: Options of the driver of a URL.
         **columns: Arguments of `TabularImages` that choose columns.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There are no files, one cannot be read, or no column is recognised.
-        UsageError: A given column does not exist, or has another type.
     """
 
     def __init__(
@@ -93,73 +92,46 @@ class ParquetImages(TabularImages):
         where = redact(os.fspath(root))
         if not remote and not is_pattern(root):
             where = str(require_utf8(Path(root).resolve()))
-        tree, files = _files(root, storage_options)
-        taken = {n: f for n, f in files.items() if split is None or _split_of(n) == split}
-        if not taken:
-            found = ", ".join(filter(None, dict.fromkeys(map(_split_of, files)))) or "none"
-            raise UsageError(f"{where}: has no split {split!r}", f"There is: {found}.")
+        files = _files(root, storage_options)
         plain = not remote if extents is None else extents
+        of_split = {name: _split_of(name) for name in files}
+        taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
-            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
+            name: ParquetRows(name.removesuffix(_EXTENSION), (file,), plain)
             for name, file in files.items()
         }
-        rows = [every.pop(name) for name in taken]
-        kind = "petastorm" if _is_petastorm(tree) else "parquet"
-        super().__init__(rows, where, kind, others=every.values, **columns)
-        if split is not None:
-            self.about["split"] = split
+        rows = [every.pop(name) for name in files if split in (None, of_split[name])]
+        super().__init__(rows, where, "parquet", split, others=every.values, **columns)
 
 
-class ParquetRows(NamedTuple):
-    """Rows of a Parquet file; a `fastdata.converters.row_files.RowsFile`.
-
-    Attributes:
-        name: See there.
-        file: The file.
-        plain: Whether to look for extents.
-    """
-
-    name: str
-    file: SourceFile
-    plain: bool
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-    @property
-    def files(self) -> Sequence[SourceFile]:
-        """The file."""
-        return [self.file]
-
-    def decoded(self) -> ParquetRows:
-        """See `RowsFile.decoded`."""
-        return self._replace(plain=False)
+class ParquetRows(RowsFile):
+    """Rows of a Parquet file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
         """Open it."""
-        with open_parquet(self.file) as (opened, source):
-            yield _OpenParquet(self, opened, source)
+        with reading(self, "Parquet"), self.files[0].open() as source:
+            size = source.seek(0, 2)
+            with pq.ParquetFile(source) as opened:
+                if opened.metadata.num_rows > size:
+                    raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
+                yield _OpenParquet(self, opened, source)
 
 
-class _OpenParquet:
+class _OpenParquet(OpenRows):
     def __init__(self, rows: ParquetRows, opened: pq.ParquetFile, source: Any) -> None:
         self.schema = opened.schema_arrow
-        self._rows = rows
-        self._opened = opened
-        self._source = source
-        self._state = rows.file.mtime_ns
+        self._rows, self._opened, self._source = rows, opened, source
+        self._state = rows.files[0].mtime_ns
         self._chunks = file_chunks(opened.metadata)
 
     def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes."""
         # One row group at a time: otherwise pyarrow prefetches all the others.
         for group in range(self._opened.num_row_groups):
             for batch in self._opened.iter_batches(_FEW, [group], [column], use_threads=False):
                 yield from column_values(batch, column)
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield all rows."""
         for group in range(self._opened.num_row_groups):
             left = self._opened.metadata.row_group(group).num_rows
             places = {leaf: self._places(group, leaf, left) for leaf in blobs}
@@ -178,7 +150,6 @@ class _OpenParquet:
                 left -= rows
 
     def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents; "" if all are."""
         for group, chunks in enumerate(self._chunks):
             rows = self._opened.metadata.row_group(group).num_rows
             if rows and self._pages(chunks.get(column), rows) is None:
@@ -187,13 +158,12 @@ class _OpenParquet:
         return "" if self._rows.plain else "behind a URL"
 
     def groups(self) -> list[list[int]]:
-        """Return the rows of each row group."""
         about = self._opened.metadata
         return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[Place | None]:
         """Yield the places of a column's values in a row group."""
-        path, chunk = self._rows.file.location, self._chunks[group].get(leaf)
+        path, chunk = self._rows.files[0].location, self._chunks[group].get(leaf)
         pages = self._pages(chunk, rows) if self._rows.plain else None
         if chunk is not None and pages is not None:
             try:
@@ -223,37 +193,11 @@ class _OpenParquet:
         return data
 
 
-def is_petastorm(
-    folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> bool:
-    """Return whether petastorm wrote a folder, by the name of its metadata, which stay unread.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-    """
-    if is_url(folder):
-        return _is_petastorm(RemoteTree(os.fspath(folder), storage_options))
-    return _is_petastorm(LocalTree(Path(folder)))
-
-
-def _is_petastorm(tree: Tree) -> bool:
-    file = tree.file("_common_metadata")
-    if file is None:
-        return False
-    try:
-        with file.open() as opened:
-            return b"dataset-toolkit.unischema.v1" in (pq.read_schema(opened).metadata or {})
-    except FastdataError:
-        raise
-    except PARQUET_ERRORS:
-        return False
-
-
 def parquet_splits(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the splits that Hugging Face's names of files have; none if a file has another."""
-    splits = [_split_of(name) for name in _files(root, storage_options)[1]]
+    splits = [_split_of(name) for name in _files(root, storage_options)]
     return [] if None in splits else [split for split in dict.fromkeys(splits) if split]
 
 
@@ -264,57 +208,37 @@ def _split_of(name: str) -> str | None:
 
 def _files(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
+) -> Mapping[str, SourceFile]:
+    """Return the files of a pattern, a folder or a file, by their paths below the folder."""
+    place = os.fspath(root)
     if is_pattern(root):
-        return _pattern_files(os.fspath(root), storage_options)
+        try:
+            listed = archive_files(place, _EXTENSION, storage_options)
+        except OSError as error:
+            what = error.filename or redact(place)
+            raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
+        folder = common_folder([file.location for file in listed])
+        return {file.location[len(folder) :].lstrip("/"): file for file in listed}
     if is_url(root):
-        return _remote_files(os.fspath(root), storage_options)
-    return _local_files(Path(root))
-
-
-def _pattern_files(
-    pattern: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return the common folder of a pattern's files, and the files."""
-    try:
-        files: Sequence[SourceFile] = archive_files(pattern, _EXTENSION, storage_options)
-    except OSError as error:
-        what = error.filename or redact(pattern)
-        raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
-    folder = common_folder([file.location for file in files])
-    names = [file.location[len(folder) :].lstrip("/") for file in files]
-    return source_tree(folder, storage_options), dict(zip(names, files, strict=True))
-
-
-def _local_files(root: Path) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return a folder and its files; for a single file, its folder and the file."""
-    tree = LocalTree(root.absolute())
-    if not is_folder(root):
-        if not root.is_file():
+        # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
+        if name_of(place).endswith(_EXTENSION) and not place.endswith("/"):
+            file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
+            if file is not None:
+                return {name_of(place): file}
+        tree = RemoteTree(place, storage_options)
+        found = tree.files(_EXTENSION)
+        if not found:
+            hint = "Name the files, or their folder, with --root."
+            raise SourceError(f"{tree}: no *.parquet here", hint)
+        return found
+    path = Path(root)
+    if not is_folder(path):
+        if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
-        return LocalTree(tree.location.parent), {root.name: LocalFile(tree.location)}
-    files = tree.files(_EXTENSION)
-    if not files:
+        return {path.name: LocalFile(path.absolute())}
+    here = LocalTree(path.absolute()).files(_EXTENSION)
+    if not here:
         raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
-    return tree, files
-
-
-def _remote_files(
-    url: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Tree, Mapping[str, SourceFile]]:
-    """Return a folder and its files, or a single file, behind a URL."""
-    # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
-    if name_of(url).endswith(_EXTENSION) and not url.endswith("/"):
-        tree = RemoteTree(folder_of(url), storage_options)
-        file = tree.file(name_of(url))
-        if file is not None:
-            return tree, {name_of(url): file}
-    tree = RemoteTree(url, storage_options)
-    files = tree.files(_EXTENSION)
-    if not files:
-        raise SourceError(
-            f"{tree}: no *.parquet here", "Name the files, or their folder, with --root."
-        )
-    return tree, files
+    return here

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +28,7 @@ _ROWS_HELD = 1024
 
 
 class Bad(NamedTuple):
-    """Image that cannot be packed.
-
-    Attributes:
-        key: The sample's key.
-        path: The file that contains it.
-        reason: The problem.
-        unread: Whether reading failed, so that a later try may succeed with the same file.
-        size: Its bytes in the source's listing.
-    """
+    """Image that cannot be packed; if it is ``unread``, a later try may succeed with its file."""
 
     key: str
     path: str
@@ -45,34 +37,12 @@ class Bad(NamedTuple):
     size: int
 
 
-class Prepared(NamedTuple):
-    """Run of records, ready to write.
-
-    Attributes:
-        samples: The samples, without offsets.
-        read_again: Whether images are left out, to be read again from the source.
-        bad: The images that cannot be packed.
-    """
-
-    samples: list[Sample]
-    read_again: bool
-    bad: list[Bad]
-
-
 class Part(NamedTuple):
     """Metadata of a part.
 
-    Attributes:
-        fingerprint: The unit's fingerprint.
-        samples: Number of its index rows.
-        blob_bytes: Sum of their blobs' lengths.
-        file: The unit's own output file; None without one.
-        bad: The unit's images that were not packed.
-        field_bytes: Bytes of each further column, by name.
-        nulls: Names of further fields that a sample lacks, or that have nulls in their values.
-        digest: Of its rows and values, in hexadecimal.
-        turned: Keys of some samples whose annotations are for the stored image, and of some for
-            which they are for the image as EXIF turns it.
+    ``file`` is the unit's own output file. ``nulls`` names fields that a sample lacks, or that have
+    nulls in their values. ``turned`` has keys of some samples whose annotations are for the stored
+    image, and of some for which they are for the image as EXIF turns it.
     """
 
     fingerprint: str
@@ -87,11 +57,7 @@ class Part(NamedTuple):
 
 
 class PartBuilder:
-    """Builder of a part, which collects index rows while the unit is written.
-
-    Args:
-        fields: What samples have besides image and label.
-    """
+    """Builder of a part, which collects index rows while the unit is written."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = fields
@@ -106,8 +72,11 @@ class PartBuilder:
         self.samples = 0
         self._blob_bytes = 0
 
-    def add(self, sample: Sample) -> None:
-        """Append a sample that has been written."""
+    def add(self, sample: Sample | Bad) -> TypeGuard[Sample]:
+        """Append a sample, or an image that cannot be packed; return whether it is a sample."""
+        if isinstance(sample, Bad):
+            self._bad.append(sample)
+            return False
         self._held.append(sample.without_blobs())
         if sample.is_turned is not None and not self._turned[sample.is_turned]:
             self._turned[sample.is_turned].append(sample.row.key)
@@ -115,10 +84,7 @@ class PartBuilder:
         self._blob_bytes += sample.blob_bytes
         if len(self._held) == _ROWS_HELD:
             self._flush()
-
-    def add_bad(self, bad: Bad) -> None:
-        """Record an image that cannot be packed."""
-        self._bad.append(bad)
+        return True
 
     def _flush(self) -> None:
         held, self._held = self._held, []
@@ -151,15 +117,11 @@ class PartBuilder:
         file: FileEntry | None = None,
         offsets: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Write the part.
-
-        ``offsets`` by field replace the rows' own.
-        """
+        """Write the part; ``offsets`` by field replace the rows' own."""
         self._flush()
         rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
-        own = [_column(rows, name) for name in SCHEMA.names]
-        own = pa.RecordBatch.from_arrays(own, schema=SCHEMA)
         given = offsets or {}
+        own = [_column(rows, name) for name in SCHEMA.names]
         columns: list[Any] = _placed(own, file_number, given.get("image")).columns
         sizes, nulls = {}, []
         for field in self._fields:
@@ -167,22 +129,19 @@ class PartBuilder:
                 values = rows.column(FIELD + field.name)  # of several chunks beyond 2 GiB
                 columns.append(values)
                 sizes[field.name] = values.nbytes
-                if any(map(has_nulls, values.chunks)):
-                    nulls.append(field.name)
-                continue
-            blobs = _column(rows, FIELD + field.name).flatten()
-            blobs = pa.RecordBatch.from_arrays(blobs, schema=SCHEMA)
-            blobs = _placed(blobs, file_number, given.get(field.name))
-            if not as_numpy(blobs.column("length")).all():
-                nulls.append(field.name)
-            columns.append(pa.StructArray.from_arrays(blobs.columns, fields=list(SCHEMA)))
+                null = any(map(has_nulls, values.chunks))
+            else:
+                blobs = _column(rows, FIELD + field.name).flatten()
+                placed = _placed(blobs, file_number, given.get(field.name))
+                columns.append(pa.StructArray.from_arrays(placed.columns, fields=list(SCHEMA)))
+                null = not as_numpy(placed.column("length")).all()
+            nulls += [field.name] * null
         digest = hashlib.blake2b(digest_size=16)
         for batch in pa.Table.from_arrays(columns, schema=self._schema).to_batches(ROWS_PER_BATCH):
             digest.update(batch.serialize())
         known = fingerprint, self.samples, self._blob_bytes, None
         about: Any = Part(*known, self._bad, sizes, nulls, digest.hexdigest(), self._turned)
-        about = about._asdict()
-        about["file"] = asdict(file) if file else None
+        about = about._asdict() | {"file": asdict(file) if file else None}
         schema = self._schema.with_metadata({"part": json.dumps(about)})
         written = pa.Table.from_arrays(columns, schema=schema)
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -202,17 +161,18 @@ def _column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _placed(
-    rows: pa.RecordBatch, file_number: int, offsets: Sequence[int] | None
+    columns: Sequence[pa.Array], file_number: int, offsets: Sequence[int] | None
 ) -> pa.RecordBatch:
     """Return index rows with the file and the offsets of their blobs."""
+    rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     present = as_numpy(rows.column("length")) > 0
-    rows = _with_column(rows, "file", np.where(present, file_number, 0))
-    return rows if offsets is None else _with_column(rows, "offset", offsets)
-
-
-def _with_column(rows: pa.RecordBatch, name: str, values: Sequence[int] | Any) -> pa.RecordBatch:
-    at = SCHEMA.get_field_index(name)
-    return rows.set_column(at, SCHEMA.field(at), array(list(values), SCHEMA.field(at).type))
+    placed: dict[str, Any] = {"file": np.where(present, file_number, 0)}
+    if offsets is not None:
+        placed["offset"] = offsets
+    for name, values in placed.items():
+        at = SCHEMA.get_field_index(name)
+        rows = rows.set_column(at, SCHEMA.field(at), array(list(values), SCHEMA.field(at).type))
+    return rows
 
 
 def read_part(path: Path) -> Part | None:
@@ -221,11 +181,9 @@ def read_part(path: Path) -> Part | None:
         with pa.memory_map(str(path)) as source:
             metadata = pa.ipc.open_file(source).schema.metadata
         about = parse_json(metadata[b"part"])
-        file = FileEntry(**about["file"]) if about["file"] else None
-        bad = [Bad(*entry) for entry in about["bad"]]
-        known = (about["fingerprint"], about["samples"], about["blob_bytes"])
-        fields = about["field_bytes"], about["nulls"], about["digest"], about["turned"]
-        return Part(*known, file, bad, *fields)
+        about["file"] = FileEntry(**about["file"]) if about["file"] else None
+        about["bad"] = [Bad(*entry) for entry in about["bad"]]
+        return Part(**about)
     except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
         return None
 

@@ -44,13 +44,6 @@ class RayExecutor:
     The first task connects to the cluster at ``address``. Without an address, it uses the
     process's existing connection, or else ``RAY_ADDRESS``, a cluster of this machine, or a new
     local cluster that ends with the executor.
-
-    Args:
-        address: Address of the cluster: ``auto``, ``host:6379`` or ``ray://host:10001``.
-        workers: Most tasks in flight; None for two a CPU of the cluster.
-
-    Raises:
-        UsageError: Ray is not installed, or ``workers`` is below 1.
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
@@ -82,15 +75,14 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        ray = self._ray
+        ray, address = self._ray, self._address or os.environ.get("RAY_ADDRESS")
         if ray.is_initialized():
             return
         quiet = {"logging_level": "WARNING", "log_to_driver": False}
-        address = self._address or os.environ.get("RAY_ADDRESS")
-        _require_listener(address)
         try:
+            _require_listener(address)
             ray.init(address or "auto", **quiet)
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             if address is not None:
                 raise UsageError(
                     f"--executor ray: no connection to a cluster at {address}: {error}",
@@ -225,18 +217,7 @@ def _call(
 
 
 def _require_listener(address: str | None) -> None:
-    """Check that a cluster's port accepts connections: Ray itself retries for minutes, and logs.
-
-    Raises:
-        UsageError: The port refuses the connection.
-    """
+    """Raise OSError if a cluster's port refuses: Ray itself retries for minutes, and logs."""
     found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
-    if found is None:  # auto, local
-        return
-    try:
+    if found is not None:  # neither auto nor local
         socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT).close()
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"--executor ray: no connection to a cluster at {address}: {error}",
-            "Check --address, and `ray status` on a machine of the cluster.",
-        ) from None

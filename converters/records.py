@@ -127,6 +127,10 @@ class Source(Protocol):
     their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
     a library decodes; and ``upright``, whether annotations are for images as EXIF turns them.
 
+    Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
+    the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are
+    missing, damaged or contradictory, and UsageError for arguments that name nothing.
+
     Attributes:
         classes: Class names; a label is an index into them. Empty: there are no labels.
     """
@@ -149,11 +153,7 @@ class Source(Protocol):
         """
 
     def records(self) -> Iterator[Record]:
-        """Yield every image, in an order that depends on the source alone.
-
-        Raises:
-            SourceError: The source is unreadable or contradictory.
-        """
+        """Yield every image, in an order that depends on the source alone."""
 
 
 class Listable(Protocol):
@@ -185,22 +185,10 @@ def further_fields(source: Source) -> Sequence[Field]:
     return found
 
 
-def archives_of(source: Source) -> Sequence[Any] | None:
-    """Return the files that a source's records are extents of; None if they are not."""
-    found: Sequence[Any] | None = getattr(source, "archives", None)
+def tables_of(source: Source, container: str) -> Tables | None:
+    """Return the files whose rows a source's records are in a container; None if they are not."""
+    found: Tables | None = getattr(source, "tables", None) if container == "tables" else None
     return found
-
-
-def tables_of(source: Source) -> Tables | None:
-    """Return the files whose rows a source's records may be; None if they are not."""
-    found: Tables | None = getattr(source, "tables", None)
-    return found
-
-
-def listed_in(source: Source, container: str) -> Source:
-    """Return a source as a container lists it: for ``tables``, by rows instead of extents."""
-    tables = tables_of(source) if container == "tables" else None
-    return source if tables is None else tables.source
 
 
 def listing_shards(source: Source) -> Sequence[Listable]:
@@ -210,12 +198,7 @@ def listing_shards(source: Source) -> Sequence[Listable]:
 
 
 def read_record(record: Record) -> bytes:
-    """Read a record's bytes from its file.
-
-    Raises:
-        UnreadableError: The file cannot be read.
-        SampleError: The file has changed since it was listed.
-    """
+    """Read a record's bytes from its file."""
     length = record.length
     if not 0 <= length <= MOST_BYTES:
         raise SampleError(f"has {length:,} bytes, and an image may have {MOST_BYTES:,} at most")

@@ -28,9 +28,6 @@ def fetch(
     """Fetch records that are extents behind URLs; return a function that gives each one once.
 
     It raises UnreadableError if a record's file is gone, SampleError if it has changed.
-
-    Raises:
-        RemoteError: A server cannot be reached; this makes no image a bad one.
     """
     wanted = (
         Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fastdata.errors import FastdataError, SampleError, SourceError, UnreadableError
+from fastdata.errors import FastdataError, SampleError, UnreadableError
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import python_values
@@ -28,57 +28,35 @@ _PARQUET = b"PAR1"
 _ROWS = 64
 
 
-@contextmanager
-def open_parquet(file: SourceFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
-    """Open a Parquet file; yield it, and the file below.
-
-    Raises:
-        RemoteError: Its URL cannot be reached, on opening or later.
-        SourceError: The file cannot be read, on opening or later.
-    """
-    try:
-        with file.open() as source:
-            size = source.seek(0, 2)
-            with pq.ParquetFile(source) as opened:
-                if opened.metadata.num_rows > size:
-                    raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
-                yield opened, source
-    except FastdataError:
-        raise
-    except PARQUET_ERRORS as error:
-        raise SourceError(
-            f"{file}: cannot be read as Parquet: {error}", "Check that it was written completely."
-        ) from None
-
-
-def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
-    """Return a column as `python_values`; ``a.b`` is the field ``b`` of the struct ``a``."""
+def column_of(batch: pa.RecordBatch, column: str) -> pa.Array:
+    """Return a column; ``a.b`` is the field ``b`` of the struct ``a``."""
     first, *fields = column_path(batch.schema, column)
     values = batch.column(first)
     for field in fields:
         # Not `field`, which ignores that the struct itself may be null.
         values = values.flatten()[values.type.get_field_index(field)]
-    return python_values(values)
+    return values
+
+
+def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
+    """Return a column as `python_values`."""
+    return python_values(column_of(batch, column))
 
 
 class _Column:
-    """Reader of one column of a file, forwards; going back restarts at the row group."""
+    """Reader of one column of a Parquet file, forwards; going back restarts at the row group."""
 
     def __init__(self, file: SourceFile, column: str) -> None:
-        self._source = file.open()
+        self._source, self._column = file.open(), column
         self._file = pq.ParquetFile(self._source)
-        self._column = column
-        self._starts = [0]
-        for group in range(self._file.num_row_groups):
-            rows = self._file.metadata.row_group(group).num_rows
-            self._starts.append(self._starts[-1] + rows)
-        self._group = -1
+        about = self._file.metadata
+        groups = (about.row_group(group).num_rows for group in range(about.num_row_groups))
+        self._starts = list(accumulate(groups, initial=0))
+        self._group, self._first = -1, 0
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._values: list[Any] = []
-        self._first = 0
 
     def value(self, row: int) -> Any:
-        """Return the column's value in a row of the file."""
         group = bisect_right(self._starts, row) - 1
         if row >= self._starts[-1]:
             raise SampleError(f"has {self._starts[-1]} rows now, but had more when it was listed")
@@ -96,7 +74,6 @@ class _Column:
         return self._values[row - self._first]
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         self._source.close()
 
@@ -105,17 +82,15 @@ class _ArrowColumn:
     """Reader of one column of an Arrow file, forwards; going back restarts at its begin."""
 
     def __init__(self, file: SourceFile, column: str) -> None:
-        self._file = MappedArrow(file.location)
-        self._column = column
-        self._top = column_path(self._file.schema, column)[0]
+        self._file, self._column = MappedArrow(file.location), column
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._batch: pa.RecordBatch | None = None
         self._first = 0
 
     def value(self, row: int) -> Any:
-        """Return the column's value in a row of the file."""
         if self._batch is None or row < self._first:
-            self._batches, self._first = self._file.batches([self._top]), 0
+            top = column_path(self._file.schema, self._column)[0]
+            self._batches, self._first = self._file.batches([top]), 0
             self._batch = next(self._batches, None)
         while self._batch is not None and row >= self._first + self._batch.num_rows:
             self._first += self._batch.num_rows
@@ -125,7 +100,6 @@ class _ArrowColumn:
         return column_values(self._batch.slice(row - self._first, 1), self._column)[0]
 
     def close(self) -> None:
-        """Release the file's memory."""
         self._batch = None
 
 
@@ -147,20 +121,9 @@ _open = threading.local()
 
 
 def read_row(
-    path: str,
-    column: str,
-    row: int,
-    mtime_ns: int,
-    open_file: Callable[[str], SourceFile],
+    path: str, column: str, row: int, mtime_ns: int, open_file: Callable[[str], SourceFile]
 ) -> bytes:
-    """Return the bytes of one row of the file that ``open_file(path)`` returns.
-
-    Raises:
-        RemoteError: The file's URL cannot be reached.
-        UnreadableError: The file cannot be read.
-        NullError: The value is null.
-        SampleError: The file has changed, or the value is not bytes.
-    """
+    """Return the bytes of one row of the file that ``open_file(path)`` returns."""
     try:
         if getattr(_open, "file", None) != (path, mtime_ns):
             close_rows()

@@ -101,16 +101,7 @@ def shuffle_listing(
     bucket_rows: int = _BUCKET_ROWS,
     spread_rows: int = _SPREAD_ROWS,
 ) -> Listing:
-    """Write a listing in another order, by an external sort with keys of the seed and row.
-
-    Args:
-        listing: The source's listing.
-        folder: The folder to write to.
-        seed: Seed of the permutation, any int.
-        executor: Runs the tasks.
-        bucket_rows: Rows to sort in memory at a time, on average.
-        spread_rows: Rows to hold in memory while they are spread over the buckets.
-    """
+    """Write a listing in another order, by an external sort with keys of the seed and row."""
     shutil.rmtree(folder, ignore_errors=True)
     spread = folder / "spread"
     spread.mkdir(parents=True)

@@ -41,16 +41,7 @@ _JSON_LINES = 16_384
 
 
 class Columns(NamedTuple):
-    """Columns of a table, by role.
-
-    Attributes:
-        path: Paths of images, relative to the root.
-        label: Numbers or names of classes; None without labels.
-        key: Keys; None for the path without its extension.
-        blobs: Paths of further files, relative to the root; each is a field.
-        problem: Why a row cannot be packed; null where it can. None without such a column.
-        size: Width and height that annotations are for, or null. None without such a column.
-    """
+    """Columns of a table, by role; ``blobs`` are paths of further files."""
 
     path: str
     label: str | None = None
@@ -85,12 +76,6 @@ class TableImages(Sharded):
         fields: Columns to take as fields; None for all others.
         classes: Class names, by label. None for the labels' names, sorted, or their numbers.
         about: Origin of the data, for the manifest; None for the table's name.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: The table cannot be read, or the root is missing.
-        UsageError: There is no such column, or it has another type.
     """
 
     def __init__(
@@ -114,9 +99,10 @@ class TableImages(Sharded):
         name = "the table"
         self.inputs: list[Path | str] = []
         if not isinstance(table, pa.Table):
+            place = os.fspath(table) if is_url(table) else str(Path(table).absolute())
             name = redact(os.fspath(table))
-            root = _folder_of(table) if root is None else root
-            self.inputs.append(os.fspath(table) if is_url(table) else Path(table).absolute())
+            root = place.rpartition("/")[0] or "/" if root is None else root
+            self.inputs.append(place if is_url(place) else Path(place))
             texts = [column for column in (path, key or "key") if column]
             table = read_table(table, storage_options, texts)
         if root is None:
@@ -141,26 +127,12 @@ class TableImages(Sharded):
         """Return shards of the table's rows; one behind a URL, whose files are listed once."""
         rows = len(self._table)
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
-        return [
-            TableRows(
-                self._table.slice(at, step),
-                at,
-                self._tree,
-                self._columns,
-                self.fields,
-                self._ranks,
-                len(self.classes),
-            )
-            for at in range(0, rows, max(step, 1))
-        ]
+        about = self._tree, self._columns, self.fields, self._ranks, len(self.classes)
+        starts = range(0, rows, max(step, 1))
+        return [TableRows(self._table.slice(at, step), at, *about) for at in starts]
 
     def _choose(
-        self,
-        name: str,
-        path: str | None,
-        label: str | None,
-        key: str | None,
-        files: tuple[str, ...],
+        self, name: str, path: str | None, label: str | None, key: str | None, blobs: Any
     ) -> Columns:
         names = self._table.column_names
         if len(set(names)) < len(names):
@@ -174,17 +146,16 @@ class TableImages(Sharded):
             )
         label = label or ("label" if "label" in names else None)
         key = key or ("key" if "key" in names else None)
-        columns = Columns(path, label, key, files)
-        for role in (columns.path, columns.label, columns.key, *columns.blobs):
+        for role in (path, label, key, *blobs):
             if role is not None and role not in names:
                 raise UsageError(
                     f"{name}: has no column {role} (it has: {', '.join(names)})", "Name another."
                 )
-        for role in (columns.path, *columns.blobs):
+        for role in (path, *blobs):
             kind = self._table.schema.field(role).type
             if not _is_text(kind):
                 raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
-        return columns
+        return Columns(path, label, key, blobs)
 
     def _places(self) -> list[Path | str]:
         """Return the entries of the root that hold the files, so that others may hold the output.
@@ -195,25 +166,23 @@ class TableImages(Sharded):
         found: dict[str, str] = {}
         for role in (self._columns.path, *self._columns.blobs):
             for path in self._table.column(role).unique().to_pylist():
-                inner = (path or "").removeprefix("./").removeprefix(root + "/")
+                inner = _relative(root, path)
                 if is_inside(inner):
                     first, slash, _ = inner.partition("/")
                     found.setdefault(first if slash else "", first)
-        if is_url(root):
-            return [join_url(root, name) for name in found.values()]
-        return [Path(root, name) for name in found.values()]
+        join: Any = join_url if is_url(root) else Path
+        return [join(root, name) for name in found.values()]
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
-        taken = (chosen.path, chosen.label, chosen.key, chosen.problem, chosen.size)
-        others = [column for column in self._table.column_names if column not in taken]
+        taken = {*chosen._replace(blobs=())}
+        names = others = [column for column in self._table.column_names if column not in taken]
         for column in wanted or ():
             if column not in others:
                 raise UsageError(
                     f"{name}: has no further column {column} (it has: {', '.join(others)})",
                     "Name others with --fields.",
                 )
-        names = others
         if wanted is not None:
             names = [*wanted, *(blob for blob in chosen.blobs if blob not in wanted)]
         return tuple(self._field(column) for column in names)
@@ -233,12 +202,13 @@ class TableImages(Sharded):
             if given is not None:
                 raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
             return [], None
+        names = None if given is None else distinct_classes(given)
         column = self._table.column(self._columns.label)
-        kind, found = column.type, None
-        if _is_text(kind) or pa.types.is_integer(kind):
+        found = None
+        if _is_text(column.type) or pa.types.is_integer(column.type):
             found = [value for value in column.unique().to_pylist() if value is not None]
-        if found is not None and _is_text(kind):
-            names = sorted(filter(None, found)) if given is None else distinct_classes(given)
+        if found is not None and _is_text(column.type):
+            names = sorted(filter(None, found)) if names is None else names
             return names, {value: label for label, value in enumerate(names)}
         if found is None or not all(0 <= label < MOST_CLASSES for label in found):
             raise UsageError(
@@ -246,23 +216,12 @@ class TableImages(Sharded):
                 f"whole numbers from 0 to {MOST_CLASSES - 1:,}",
                 "Name another with --label-column, or leave it among the fields.",
             )
-        if given is not None:
-            return distinct_classes(given), None
-        return [str(label) for label in range(max(found, default=-1) + 1)], None
+        numbers = range(max(found, default=-1) + 1)
+        return [str(label) for label in numbers] if names is None else names, None
 
 
 class TableRows(NamedTuple):
-    """Some rows of a table: a shard of a listing.
-
-    Attributes:
-        table: The rows.
-        first: The number of the first, for messages.
-        tree: The folder that paths are relative to.
-        columns: Columns by role.
-        fields: Further fields.
-        ranks: The label of each class name; None if labels are numbers.
-        classes: Number of classes.
-    """
+    """Some rows of a table, from number ``first`` on: a shard of a listing."""
 
     table: pa.Table
     first: int
@@ -274,49 +233,39 @@ class TableRows(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
-        files = _Files(self.tree)
-        number = self.first
+        find, number = _finder(self.tree), self.first
         for batch in self.table.to_batches(1024):
             names, columns = batch.schema.names, map(python_values, batch.columns)
             for row in zip(*columns, strict=True):
-                yield self._record(number, dict(zip(names, row, strict=True)), files)
+                yield self._record(number, dict(zip(names, row, strict=True)), find)
                 number += 1
 
-    def _record(self, number: int, row: Mapping[str, Any], files: _Files) -> Record:
-        path = row[self.columns.path]
-        where, size, state, missing = files.find(path)
+    def _record(self, number: int, row: Mapping[str, Any], find: Any) -> Record:
+        path, *state, missing = find(row[self.columns.path])
         problem = row[self.columns.problem] if self.columns.problem else None
         problem = problem or missing
-        key, unsafe = self._key(number, row, files)
+        key, unsafe = self._key(number, row)
         label, unlabelled = self._label(row)
         fields: list[Any] = []
         for field in self.fields:
             value = row[field.name]
             if field.type is None and value is not None:
-                place, length, stamp, missing = files.find(value)
+                where, *size, missing = find(value)
                 if missing and missing.startswith("cannot"):  # the others name the path
                     missing = f"{value} {missing}"
                 problem = problem or (missing and f"its {field.name} {missing}")
-                value = blob_of(f"{key}\0{field.name}", place, 0, length, stamp)
+                value = blob_of(f"{key}\0{field.name}", where, 0, *size)
             fields.append(value)
-        problem = problem or unsafe or unlabelled
         sides = row[self.columns.size] if self.columns.size else None
-        return Record(
-            key,
-            label,
-            where,
-            0,
-            size,
-            state,
-            problem=problem,
-            fields=tuple(fields),
-            annotated_size=None if sides is None else (int(sides[0]), int(sides[1])),
-        )
+        about: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}
+        about["annotated_size"] = None if sides is None else (int(sides[0]), int(sides[1]))
+        return Record(key, label, path, 0, state[0], state[1], **about)
 
-    def _key(self, number: int, row: Mapping[str, Any], files: _Files) -> tuple[str, str | None]:
+    def _key(self, number: int, row: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
         name = self.columns.key
-        key = key_of(files.relative(row[self.columns.path])) if name is None else row[name]
+        path = _relative(self.tree.root, row[self.columns.path])
+        key = key_of(path) if name is None else row[name]
         instead = f"_row-{number}"
         if key is None or key == "":
             return instead, f"its {name or self.columns.path} is null or empty"
@@ -337,22 +286,18 @@ class TableRows(NamedTuple):
         return label, None
 
 
-class _Files:
-    """Files below a root: their places, sizes and states."""
+def _finder(tree: Tree) -> Any:
+    """Return a function that finds a file below a root: its path or URL, size, state, problem."""
+    listed = tree.listed() if isinstance(tree, RemoteTree) else None
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._listed = tree.listed() if isinstance(tree, RemoteTree) else None
-
-    def find(self, path: str | None) -> tuple[str, int, int, str | None]:
-        """Return a file's path or URL, its size and state, and its problem or None."""
-        name, root = self.relative(path), self._tree.root
+    def find(path: str | None) -> tuple[str, int, int, str | None]:
+        name, root = _relative(tree.root, path), tree.root
         if not name:
             return root, 0, 0, "has no path: it is null or empty"
         if not is_inside(name):
-            return name, 0, 0, f"has the path {name}, which is not inside {self._tree}"
-        if self._listed is not None:
-            entry = self._listed.get(name)
+            return name, 0, 0, f"has the path {name}, which is not inside {tree}"
+        if listed is not None:
+            entry = listed.get(name)
             if entry is None:
                 return join_url(root, name), 0, 0, "cannot be opened: it does not exist"
             return entry.location, entry.size, entry.mtime_ns, None
@@ -363,9 +308,12 @@ class _Files:
             return where, 0, 0, f"cannot be opened: {error.strerror}"
         return where, stat.st_size, stat.st_mtime_ns, None
 
-    def relative(self, path: str | None) -> str:
-        """Return a path below the root; one that is not there, and an empty one, as it is."""
-        return (path or "").removeprefix("./").removeprefix(self._tree.root + "/")
+    return find
+
+
+def _relative(root: str, path: str | None) -> str:
+    """Return a path below the root; one that is not there, and an empty one, as it is."""
+    return (path or "").removeprefix("./").removeprefix(root + "/")
 
 
 def read_table(
@@ -375,14 +323,7 @@ def read_table(
 ) -> pa.Table:
     """Read a table of one of `SUFFIXES`; empty strings of CSV in columns of text are text.
 
-    Args:
-        path: The file, or its URL.
-        storage_options: Options of the driver of a URL.
-        texts: Columns of CSV that are text, even if they look like numbers.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: It cannot be read.
+    ``texts`` are columns of CSV that are text, even if they look like numbers.
     """
     shown = redact(os.fspath(path))
     name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
@@ -395,14 +336,12 @@ def read_table(
                 return pq.read_table(file)
             if suffix in (".jsonl", ".ndjson"):
                 return _read_json_lines(io.BytesIO(file.read()))
+            delimiter = "\t" if suffix == ".tsv" else ","
+            types = dict.fromkeys(texts, pa.string())
             return pa.csv.read_csv(
                 file,
-                parse_options=pa.csv.ParseOptions(
-                    delimiter="\t" if suffix == ".tsv" else ",", newlines_in_values=True
-                ),
-                convert_options=pa.csv.ConvertOptions(
-                    column_types=dict.fromkeys(texts, pa.string())
-                ),
+                parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=pa.csv.ConvertOptions(column_types=types),
             )
     except FastdataError:
         raise
@@ -415,15 +354,13 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
 
     Arrow's own reader makes invalid arrays of lists that begin with nulls, rounds whole numbers
     beyond 2^53 and takes text such as 2020-01-01 for a time.
-
-    Raises:
-        ValueError: A line is no JSON object, or values of a column are of different types.
     """
     tables: list[pa.Table] = []
     names: dict[str, None] = {}
     lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
     while block := list(islice(lines, _JSON_LINES)):
-        rows = []
+        rows, columns = [], {}
+        first, last = block[0][0], block[-1][0]
         for number, line in block:
             try:
                 row = parse_json(line, lenient=True)
@@ -432,15 +369,13 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
             rows.append(row)
-        columns = {}
         names |= dict.fromkeys(chain.from_iterable(rows))
         if not names:  # such a table would have no rows
-            raise ValueError(f"lines {block[0][0]} to {block[-1][0]} have no columns")
+            raise ValueError(f"lines {first} to {last} have no columns")
         for name in names:
             try:
                 columns[name] = _inferred([row.get(name) for row in rows])
             except PARQUET_ERRORS as error:
-                first, last = block[0][0], block[-1][0]
                 raise ValueError(f"lines {first} to {last}: {name}: {error}") from None
         tables.append(pa.table(columns))
     if not tables:
@@ -469,19 +404,8 @@ def _require_no_booleans(kind: pa.DataType, values: Iterable[Any]) -> None:
             _require_no_booleans(field.type, (value.get(field.name) for value in present))
 
 
-def _folder_of(path: str | os.PathLike[str]) -> str:
-    place = os.fspath(path)
-    if not is_url(place):
-        return str(Path(place).absolute().parent)
-    return place.rpartition("/")[0]
-
-
 def distinct_classes(names: Sequence[str]) -> list[str]:
-    """Return class names, by label.
-
-    Raises:
-        UsageError: Two are the same.
-    """
+    """Return class names, by label; refuse two that are the same."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise UsageError(f"the class {name!r} is given {count} times", "Name each class once.")
@@ -515,11 +439,7 @@ def _plain(name: str, table: pa.Table) -> pa.Table:
 
 
 def _decode_names(kind: pa.DataType) -> None:
-    """Decode the names of a type's fields, which Arrow does not validate.
-
-    Raises:
-        ValueError: One is not UTF-8.
-    """
+    """Decode the names of a type's fields, which Arrow does not validate, or raise ValueError."""
     for place in range(kind.num_fields):
         field = kind.field(place)
         str(field.name)

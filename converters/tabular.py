@@ -1,28 +1,31 @@
 """Sources of rows with columns: images, and perhaps labels, keys and further fields.
 
 Parquet, Arrow and MDS files are such. What a column means is found here; where its values lie, by
-the module of the format.
+the module of the format: a `RowsFile`, and what its ``open`` yields, an `OpenRows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables, blob_of
-from fastdata.converters.row_files import OUTSIDE, Batch, OpenRows, Place, RowsFile
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
 from fastdata.decode.codecs import probe
-from fastdata.errors import SampleError, SourceError, UsageError
+from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
 from fastdata.once import once
+from fastdata.remote.answers import ChangedError
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
+from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.shapes import with_formats, with_masks
 
@@ -36,6 +39,111 @@ _KEYS = ("key", "__key__")
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Values of a column to check for images.
 _LOOKED_AT = 8
+#: Most rows of a `Batch`.
+BATCH_ROWS = 8192
+#: Why values are no extents: the only reason for which they are no rows of a table, either.
+OUTSIDE = "in files of their own"
+
+
+class Place(NamedTuple):
+    """Where a value's bytes lie; the attributes are those of `Record`."""
+
+    path: str
+    offset: int
+    length: int
+    mtime_ns: int
+    column: str | None = None
+    group: int | None = None
+    problem: str | None = None
+
+
+class Batch(NamedTuple):
+    """Some rows of a file.
+
+    Attributes:
+        rows: Their number.
+        values: Values of columns, by name; one of `fastdata.storage.arrow.python_values` each.
+        places: Places of the values of columns of bytes, by name; None for nulls. Where a library
+            decodes the column, nulls have a place, too.
+    """
+
+    rows: int
+    values: dict[str, list[Any]]
+    places: dict[str, list[Place | None]]
+
+
+class OpenRows:
+    """Open file of rows; its columns are named as `stored_columns` names them.
+
+    Attributes:
+        schema: Columns, with Hugging Face's features in the metadata, if there are any.
+    """
+
+    schema: pa.Schema
+
+    def values(self, column: str) -> Iterator[bytes | None]:
+        """Yield the values of a column of bytes, from the first on, reading a few at a time."""
+        raise NotImplementedError
+
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+        """Yield values of columns, and places of columns of bytes, of `BATCH_ROWS` at a time."""
+        raise NotImplementedError
+
+    def decoded_because(self, column: str) -> str:
+        """Return why values of a column of bytes are no extents of this file; "" if all are."""
+        return ""
+
+    def groups(self) -> list[list[int]]:
+        """Return the rows of each row group, by file of `RowsFile.files`."""
+        return []
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """File of rows; picklable.
+
+    Attributes:
+        name: Its path below the source's folder, with ``/`` and without extension, for keys.
+        files: The files that it consists of.
+        plain: Whether to look for extents; else a library decodes the rows of all columns.
+    """
+
+    name: str
+    files: Sequence[SourceFile]
+    plain: bool = True
+
+    def __str__(self) -> str:
+        return str(self.files[0])
+
+    def open(self) -> AbstractContextManager[OpenRows]:
+        """Open it; on opening and later, `reading` turns errors into SourceError."""
+        raise NotImplementedError
+
+
+@contextmanager
+def reading(file: object, form: str) -> Iterator[None]:
+    """Say which file cannot be read as which format."""
+    try:
+        yield
+    except ChangedError:
+        raise SourceError(f"{file}: has changed meanwhile", "Run this again.") from None
+    except FastdataError:
+        raise
+    except PARQUET_ERRORS as error:
+        what = f"{file}: cannot be read as {form}: {error}"
+        raise SourceError(what, "Check that it was written completely and copied whole.") from None
+
+
+def taken_split(
+    where: object, split: str | None, found: Sequence[str], *, one: bool = False
+) -> str | None:
+    """Return the split to take, which must be one of those found; with ``one``, not all of them."""
+    if split is not None and split not in found:
+        there = ", ".join(found) or "none"
+        raise UsageError(f"{where}: has no split {split!r}", f"There is: {there}.")
+    if one and split is None and len(found) > 1:
+        raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
+    return found[0] if one and split is None and found else split
 
 
 class TabularImages(Sharded):
@@ -61,6 +169,7 @@ class TabularImages(Sharded):
         files: The files.
         where: The source's folder or URL, for messages.
         kind: Its kind, for the manifest.
+        split: Its split, for the manifest.
         image_column: The column of images; a struct's field after a dot.
         label_column: The column of labels.
         key_column: The column of keys; None for ``key`` or ``__key__`` if it exists.
@@ -70,20 +179,16 @@ class TabularImages(Sharded):
         masks: Fields of masks, images whose pixels are numbers.
         others: Returns the files of the other splits: the class names of all splits are sorted
             together, so that a class has one number.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: A file cannot be read, or no column is recognised.
-        UsageError: A given column does not exist, or has another type.
     """
 
     root: str | None = None  # there are no image files to leave in place
 
     def __init__(
         self,
-        files: Sequence[RowsFile],
+        files: Iterable[RowsFile],
         where: str,
         kind: str,
+        split: str | None = None,
         *,
         image_column: str | None = None,
         label_column: str | None = None,
@@ -101,15 +206,12 @@ class TabularImages(Sharded):
         further, self._leaves = self._choose_fields(fields)
         self.fields = with_masks(with_formats(further, formats, where), masks, where)
         self.classes = self._find_classes(others) if self._columns.label else []
-        self.about: dict[str, Any] = {
-            "kind": kind,
-            "root": where,
-            "columns": [self._columns.image, self._columns.label, self._columns.key],
-        }
+        columns = [self._columns.image, self._columns.label, self._columns.key]
+        self.about: dict[str, Any] = {"kind": kind, "root": where, "columns": columns}
         # The index has the names of the label's classes alone.
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
-        if names:
-            self.about["names"] = names
+        self.about |= {"names": names} if names else {}
+        self.about |= {"split": split} if split is not None else {}
 
     @property
     def columns_taken(self) -> str:
@@ -136,9 +238,8 @@ class TabularImages(Sharded):
                     if why := file.decoded_because(leaf):
                         text = f"{leaf} is {why}"
                         found[text] = found.get(text, 0) + 1
-        return ", ".join(
-            f"{text} in {count:,} of {len(self._files):,} files" for text, count in found.items()
-        )
+        texts = (f"{why} in {n:,} of {len(self._files):,} files" for why, n in found.items())
+        return ", ".join(texts)
 
     @once
     def archives(self) -> list[SourceFile] | None:
@@ -154,7 +255,7 @@ class TabularImages(Sharded):
         if not self.decoded_because or OUTSIDE in self.decoded_because:
             return None
         decoded = copy(self)
-        decoded._files = [rows.decoded() for rows in self._files]
+        decoded._files = [replace(rows, plain=False) for rows in self._files]
         groups: list[list[int]] = []
         for rows in self._files:
             with rows.open() as file:
@@ -166,17 +267,14 @@ class TabularImages(Sharded):
     @property
     def _blob_leaves(self) -> list[str]:
         """Columns of images and further blobs."""
-        chosen = (self._columns.image, *self._leaves)
-        return [leaf for leaf, field in zip(chosen, (None, *self.fields), strict=True)
-                if field is None or field.type is None]  # fmt: skip
+        further = zip(self._leaves, self.fields, strict=True)
+        return [self._columns.image, *(leaf for leaf, field in further if field.type is None)]
 
     def shards(self) -> list[FileListing]:
         """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
-        return [
-            FileListing(file, self._columns, classes, self.fields, self._leaves)
-            for file in self._files
-        ]
+        about = self._columns, classes, self.fields, self._leaves
+        return [FileListing(file, *about) for file in self._files]
 
     def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
         path = self._files[0]
@@ -188,23 +286,27 @@ class TabularImages(Sharded):
                 image = _noted_image(schema, names) or _image_column(path, file, names)
             elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
                 image = f"{image}.bytes"
-            binary = {name: kind for name, kind in names.items() if _is_binary(kind)}
-            kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
-            kinds |= dict.fromkeys(folders, pa.string())
-            if key is None:
-                key = next((name for name in _KEYS if name in kinds), None)
-            if label is None:
-                label = _label_column(path, kinds, names, self._features)
-            for option, column, possible, what in (
-                ("image", image, binary, "bytes"),
-                ("key", key, kinds, "strings or integers"),
-                ("label", label, kinds, "strings or integers"),
-            ):
-                if column is not None and column not in possible:
-                    raise UsageError(
-                        f"{path}: has no column {column} of {what} (it has: {_listed(names)})",
-                        f"Name another with --{option}-column.",
-                    )
+        binary = {name for name, kind in names.items() if _is_binary(kind)}
+        kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
+        kinds |= dict.fromkeys(folders, pa.string())
+        if key is None:
+            key = next((name for name in _KEYS if name in kinds), None)
+        if label is None:
+            usual = (name for one in _LABELS for name in kinds if name.lower() == one)
+            noted = [name for name in self._features if name in kinds]
+            label = next(usual, noted[0] if len(noted) == 1 else None)
+        texts = "strings or integers"
+        for option, column, possible, what in (
+            ("image", image, binary, "bytes"),
+            ("key", key, kinds, texts),
+            ("label", label, kinds, texts),
+        ):
+            if column is not None and column not in possible:
+                has = ", ".join(f"{name} ({kind})" for name, kind in names.items())
+                raise UsageError(
+                    f"{path}: has no column {column} of {what} (it has: {has})",
+                    f"Name another with --{option}-column.",
+                )
         named = label is not None and not pa.types.is_integer(kinds[label])
         names_in = None
         if label and not named and "class" in kinds and label != "class":
@@ -251,22 +353,18 @@ class TabularImages(Sharded):
             for batch in _batches(file, chosen, wanted):
                 names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
-                    if label is None:
-                        continue
-                    if found.setdefault(label, name) != name:
+                    if label is not None and found.setdefault(label, name) != name:
                         raise SourceError(
                             f"{file}: a row has label {label} and class {name!r}, but another of "
                             f"that label has class {found[label]!r}",
                             "Correct the columns: one label, one class.",
                         )
+        column = f"{self._where}: the column {chosen.label}"
         if not found:
-            raise SourceError(
-                f"{self._where}: the column {chosen.label} has no labels",
-                "Name another with --label-column.",
-            )
+            raise SourceError(f"{column} has no labels", "Name another with --label-column.")
         if len(found) > MOST_CLASSES:
             raise SourceError(
-                f"{self._where}: the column {chosen.label} has over {MOST_CLASSES:,} labels",
+                f"{column} has over {MOST_CLASSES:,} labels",
                 "Name the column of classes with --label-column.",
             )
         if chosen.named:
@@ -274,8 +372,7 @@ class TabularImages(Sharded):
         most = max(found)
         if most >= MOST_CLASSES:
             raise SourceError(
-                f"{self._where}: the column {chosen.label} has the label {most}, but there may be "
-                f"{MOST_CLASSES:,} classes at most",
+                f"{column} has the label {most}, but there may be {MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; name another with --label-column.",
             )
         known = self._features.get(chosen.label, [])
@@ -300,12 +397,7 @@ class _Columns(NamedTuple):
 class FileListing(NamedTuple):
     """One file of a source: a shard of its listing.
 
-    Attributes:
-        file: The file.
-        columns: Columns by role.
-        classes: Class names by label if labels are names; else empty.
-        fields: Further fields.
-        leaves: Their columns; a struct's field after a dot.
+    ``classes`` are names by label, if labels are names; ``leaves`` the columns of fields.
     """
 
     file: RowsFile
@@ -319,9 +411,8 @@ class FileListing(NamedTuple):
         chosen = self.columns
         ranks = {name: label for label, name in enumerate(self.classes)}
         values = [field for field in self.fields if field.type is not None]
-        blobs = [
-            leaf for field, leaf in zip(self.fields, self.leaves, strict=True) if field.type is None
-        ]
+        pairs = zip(self.fields, self.leaves, strict=True)
+        blobs = [leaf for field, leaf in pairs if field.type is None]
         roles = [role for role in (chosen.label, chosen.key) if role]
         row = 0
         for batch in _batches(self.file, chosen, roles, values, (chosen.image, *blobs)):
@@ -353,15 +444,8 @@ class FileListing(NamedTuple):
                 problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
                 value = blob_of(f"{key}\0{field.name}", *blob[:-1])
             values.append(value)
-        return Record(
-            key,
-            label,
-            *place[:4],
-            problem=problem,
-            column=place.column,
-            group=place.group,
-            fields=tuple(values),
-        )
+        about: Any = {"column": place.column, "group": place.group, "fields": tuple(values)}
+        return Record(key, label, *place[:4], problem=problem, **about)
 
 
 def _batches(
@@ -371,18 +455,7 @@ def _batches(
     fields: Sequence[Field] = (),
     blobs: Sequence[str] = (),
 ) -> Iterator[Batch]:
-    """Yield the rows of a file.
-
-    Args:
-        file: The file.
-        chosen: Columns by role.
-        roles: Columns of labels, class names and keys to read.
-        fields: Further columns to read, and their types.
-        blobs: Columns of bytes to find.
-
-    Raises:
-        SourceError: It cannot be read, or has other columns.
-    """
+    """Yield the rows of a file: columns of labels, class names, keys; of fields; of bytes."""
     folders = _folder_values(file.name)
     with file.open() as opened:
         names = stored_columns(file, opened.schema)
@@ -393,9 +466,8 @@ def _batches(
             same = _is_label if role != chosen.label else partial(_is_label_of, chosen.named)
             _require(file, role, kinds.get(role), same)
         for field in fields:
-            found = None
-            if field.name in opened.schema.names:
-                found = opened.schema.field(field.name).type
+            known = field.name in opened.schema.names
+            found = opened.schema.field(field.name).type if known else None
             _require(file, field.name, found, partial(_is_of, field))
         read = [role for role in roles if role in names] + [field.name for field in fields]
         for batch in opened.batches(read, blobs):
@@ -413,11 +485,7 @@ def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
 
 
 def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order.
-
-    Raises:
-        SourceError: Two columns have the same path, or one has an unknown type.
-    """
+    """Return the types of a file's stored columns by path in the schema, in order."""
     found: dict[str, pa.DataType] = {}
 
     def add(prefix: str, kind: pa.DataType) -> None:
@@ -442,13 +510,12 @@ def _require(
     source: RowsFile, column: str, kind: pa.DataType | None, same: Callable[[pa.DataType], bool]
 ) -> None:
     """Check that a file has a column of the same type as the others."""
-    if kind is None or not same(kind):
-        raise SourceError(
-            f"{source}: has no column {column}, unlike the other files"
-            if kind is None
-            else f"{source}: its column {column} is {kind}, unlike the other files'",
-            "Give --root files that were written together.",
-        )
+    what = f"has no column {column}, unlike the other files"
+    if kind is not None and same(kind):
+        return
+    if kind is not None:
+        what = f"its column {column} is {kind}, unlike the other files'"
+    raise SourceError(f"{source}: {what}", "Give --root files that were written together.")
 
 
 def _is_label_of(named: bool, kind: pa.DataType) -> bool:
@@ -475,9 +542,7 @@ def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | No
         return 0, "its label is null"
     if named:
         return ranks[str(label)], None
-    if label < 0:
-        return 0, f"its label is {label}"
-    return int(label), None
+    return (0, f"its label is {label}") if label < 0 else (int(label), None)
 
 
 def _folder_values(path: str) -> dict[str, str | None]:
@@ -497,18 +562,18 @@ def _is_label(kind: pa.DataType) -> bool:
     return bool(strings or pa.types.is_integer(kind))
 
 
-def _listed(names: dict[str, pa.DataType]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in names.items())
+def _hub_features(schema: pa.Schema) -> dict[str, Any]:
+    """Return Hugging Face's features in a schema's metadata; none if there are none."""
+    try:
+        found = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _noted_image(schema: pa.Schema, names: Mapping[str, pa.DataType]) -> str | None:
     """Return the column of images in Hugging Face's features: ``image``, or else the first."""
-    try:
-        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        images = [f"{name}.bytes" for name in _noted(features)]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    images = [name for name in images if name in names]
+    images = [name for one in _noted(_hub_features(schema)) if (name := f"{one}.bytes") in names]
     return "image.bytes" if "image.bytes" in images else next(iter(images), None)
 
 
@@ -521,16 +586,27 @@ def _noted(features: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _noted(feature, f"{before}{name}.")
 
 
+def _features(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the class names in Hugging Face's features, by column of one or several."""
+    found = {}
+    for name, feature in _hub_features(schema).items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
+        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+            names = inner.get("names")
+            found[name] = list(map(str, names)) if isinstance(names, list) else []
+    return {name: names for name, names in found.items() if names}
+
+
 def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:
     """Return the one column whose values are images."""
     binary = [name for name, kind in names.items() if _is_binary(kind)]
     holding = [name for name in binary if _holds_images(file, name)]
-    for usual in _IMAGES:
-        for name in holding:
-            if len(holding) > 1 and name.lower().removesuffix(".bytes") == usual:
-                return name
     if len(holding) == 1:
         return holding[0]
+    for usual in _IMAGES:
+        for name in holding:
+            if name.lower().removesuffix(".bytes") == usual:
+                return name
     what = f"several columns hold images, {', '.join(holding)}" if holding else (
         f"no column holds image files (columns of bytes: {', '.join(binary) or 'none'})"
     )  # fmt: skip
@@ -544,41 +620,9 @@ def _holds_images(file: OpenRows, name: str) -> bool:
             continue
         try:
             probe(value)
+            return True
         except SampleError:
             others += 1
             if others == _LOOKED_AT:
-                return False
-        else:
-            return True
+                break
     return False
-
-
-def _label_column(
-    path: RowsFile,
-    kinds: dict[str, pa.DataType],
-    names: dict[str, pa.DataType],
-    features: Mapping[str, list[str]],
-) -> str | None:
-    """Return the column of a usual name, else the only ``ClassLabel`` column; None without one."""
-    for usual in _LABELS:
-        for name in kinds:
-            if name.lower() == usual:
-                return name
-    noted = [name for name in features if name in kinds]
-    if len(noted) == 1:
-        return noted[0]
-    return None
-
-
-def _features(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the class names in Hugging Face's schema metadata, by column of one or several."""
-    try:
-        about = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        inner = {name: feature.get("feature", feature) for name, feature in about.items()}
-        return {
-            name: [str(entry) for entry in feature["names"]]
-            for name, feature in inner.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
-from fastdata.converters.estimate import UNCHANGED, Estimate
-from fastdata.converters.listing import Listing, Unit, listed_at
-from fastdata.converters.parts import Bad, PartBuilder, Prepared
+from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
+from fastdata.converters.parts import Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import NullError, read_row
@@ -56,16 +55,11 @@ class Job:
     """Parameters that all tasks of one packing share; picklable.
 
     Attributes:
-        out: The dataset's folder.
-        work: The folder of the packing's state, inside it.
-        container: The container's name.
-        classes: Class names, by label.
-        encoding: Encoding of stored images.
+        work: The folder of the packing's state, inside the dataset's folder ``out``.
         plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
         root: The base of relative paths, for containers that leave files in place.
         stride: Pixels between seek points; None for none.
         estimate: Estimates the bytes of samples in the container.
-        storage_options: Options of the drivers of a source behind URLs.
         fields: What samples have besides image and label.
         upright: Whether annotations are for images as EXIF turns them.
     """
@@ -125,90 +119,78 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
         yield Piece(unit, start, stop)
 
 
+#: Bytes, properties and pixels between seek points of a blob; no bytes if it is null.
+_Blob: TypeAlias = tuple[bytes, ImageInfo, int | None]
+
+
 def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
     """Read, check and encode records, a few at a time; yield samples, or bad images."""
     for group, read in _groups(job, start, stop):
-        judged: list[_Judged | Bad] = []
+        judged: list[list[_Blob] | SampleError] = []  # an image's blob first
         for record in group:
             try:
-                blobs = [(*encode(record, job.encoding, read), job.stride)]
-                blobs += _further(job, record, read, blobs[0][1])
-                judged.append(_Judged(record, blobs))
+                image = (*encode(record, job.encoding, read), job.stride)
+                judged.append([image, *_further(job, record, read, image[1])])
             except SampleError as error:
-                judged.append(_bad(record, error))
-        good = [entry for entry in judged if not isinstance(entry, Bad)]
-        images = [(blob, info) for one in good for blob, info, stride in one.blobs if stride]
+                judged.append(error)
+        good = [blobs for blobs in judged if not isinstance(blobs, SampleError)]
+        images = [(blob, info) for blobs in good for blob, info, stride in blobs if stride]
         tables = iter(seek_tables(images, job.stride))
-        for entry in judged:
-            if isinstance(entry, Bad):
-                yield entry
+        for record, blobs in zip(group, judged, strict=True):
+            if isinstance(blobs, SampleError):
+                yield _bad(record, blobs)
                 continue
-            made = [next(tables) if stride else None for _, _, stride in entry.blobs]
-            found = [table for table in made if not isinstance(table, SampleError)]
+            made = [next(tables) if stride else None for _, _, stride in blobs]
             wrong = next((table for table in made if isinstance(table, SampleError)), None)
-            yield _sample(job, entry, found) if wrong is None else _bad(entry.record, wrong)
+            yield _bad(record, wrong) if wrong else _sample(job, record, blobs, made)
         report(len(group), sum(record.size for record in group))
 
 
-class _Judged(NamedTuple):
-    """Record whose blobs are sound.
-
-    Attributes:
-        record: The record.
-        blobs: (bytes, properties, pixels between seek points) of its image and further blobs; no
-            bytes if a blob is null.
-    """
-
-    record: Record
-    blobs: list[tuple[bytes, ImageInfo, int | None]]
-
-
-def _further(
-    job: Job, record: Record, read: Read, image: ImageInfo
-) -> Iterator[tuple[bytes, ImageInfo, int | None]]:
-    """Read a record's further blobs; ``image`` are the properties of its image.
-
-    Raises:
-        SampleError: One cannot be read, is not an image though its field has images, or is a mask
-            of another size than the image.
-    """
+def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
+    """Read a record's further blobs; ``image`` are the properties of its image."""
+    size = image.width, image.height
     for further, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
             continue
+        is_image = further.kind in IMAGES
         try:
-            data = read(value)
-            if value.crc32c is not None and crc32c(data) != value.crc32c:
-                raise SampleError("is damaged: its checksum is wrong")
+            data = _read_sound(value, read)
             if not data:
                 raise SampleError("is empty")
-            info = probe(data) if further.kind in IMAGES else _NO_IMAGE
-            size = image.width, image.height
-            sizes = size, upright_size(*size, image.orientation)  # as images are shown
-            if further.kind == "mask" and info[1:3] not in sizes:
+            info = probe(data) if is_image else _NO_IMAGE
+            shown = size, upright_size(*size, image.orientation)
+            if further.kind == "mask" and info[1:3] not in shown:
                 raise SampleError(
                     f"has {info.width} x {info.height} pixels, and the image has "
                     f"{image.width} x {image.height}"
                 )
         except NullError:
             yield b"", _NO_IMAGE, None
-            continue
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
-        yield data, info, job.stride if further.kind in IMAGES else None
+        else:
+            yield data, info, job.stride if is_image else None
+
+
+def _read_sound(record: Record, read: Read) -> bytes:
+    """Read a record, and check its checksum if that is known."""
+    data = read(record)
+    if record.crc32c is not None and crc32c(data) != record.crc32c:
+        raise SampleError("is damaged: its checksum is wrong")
+    return data
 
 
 #: Properties of a blob that is not decoded.
 _NO_IMAGE = ImageInfo("other", 0, 0, 1)
 
 
-def _sample(job: Job, judged: _Judged, tables: Sequence[bytes | None]) -> Sample:
+def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
     """Return a sample, with rows for its image and further blobs."""
-    record, fields = judged.record, []
-    blobs = iter(zip(judged.blobs, tables, strict=True))
-    (image, info, _), table = next(blobs)
+    fields, rest = [], iter(zip(blobs, tables, strict=True))
+    (image, info, _), table = next(rest)
     for value in record.fields:
         if isinstance(value, Record):
-            (blob, about, _), points = next(blobs)
+            (blob, about, _), points = next(rest)
             # The sample's key is in the first index.
             own = value._replace(key="")
             value = (_row(job, own, blob, about, points), blob) if blob else None
@@ -331,16 +313,10 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
-    """Read one record and encode it as a blob.
-
-    Raises:
-        SampleError: The record cannot be read, or is no complete image.
-    """
+    """Read one record and encode it as a blob."""
     if record.problem:
         raise SampleError(record.problem)
-    data = read(record)
-    if record.crc32c is not None and crc32c(data) != record.crc32c:
-        raise SampleError("is damaged: its checksum is wrong")
+    data = _read_sound(record, read)
     if record.pixels is None:
         info = probe(data)
         size = info.width, info.height
@@ -355,40 +331,37 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
 
 
-def pack_file(job: Job, unit: Unit) -> None:
-    """Pack a unit into its own output file, and then write its part."""
+def pack_unit(job: Job, unit: Unit) -> None:
+    """Pack a unit into its own output file, if it has one, and then write its part."""
     part = PartBuilder(job.fields)
-    path = job.out / formats.file_name(job.container, unit.number)
-    temporary = temporary_name(path)
-    plain = job.plain_images
-    opened = formats.open_writer(job.container, temporary, job.classes, job.fields, plain=plain)
-    with closing(opened) as writer, written_behind(temporary):
-        for sample in samples(job, unit.start, unit.stop):
-            if isinstance(sample, Bad):
-                part.add_bad(sample)
-            else:
-                writer.add(sample)
-                part.add(sample)
-        offsets = writer.finish()
-        checksum = writer.checksum()
-    entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
-    publish(temporary, path)
-    with whole_file(job.part(unit)) as temporary:
-        part.write(
-            temporary, unit.fingerprint, file_number=unit.number, file=entry, offsets=offsets
-        )
-
-
-def index_files(job: Job, unit: Unit) -> None:
-    """Write the part of a unit whose files stay where they are."""
-    part = PartBuilder(job.fields)
-    for sample in samples(job, unit.start, unit.stop):
-        if isinstance(sample, Bad):
-            part.add_bad(sample)
-        else:
+    about: dict[str, Any] = {"file_number": -1}
+    found = samples(job, unit.start, unit.stop)
+    if job.container in formats.IN_PLACE:
+        for sample in found:
             part.add(sample)
+    else:
+        path = job.out / formats.file_name(job.container, unit.number)
+        temporary = temporary_name(path)
+        known = job.container, temporary, job.classes, job.fields
+        opened = formats.open_writer(*known, plain=job.plain_images)
+        with closing(opened) as writer, written_behind(temporary):
+            for sample in found:
+                if part.add(sample):
+                    writer.add(sample)
+            offsets = writer.finish()
+            checksum = writer.checksum()
+        entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
+        publish(temporary, path)
+        about = {"file_number": unit.number, "file": entry, "offsets": offsets}
     with whole_file(job.part(unit)) as temporary:
-        part.write(temporary, unit.fingerprint, file_number=-1)
+        part.write(temporary, unit.fingerprint, **about)
+
+
+class Prepared(NamedTuple):
+    """Samples and bad images, ready to write; ``read_again``: without the bytes of images."""
+
+    samples: list[Sample | Bad]
+    read_again: bool
 
 
 def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
@@ -404,56 +377,51 @@ def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
         and not is_remote(first)  # the page cache has nothing of it
         and first[0].window is None  # rows of Parquet would be decoded in any order
     )
-    prepared = Prepared([], read_again, [])
-    for sample in samples(job, piece.start, piece.stop):
-        if isinstance(sample, Bad):
-            prepared.bad.append(sample)
-        else:
-            prepared.samples.append(sample._replace(blob=b"") if read_again else sample)
-    return prepared
+    found = list(samples(job, piece.start, piece.stop))
+    if read_again:
+        found = [one if isinstance(one, Bad) else one._replace(blob=b"") for one in found]
+    return Prepared(found, read_again)
 
 
 def with_blobs(
     job: Job, prepared: Iterable[tuple[Piece, Prepared]]
-) -> Iterator[tuple[Unit, Prepared, list[Sample]]]:
+) -> Iterator[tuple[Unit, list[Sample | Bad]]]:
     """Yield prepared pieces with their blobs; read again the blobs that were not sent.
 
     A thread prefetches a few pieces while LMDB commits earlier ones.
-
-    Raises:
-        SourceError: An image has changed since it was prepared.
     """
-    with ThreadPoolExecutor(1, "fastdata-read") as reader:
-        waiting: deque[tuple[Unit, Prepared, Future[list[Sample]]]] = deque()
+    with ThreadPoolExecutor(1, "fastdata-read") as pool:
+        waiting: deque[tuple[Unit, Future[list[Sample | Bad]]]] = deque()
         for piece, ready in prepared:
-            records = (
-                list(_listing(job).records(piece.start, piece.stop)) if ready.read_again else []
-            )
-            waiting.append((piece.unit, ready, reader.submit(_whole, ready, records)))
+            again = ready.read_again
+            records = list(_listing(job).records(piece.start, piece.stop)) if again else []
+            waiting.append((piece.unit, pool.submit(_whole, ready, records)))
             while len(waiting) > _PIECES_AHEAD:
-                unit, ready, whole = waiting.popleft()
-                yield unit, ready, whole.result()
-        for unit, ready, whole in waiting:
-            yield unit, ready, whole.result()
+                unit, whole = waiting.popleft()
+                yield unit, whole.result()
+        for unit, whole in waiting:
+            yield unit, whole.result()
 
 
-def _whole(prepared: Prepared, records: Sequence[Record]) -> list[Sample]:
-    """Return samples with the blobs of their images."""
+def _whole(prepared: Prepared, records: Sequence[Record]) -> list[Sample | Bad]:
+    """Return samples with the blobs of their images, if these have not changed meanwhile."""
     if not prepared.read_again:
         return prepared.samples
     by_key = {record.key: record for record in records}
     read = reader(records, {})
-    whole = []
+    whole: list[Sample | Bad] = []
     for sample in prepared.samples:
-        record = by_key[sample.row.key]
-        try:
-            blob = read(record)
-            if crc32c(blob) != sample.row.crc32c:
-                raise SampleError("its bytes have changed")
-        except SampleError as error:
-            raise SourceError(
-                f"{printable(record.path)}: {error.what} while it was being packed",
-                "Run the same command again once nothing writes to the source.",
-            ) from None
-        whole.append(sample._replace(blob=blob))
+        if not isinstance(sample, Bad):
+            record = by_key[sample.row.key]
+            try:
+                blob = read(record)
+                if crc32c(blob) != sample.row.crc32c:
+                    raise SampleError("its bytes have changed")
+            except SampleError as error:
+                raise SourceError(
+                    f"{printable(record.path)}: {error.what} while it was being packed",
+                    "Run the same command again once nothing writes to the source.",
+                ) from None
+            sample = sample._replace(blob=blob)
+        whole.append(sample)
     return whole

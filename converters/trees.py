@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from fastdata.converters.records import Record
 
@@ -31,106 +31,21 @@ _NO_DATA = ("_", ".")
 LeftOut: TypeAlias = Counter[str]
 
 
-class SourceFile(Protocol):
-    """File for readers of archives and Parquet; picklable.
-
-    ``str()`` returns its name for messages, without credentials.
-    `fastdata.remote.files.RemotePath` implements it, too.
-    """
-
-    @property
-    def location(self) -> str:
-        """Its path or URL, for records."""
-
-    @property
-    def stem(self) -> str:
-        """Its name without extension."""
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes."""
-
-    @property
-    def mtime_ns(self) -> int:
-        """Its state, as in `fastdata.converters.records.Record`."""
-
-    def open(self, mode: Literal["rb"] = "rb") -> Any:
-        """Open the file; return an object with ``read``, ``seek``, ``tell`` and ``close``.
-
-        Raises:
-            OSError: The file is missing, or cannot be read.
-        """
+#: File for readers of archives and Parquet; picklable. ``str()`` is its name for messages.
+SourceFile: TypeAlias = LocalFile | RemotePath
 
 
 def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
-    """Return the file of a record's path.
-
-    Raises:
-        FileNotFoundError: The URL has no such file.
-        RemoteError: The URL cannot be reached.
-    """
+    """Return the file of a record's path."""
     if is_url(location):
         return remote_path(location, storage_options)
     return LocalFile(Path(location))
 
 
-class Tree(Protocol):
-    """Folder of class folders, archives or Parquet files."""
-
-    @property
-    def root(self) -> str:
-        """Its absolute path or URL, the prefix of its records' paths."""
-
-    @property
-    def location(self) -> Path | str:
-        """The same, for `fastdata.converters.records.Source.inputs`."""
-
-    def __truediv__(self, name: str) -> Tree:
-        """Return a subfolder."""
-
-    def classes(self) -> list[str]:
-        """Return the sorted names of its folders; also hidden ones, like torchvision.
-
-        Raises:
-            SourceError: The folder cannot be read, or a name is not UTF-8.
-        """
-
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder, in torchvision's order.
-
-        Keys are paths below the tree without extension, with ``/``. Adds other files to
-        ``left_out``.
-
-        Raises:
-            SourceError: A folder cannot be read, or links to a folder around it.
-        """
-
-    def file(self, name: str) -> SourceFile | None:
-        """Return a file of the folder; None if it does not exist.
-
-        Raises:
-            SourceError: The folder may not be searched.
-        """
-
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """Return the files with an extension at any depth, by their paths below the folder.
-
-        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
-        ``.`` are skipped: Spark and Hadoop keep metadata there.
-
-        Raises:
-            SourceError: A folder cannot be read.
-        """
-
-
 def source_tree(
     root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Tree:
-    """Return the folder of a source; a URL is not contacted yet.
-
-    Raises:
-        SourceError: The folder is missing, or cannot be read.
-    """
+    """Return the folder of a source; a URL is not contacted yet."""
     if is_url(root):
         return RemoteTree(os.fspath(root), storage_options)
     folder = Path(root)
@@ -143,11 +58,15 @@ def source_tree(
 
 
 class LocalTree:
-    """Folder of this machine; a `Tree`."""
+    """Folder of this machine.
+
+    Attributes:
+        root: Its absolute path, the prefix of its records' paths.
+        location: The same, for `fastdata.converters.records.Source.inputs`.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.location = root
-        self.root = str(root)
+        self.location, self.root = root, str(root)
 
     def __str__(self) -> str:
         return self.root
@@ -156,7 +75,7 @@ class LocalTree:
         return LocalTree(self.location / name)
 
     def classes(self) -> list[str]:
-        """Return the names of the folders in it."""
+        """Return the sorted names of its folders; also hidden ones, like torchvision."""
         names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
         for name in names:
             if not is_utf8(name):
@@ -167,42 +86,48 @@ class LocalTree:
         return names
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder; hold one folder's entries in memory."""
+        """Yield the images of one class folder, in torchvision's order.
+
+        Keys are paths below the tree without extension, with ``/``. Adds other files to
+        ``left_out``. Holds one folder's entries in memory.
+        """
         for folder in sorted(walk(str(self.location / name))):
             for entry in scan(folder):
                 if _is_folder(entry):
                     continue
-                if is_image_name(entry.name):
-                    yield self._record(entry, label)
-                else:
+                if not is_image_name(entry.name):
                     left_out[suffix_of(entry.name)] += 1
-
-    def _record(self, entry: os.DirEntry[str], label: int) -> Record:
-        key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
-        key, problem = storable(key)
-        try:
-            stat = entry.stat()
-        except OSError as error:  # most likely a dangling link
-            problem = f"cannot be read: {error.strerror}"
-            return Record(key, label, entry.path, 0, 0, 0, problem=problem)
-        return Record(key, label, entry.path, 0, stat.st_size, stat.st_mtime_ns, problem=problem)
+                    continue
+                key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
+                key, problem = storable(key)
+                size = mtime_ns = 0
+                try:
+                    stat = entry.stat()
+                    size, mtime_ns = stat.st_size, stat.st_mtime_ns
+                except OSError as error:  # most likely a dangling link
+                    problem = f"cannot be read: {error.strerror}"
+                yield Record(key, label, entry.path, 0, size, mtime_ns, problem=problem)
 
     def file(self, name: str) -> LocalFile | None:
-        """Return a file in it."""
+        """Return a file of the folder; None if it does not exist."""
         path = self.location / name
         try:
             return LocalFile(path) if path.is_file() else None
         except OSError as error:
             raise _unreadable(path, error.strerror) from None
 
-    def files(self, extension: str) -> dict[str, LocalFile]:
-        """Return the files of an extension at any depth."""
+    def files(self, extension: str) -> Mapping[str, SourceFile]:
+        """Return the files with an extension at any depth, by their paths below the folder.
+
+        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
+        ``.`` are skipped: Spark and Hadoop keep metadata there.
+        """
         paths = _data_files(self.location, extension)
         return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
 
 
 class RemoteTree:
-    """Folder behind a URL; a `Tree`.
+    """Folder behind a URL, with the methods of `LocalTree`.
 
     Lists one class at a time, to limit memory; most drivers list 1,000 images per request.
     """
@@ -218,11 +143,11 @@ class RemoteTree:
         return RemoteTree(join_url(self.root, name), self._options)
 
     def classes(self) -> list[str]:
-        """Return the names of the folders in it."""
+        """See `LocalTree`."""
         return list_folders(self.root, self._options)
 
     def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder."""
+        """See `LocalTree`."""
         found = [
             (*path.rpartition("/")[::2], entry)
             for path, entry in list_entries(join_url(self.root, name), self._options).items()
@@ -238,13 +163,13 @@ class RemoteTree:
             yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
 
     def file(self, name: str) -> RemotePath | None:
-        """Return a file in it."""
+        """See `LocalTree`."""
         with suppress(FileNotFoundError):
             return remote_path(join_url(self.root, name), self._options)
         return None
 
-    def files(self, extension: str) -> dict[str, RemotePath]:
-        """Return the files of an extension at any depth."""
+    def files(self, extension: str) -> Mapping[str, SourceFile]:
+        """See `LocalTree`."""
         found = self.listed()
         return {
             name: found[name]
@@ -263,6 +188,10 @@ class RemoteTree:
         }
 
 
+#: Folder of class folders, archives or Parquet files.
+Tree: TypeAlias = LocalTree | RemoteTree
+
+
 def common_folder(locations: Sequence[str]) -> str:
     """Return the innermost folder, or its URL, of some files."""
     folders = [location.rpartition("/")[0] for location in locations]
@@ -279,11 +208,7 @@ def suffix_of(name: str) -> str:
 
 
 def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Return a folder's entries sorted by name.
-
-    Raises:
-        SourceError: The folder is missing or cannot be read.
-    """
+    """Return a folder's entries sorted by name."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -292,11 +217,7 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder.
-
-    Raises:
-        SourceError: A folder above it may not be searched.
-    """
+    """Return whether a path is a folder."""
     try:
         return path.is_dir()
     except OSError as error:
@@ -364,11 +285,7 @@ def storable(key: str) -> tuple[str, str | None]:
 
 
 def require_utf8(root: Path) -> Path:
-    """Return a path unchanged, if a manifest can store it.
-
-    Raises:
-        SourceError: The path is not UTF-8.
-    """
+    """Return a path unchanged, if a manifest can store it."""
     if not is_utf8(str(root)):
         raise SourceError(f"{printable(str(root))}: this path is not UTF-8", "Rename the folder.")
     return root

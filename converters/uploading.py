@@ -33,13 +33,7 @@ from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, whole_file
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.manifest import (
-    MANIFEST_NAME,
-    WORK_NAME,
-    FileEntry,
-    Manifest,
-    has_manifest,
-)
+from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
@@ -58,31 +52,14 @@ def default_local(url: str) -> Path:
     return cache_folder() / "packing" / digest_name(name_of(url), digest)
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C or the like raised an error, or came before it."""
-    while error is not None:
-        if not isinstance(error, Exception):
-            return True
-        error = error.__context__
-    return False
-
-
 class Uploading:
     """Uploader of a dataset's files to a bucket, several at once, in threads of this process.
 
     Leaving the context waits for the uploads under way. Ctrl-C, or another exception that is no
     `Exception`, cancels them.
 
-    Args:
-        url: The dataset's URL.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
-        folder: The local folder of the files.
-
     Attributes:
         name: The URL without credentials.
-
-    Raises:
-        UsageError: The folder already has a finished dataset.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:
@@ -112,9 +89,11 @@ class Uploading:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        while value is not None and isinstance(value, Exception):
+            value = value.__context__  # Ctrl-C or the like may have come before it
+        wanted = value is None
         try:
             # Let uploads under way finish, so that they need no repetition.
-            wanted = not _interrupted(value)
             self._pool.shutdown(wait=wanted, cancel_futures=True)
         except BaseException:
             wanted = False
@@ -125,12 +104,7 @@ class Uploading:
                     self._abandon.now()
 
     def finished(self, force: bool) -> Manifest | None:
-        """Return the manifest of an existing dataset; None without one.
-
-        Raises:
-            UsageError: The URL has other files.
-            DatasetError: The manifest cannot be read.
-        """
+        """Return the manifest of an existing dataset; None without one."""
         names = list_files(self._url, self._options)
         if MANIFEST_NAME in names:
             if force:
@@ -189,10 +163,6 @@ class Uploading:
         """Queue a finished file for upload; wait while the queue is full.
 
         ``keep`` keeps the local file until the dataset is finished.
-
-        Raises:
-            RemoteError: This file or an earlier one cannot be uploaded. Files that were not
-                uploaded remain.
         """
         self._wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
@@ -251,10 +221,6 @@ class Uploading:
         """Upload the remaining files and then the manifest; remove an older dataset's files.
 
         ``others`` are files that the manifest does not name.
-
-        Raises:
-            RemoteError: A file cannot be uploaded.
-            DataError: An uploaded file is missing.
         """
         others = list(others)
         for entry in (manifest.index, *others):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -14,10 +15,10 @@ from xml.parsers import expat
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
+    LABELS,
     AnnotatedImages,
+    Annotations,
     Folder,
-    Rows,
-    Table,
     lines_of,
     number_of,
 )
@@ -33,7 +34,7 @@ CLASSES = (
 )  # fmt: skip
 _IMAGES, _OBJECTS, _SETS = "JPEGImages", "Annotations", "ImageSets"
 #: Kinds of lists in ImageSets; images of the second must have masks.
-_MAIN, _SEGMENTATION = "Main", "Segmentation"
+_MAIN, _SEGMENTATION = _KINDS = "Main", "Segmentation"
 #: Folders of masks, and their fields.
 _MASKS = {"SegmentationClass": "segmentation_class", "SegmentationObject": "segmentation_object"}
 #: A line of a list of one class: a name, and whether the class is in the image.
@@ -41,7 +42,7 @@ _OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)\s*")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "occluded")
 _COLUMNS = {
-    "labels": pa.list_(pa.int32()),
+    "labels": LABELS,
     "boxes": BOXES,
     "names": pa.list_(pa.string()),
     **dict.fromkeys(_FLAGS, pa.list_(pa.bool_())),
@@ -68,12 +69,6 @@ class VocImages(AnnotatedImages):
         classes: Class names, by label; None for VOC's own, or, if any XML file has another name,
             the sorted names of all XML files.
         fields: Columns to take; None for all.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: The folder has another layout, or no such list.
-        UsageError: There is no such column, or two classes have the same name.
     """
 
     def __init__(
@@ -85,23 +80,22 @@ class VocImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        folder = Folder(root, storage_options)
-        table = _annotated(folder, split, classes)
-        super().__init__(table, root, fields, storage_options=storage_options)
+        found = _annotations(Folder(root, storage_options), split, classes)
+        super().__init__(found, root, fields, storage_options=storage_options)
 
 
-def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Table:
+def _annotations(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Annotations:
     """Return the images of a folder, and their annotations; see `VocImages`."""
-    images = _by_name(folder, _IMAGES)
+    images = folder.images(_IMAGES)
     if not images:
         raise SourceError(
             f"{folder}: has no images in {_IMAGES}/",
             "Give the folder with JPEGImages/ and Annotations/, such as VOCdevkit/VOC2012.",
         )
-    masks = {below: _by_name(folder, below) for below in _MASKS if folder.has_folder(below)}
-    annotations = _xml_files(folder)
+    masks = {below: folder.images(below) for below in _MASKS if folder.has_folder(below)}
+    every = [name for name in folder.names(_OBJECTS) if name.endswith(".xml")]
     has_objects = folder.has_folder(_OBJECTS)
-    known = {*images, *(key_of(path[len(_OBJECTS) + 1 :]) for path in annotations)}
+    known = {*images, *(key_of(path[len(_OBJECTS) + 1 :]) for path in every)}
     if split is not None:
         kind, names = _listed(folder, split, known)
     else:
@@ -112,11 +106,16 @@ def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None)
         files = [f"{_OBJECTS}/{name}.xml" for name in names]
         found = [_objects_of(*one) for one in zip(files, folder.read_all(files), strict=True)]
         if classes is None:
-            rest = sorted(set(annotations).difference(files))
-            classes = _classes(chain(found, map(_objects_of, rest, folder.read_all(rest))))
+            rest = sorted(set(every).difference(files))
+            others = map(_objects_of, rest, folder.read_all(rest))
+            read = (one for one in chain(found, others) if not isinstance(one, str))
+            used = {name for one in read for name in one["names"]}
+            classes = CLASSES if used <= set(CLASSES) else sorted(used)
     labels = {name: label for label, name in enumerate(distinct_classes(classes or ()))}
     fields = {_MASKS[below]: pa.string() for below in masks}
-    rows = Rows({**(_COLUMNS if has_objects else {}), **fields})
+    about = {"kind": "voc", "split": split, "classes": list(labels)}
+    columns = {**(_COLUMNS if has_objects else {}), **fields}
+    rows = Annotations(columns, about, {"boxes": "xyxy"}, tuple(fields))
     for name, values in zip(names, found, strict=True):
         path = f"{_IMAGES}/{name}.jpg"
         try:
@@ -127,68 +126,40 @@ def _annotated(folder: Folder, split: str | None, classes: Sequence[str] | None)
             if unknown is not None:
                 raise ValueError(f"{_OBJECTS}/{name}.xml: {unknown!r} is not among the classes")
             values["labels"] = [labels[one] for one in values.get("names", ())]
-            for below, found_masks in masks.items():
-                mask = f"{below}/{name}.png"
+            for below, of_name in masks.items():
                 # A mask that must be there is a missing file, so a bad sample.
-                if name in found_masks or kind == _SEGMENTATION:
-                    values[_MASKS[below]] = _file_of(mask, found_masks.get(name, []))
+                if name in of_name or kind == _SEGMENTATION:
+                    mask = _file_of(f"{below}/{name}.png", of_name.get(name, []))
+                    values[_MASKS[below]] = mask
         except ValueError as error:
             rows.add_bad(str(error), path, name)
-            continue
-        size = values.pop("size", None)
-        rows.add(path, values, name, size)
-    about = {"kind": "voc", "split": split, "classes": list(labels)}
-    return Table(rows.table(), about, tuple(fields), {"boxes": "xyxy"})
-
-
-def _by_name(folder: Folder, below: str) -> dict[str, list[str]]:
-    """Return the images in a folder by their paths in it, without suffix."""
-    found: dict[str, list[str]] = {}
-    for path in folder.images(below):
-        found.setdefault(key_of(path[len(below) + 1 :]), []).append(path)
-    return found
+        else:
+            rows.add(path, values, name, values.pop("size", None))
+    return rows
 
 
 def _file_of(usual: str, files: Sequence[str], *, alone: bool = False) -> str:
-    """Return the file of a name: the usual one if it exists, else the only one.
+    """Return the file of a name: VOC's usual one if it exists, else the only one of ``files``.
 
-    Args:
-        usual: The path that VOC gives it.
-        files: The files of that name, with any suffix.
-        alone: Whether there may be no other beside the usual one.
-
-    Raises:
-        ValueError: Several files have the name.
+    ``alone`` refuses another beside the usual one.
     """
     if len(files) > 1 and (alone or usual not in files):
         raise ValueError(f"{' and '.join(files)} have the same name; keep one of them")
     return usual if usual in files or not files else files[0]
 
 
-def _splits(folder: Folder) -> list[str]:
-    """Return the names of the lists in ImageSets/Main, else of those in ImageSets/Segmentation.
-
-    Lists of one class, such as ``cat_train``, are left out.
-    """
-    for kind in (_MAIN, _SEGMENTATION):
-        below = f"{_SETS}/{kind}"
-        files = [name for name in folder.names(below) if name.endswith(".txt")]
-        names = [key_of(name.rpartition("/")[2]) for name in files]
-        found = [name for name in names if name.partition("_")[0] not in CLASSES]
-        if found:
-            return found
-    return []
-
-
 def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]]:
     """Return the kind of a split's list, and the names of images in it."""
     kind, _, name = split.rpartition("/")
-    for one in [kind] if kind else [_MAIN, _SEGMENTATION]:
+    for one in [kind] if kind else _KINDS:
         path = f"{_SETS}/{one}/{name}.txt"
         if folder.has(path):
             break
     else:
-        there = ", ".join(_splits(folder)) or "none"
+        texts = [key_of(path) for one in _KINDS for path in folder.names(f"{_SETS}/{one}")]
+        # Without lists of one class, such as cat_train.
+        lists = {path.rpartition("/")[2] for path in texts}
+        there = ", ".join(sorted(x for x in lists if x.partition("_")[0] not in CLASSES)) or "none"
         raise SourceError(
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",
@@ -209,16 +180,6 @@ def _stripped(name: str, known: Container[str]) -> str:
     """Return a name in a list without spaces around it, unless they are the file's, too."""
     found = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
     return next(found, name.strip())
-
-
-def _classes(found: Iterable[dict[str, Any] | str]) -> list[str]:
-    """Return VOC's classes, or all names if there are others: the same classes for all splits."""
-    names = {name for one in found if not isinstance(one, str) for name in one["names"]}
-    return list(CLASSES) if names <= set(CLASSES) else sorted(names)
-
-
-def _xml_files(folder: Folder) -> list[str]:
-    return [name for name in folder.names(_OBJECTS) if name.endswith(".xml")]
 
 
 def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
@@ -242,32 +203,19 @@ def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
 
 
 def _size(root: Element) -> tuple[int, int] | None:
-    """Return the width and height that an annotation gives its image; None if it gives none.
-
-    Raises:
-        ValueError: They are no whole numbers from 0.
-    """
+    """Return the width and height that an annotation gives its image; None if it gives none."""
     size = _child(root, "size")
-    if size is None:
-        return None
-    texts = [_text(size, side) or "0" for side in ("width", "height")]
-    what = f"its size is {' x '.join(texts)}, not whole numbers from 0"
-    try:
+    texts = ["0" if size is None else _text(size, side) or "0" for side in ("width", "height")]
+    with suppress(ValueError):
         width, height = map(float, texts)
-    except ValueError:
-        raise ValueError(what) from None
-    if not all(side.is_integer() and 0 <= side < 1 << 31 for side in (width, height)):
-        raise ValueError(what)
-    # Tools write 0 where they do not know it.
-    return (int(width), int(height)) if width and height else None
+        if all(side.is_integer() and 0 <= side < 1 << 31 for side in (width, height)):
+            # Tools write 0 where they do not know it.
+            return (int(width), int(height)) if width and height else None
+    raise ValueError(f"its size is {' x '.join(texts)}, not whole numbers from 0")
 
 
 def _object(number: int, element: Element) -> dict[str, Any]:
-    """Return the values of one object.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Return the values of one object."""
     name = _text(element, "name")
     if not name:
         raise ValueError(f"object {number} has no name")
@@ -294,11 +242,7 @@ def _object(number: int, element: Element) -> dict[str, Any]:
 
 
 def _child(element: Element, name: str) -> Element | None:
-    """Return a child by name; None if there is none.
-
-    Raises:
-        ValueError: There are several.
-    """
+    """Return a child by name; None if there is none."""
     found = element.findall(name)
     if len(found) > 1:
         raise ValueError(f"<{element.tag}> has {len(found)} <{name}>")
@@ -311,12 +255,7 @@ def _text(element: Element, name: str) -> str | None:
 
 
 def parse_xml(data: bytes) -> Element:
-    """Read XML without entities of its own.
-
-    Raises:
-        ValueError: It has one.
-        xml.parsers.expat.ExpatError: It is not XML.
-    """
+    """Read XML without entities of its own."""
     builder = TreeBuilder()
     parser = expat.ParserCreate()
     parser.buffer_text = True

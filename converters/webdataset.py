@@ -14,17 +14,13 @@ import re
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
-from fastdata.converters.trees import (
-    SourceFile,
-    is_utf8,
-    require_utf8,
-    storable,
-)
+from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.files import archive_files
@@ -88,13 +84,6 @@ class WebDataset(Sharded):
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
         files: Some of the shards of ``root``; None for all.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: There are no shards, one cannot be read, or a sample lacks its label, though
-            others have one.
-        UsageError: No sample has a member of ``fields``.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -113,7 +102,6 @@ class WebDataset(Sharded):
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
         self._kept: Any = None  # a file of pickled records, instead of a second walk
-        self.inputs: list[Path | str]
         self.archives: Sequence[SourceFile]
         where = redact(os.fspath(root))
         if not is_url(root):
@@ -121,22 +109,21 @@ class WebDataset(Sharded):
         try:
             self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
-            name = error.filename or where
             raise SourceError(
-                f"{name}: {error.strerror}", "Name the shards, or their folder, with --root."
+                f"{error.filename or where}: {error.strerror}",
+                "Name the shards, or their folder, with --root.",
             ) from None
-        if is_url(root):
-            self.inputs = [*expand(root)]
-            # Unnamed: it vanishes with this object, or with the process.
-            self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
-            weakref.finalize(self, self._kept.close)
-        else:
-            self.inputs = [Path(file.location) for file in self.archives]
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
             if is_url(root):
                 raise SourceError(f"{where}: holds no *.tar", hint)
             raise instead(where, "holds no *.tar", hint)
+        self.inputs: list[Path | str] = [Path(file.location) for file in self.archives]
+        if is_url(root):
+            self.inputs = [*expand(root)]
+            # Unnamed: it vanishes with this object, or with the process.
+            self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
+            weakref.finalize(self, self._kept.close)
         self.classes, found = self._walk()
         names = sorted(found) if fields is None else list(fields)
         for name in names:
@@ -180,8 +167,7 @@ class WebDataset(Sharded):
                 if sample.label is None and unlabelled is None:
                     unlabelled = file, sample.key, sample.members
                 if unlabelled is not None and len(names) > 1:
-                    what = "integer label in .cls or .json, though others have"
-                    raise _missing(*unlabelled, what, _UNLABELLED)
+                    raise _without_label(*unlabelled, ", though others have")
                 if known != sample.class_name:
                     raise SourceError(
                         f"{file}: sample {sample.key} has label {sample.label} and class "
@@ -192,18 +178,12 @@ class WebDataset(Sharded):
                 pickle.dump(kept, self._kept)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
-        if any(name is None for name in names.values()):
-            return [str(label) for label in numbers], found
-        return [names.get(label) or str(label) for label in numbers], found
+        known_names = {} if None in names.values() else names
+        return [known_names.get(label) or str(label) for label in numbers], found
 
 
 def field_of(extension: str, arrays: Collection[pa.DataType | None] = ()) -> Field:
-    """Return the field of a member, by its extension.
-
-    Args:
-        extension: The extension.
-        arrays: Types of the sound arrays among them, if they are ``.npy``.
-    """
+    """Return the field of a member, by its extension and the types of sound arrays (``.npy``)."""
     last = extension.rpartition(".")[2]
     if last == _ARRAYS and (len(arrays) > 1 or None in arrays):
         return Field(extension, "blob")
@@ -224,11 +204,7 @@ class _Sample(NamedTuple):
     """One sample of a shard.
 
     Attributes:
-        key: Its key.
-        label: Its label; None without one.
-        class_name: The name of its class, if its ``.json`` has one.
         image: The member of its image.
-        pixels: As of `Record`.
         members: Its other members, by extension, in the archive's order.
         texts: Bytes of the members that are columns.
         arrays: Types of the members that are sound arrays; None for a type that no column has.
@@ -274,24 +250,12 @@ class TarListing(NamedTuple):
                 except ValueError as error:
                     problem = problem or f"its .{field.name} {error}"
             values.append(value)
-        return Record(
-            key,
-            sample.label or 0,
-            self.file.location,
-            sample.image.offset,
-            sample.image.size,
-            self.file.mtime_ns,
-            pixels=sample.pixels,
-            problem=problem,
-            fields=tuple(values),
-        )
+        place = self.file.location, sample.image.offset, sample.image.size, self.file.mtime_ns
+        about: Any = {"pixels": sample.pixels, "problem": problem, "fields": tuple(values)}
+        return Record(key, sample.label or 0, *place, **about)
 
     def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        """Return the value of a member.
-
-        Raises:
-            ValueError: It is too large, not UTF-8, or not a number; the text continues its name.
-        """
+        """Return the value of a member."""
         member = sample.members[field.name]
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
@@ -317,12 +281,8 @@ class TarListing(NamedTuple):
     ) -> Iterator[_Sample]:
         """Yield the samples in the shard's order.
 
-        Args:
-            columns: Extensions of members to read; None for all that may be columns.
-            arrays: Whether to look for the types of arrays.
-
-        Raises:
-            SourceError: The shard is damaged, or a sample's label is.
+        ``columns`` are extensions of members to read, None for all that may be columns; ``arrays``
+        looks for the types of arrays.
         """
         try:
             opened = self.file.open()
@@ -336,10 +296,8 @@ class TarListing(NamedTuple):
                 opened.seek(member.offset)
                 data: bytes = opened.read(member.size)
             except OSError as error:
-                raise SourceError(
-                    f"{self.file}: {member.name} cannot be read: {error.strerror}",
-                    "Check the disk.",
-                ) from None
+                what = f"{self.file}: {member.name} cannot be read: {error.strerror}"
+                raise SourceError(what, "Check the disk.") from None
             return data
 
         with opened:
@@ -408,8 +366,7 @@ class TarListing(NamedTuple):
             label = None
         claimed = self.labels and problem is None and ("cls" in parts or "label" in about)
         if claimed and (type(label) is not int or label < 0):
-            what = "integer label in .cls or .json"
-            raise _missing(self.file, stem, parts, what, _UNLABELLED)
+            raise _without_label(self.file, stem, parts)
         if label is not None and label >= MOST_CLASSES:
             raise SourceError(
                 f"{self.file}: the sample {stem} has the label {label}, but there may be "
@@ -424,25 +381,12 @@ class TarListing(NamedTuple):
             and member.size <= _MOST_TEXT
         }
         found = dict(_arrays(members, read)) if arrays else {}
-        return _Sample(
-            stem if key is None else str(key),
-            label,
-            name if isinstance(name, str) else None,
-            image,
-            pixels,
-            members,
-            texts,
-            found,
-            problem,
-        )
+        key, name = stem if key is None else str(key), name if isinstance(name, str) else None
+        return _Sample(key, label, name, image, pixels, members, texts, found, problem)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:
-    """Return the object in a ``.json``; an empty one for other JSON.
-
-    Raises:
-        ValueError: It is not JSON, or its key or class cannot be stored; the text is a problem.
-    """
+    """Return the object in a ``.json``; an empty one for other JSON."""
     try:
         if member.size > _MOST_JSON:
             raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
@@ -460,11 +404,7 @@ def _about(member: Member, read: _Read) -> dict[str, Any]:
 
 
 def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
-    """Return the raw pixels after NumPy's header, and their size.
-
-    Raises:
-        ValueError: They are not pixels as in the `shards` container.
-    """
+    """Return the raw pixels after NumPy's header, and their size."""
     head = read(member._replace(size=min(member.size, HEAD)))
     try:
         length, height, width = npy_shape(head, member.size)
@@ -496,31 +436,25 @@ def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, p
         yield extension, found
 
 
-_UNLABELLED = (
-    "Labels are integers in .cls or .json members. With --no-labels there are none, and these "
-    "members are fields."
-)
-
-
-def _missing(
-    file: SourceFile, key: str, members: Mapping[str, Member], what: str, hint: str
+def _without_label(
+    file: SourceFile, key: str, members: Mapping[str, Member], more: str = ""
 ) -> SourceError:
-    has = ", ".join(sorted(members))
-    return SourceError(f"{file}: the sample {key} has no {what} (it has: {has})", hint)
+    return SourceError(
+        f"{file}: the sample {key} has no integer label in .cls or .json{more} (it has: "
+        f"{', '.join(sorted(members))})",
+        "Labels are integers in .cls or .json members. With --no-labels there are none, and these "
+        "members are fields.",
+    )
 
 
 class _Walked:
-    """Shards that have been walked, with their records: one shard of a listing.
+    """Shards that have been walked, with a file of their pickled samples: a shard of a listing.
 
-    Args:
-        shards: The tar files.
-        kept: A file of pickled samples and their shards' numbers. It is not pickled with this
-            object: another process walks the shards again.
+    The file is not pickled with this object: another process walks the shards again.
     """
 
     def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
-        self._shards = shards
-        self._kept = kept
+        self._shards, self._kept = shards, kept
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_shards": self._shards, "_kept": None}
@@ -532,17 +466,10 @@ class _Walked:
                 yield from shard.records()
             return
         self._kept.seek(0)
-        for batch in _unpickled(self._kept):
-            for number, sample in batch:
-                yield self._shards[number].record(sample)
-
-
-def _unpickled(file: Any) -> Iterator[list[tuple[int, _Sample]]]:
-    while True:
-        try:
-            yield pickle.load(file)
-        except EOFError:
-            return
+        with suppress(EOFError):
+            while True:
+                for number, sample in pickle.load(self._kept):
+                    yield self._shards[number].record(sample)
 
 
 def _split(name: str) -> tuple[str | None, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, NamedTuple
@@ -14,12 +14,13 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
+    LABELS,
     MISSING,
+    MOST_KEYPOINTS,
     POLYGONS,
     AnnotatedImages,
+    Annotations,
     Folder,
-    Rows,
-    Table,
     lines_of,
     number_of,
     read_file,
@@ -34,8 +35,6 @@ _SPLITS = ("train", "val", "test")
 #: Share of an image's side that coordinates may lie outside, as in ultralytics.
 _TOLERANCE = 0.01
 _MOST_CLASSES = 1 << 20
-#: Most keypoints of an object.
-_MOST_KEYPOINTS = 10_000
 
 
 class YoloImages(AnnotatedImages):
@@ -55,12 +54,6 @@ class YoloImages(AnnotatedImages):
         split: ``train``, ``val`` or ``test``.
         data: The data.yaml, or its URL; None for the only .yaml file in the folder.
         fields: Columns to take; None for all. Without any, no labels are read.
-        storage_options: Options of the driver of a URL.
-
-    Raises:
-        RemoteError: A URL cannot be reached.
-        SourceError: The file cannot be read, or has no such split; or no image has labels.
-        UsageError: There is no such column.
     """
 
     upright = True
@@ -76,20 +69,13 @@ class YoloImages(AnnotatedImages):
     ) -> None:
         folder = Folder(root, storage_options)
         described = describe(folder, data, storage_options)
-        table = _labelled(folder, described, split, with_labels=fields is None or len(fields) > 0)
-        inputs = [] if data is None else [data]
-        super().__init__(table, root, fields, inputs, storage_options)
+        found = _labelled(folder, described, split, with_labels=fields is None or len(fields) > 0)
+        super().__init__(found, root, fields, () if data is None else (data,), storage_options)
 
 
 class Description(NamedTuple):
-    """Content of a data.yaml.
-
-    Attributes:
-        name: The file, for messages.
-        path: The folder of the splits, relative to the root.
-        splits: Folders of images, or text files that list images, of each split.
-        classes: Class names, by label.
-        keypoints: Number of keypoints of each object, and numbers of each; None without any.
+    """Content of a data.yaml: its name for messages, the folder of the splits, the splits' folders
+    or lists of images, class names, and number and size of keypoints.
     """
 
     name: str
@@ -104,14 +90,10 @@ def describe(
     data: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Description:
-    """Read a data.yaml; see `YoloImages`.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
-        SourceError: It is missing, or cannot be read.
-    """
+    """Read a data.yaml; see `YoloImages`."""
     if data is None:
-        names = [name for name in folder.top() if name.endswith((".yaml", ".yml"))]
+        top = folder.names(deep=False)
+        names = [name for name in top if name.endswith((".yaml", ".yml"))]
         if "data.yaml" in names:
             names = ["data.yaml"]
         if len(names) != 1:
@@ -130,12 +112,7 @@ def describe(
 
 
 def _parsed(name: str, text: str) -> dict[Any, Any]:
-    """Return the mapping that a text in YAML is; its scalars are text, as written, or None.
-
-    Raises:
-        SourceError: PyYAML is not installed.
-        ValueError: It is no mapping, or no YAML.
-    """
+    """Return the mapping that a text in YAML is; its scalars are text, as written, or None."""
     try:
         import yaml
     except ImportError:
@@ -167,11 +144,7 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
-    """Return what a data.yaml says.
-
-    Raises:
-        ValueError: It contradicts itself, or lacks its classes.
-    """
+    """Return what a data.yaml says."""
     names, count = found.get("names"), found.get("nc")
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
@@ -186,16 +159,15 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         raise ValueError("names: one is not text; put it into quotes")
     if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
-    shape = found.get("kpt_shape")
-    keypoints = None
+    shape, keypoints = found.get("kpt_shape"), None
     if shape is not None:
+        wrong = ValueError("kpt_shape: it is not [number, 2 or 3]")
         if not isinstance(shape, list) or len(shape) != 2:
-            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
-        keypoints = (
-            _whole("kpt_shape", shape[0], _MOST_KEYPOINTS), _whole("kpt_shape", shape[1], 3)
-        )  # fmt: skip
-        if keypoints[0] < 1 or keypoints[1] < 2:
-            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
+            raise wrong
+        points, size = map(partial(_whole, "kpt_shape"), shape, (MOST_KEYPOINTS, 3))
+        if points < 1 or size < 2:
+            raise wrong
+        keypoints = points, size
     path = found.get("path") or ""
     if found.get("validation"):
         found = {"val": found["validation"], **found}
@@ -207,7 +179,9 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
     return Description(name, path, places, names, keypoints)
 
 
-def _labelled(folder: Folder, described: Description, split: str, *, with_labels: bool) -> Table:
+def _labelled(
+    folder: Folder, described: Description, split: str, *, with_labels: bool
+) -> Annotations:
     """Return the images of a split, and their labels; see `YoloImages`."""
     if split not in described.splits:
         raise SourceError(
@@ -217,32 +191,19 @@ def _labelled(folder: Folder, described: Description, split: str, *, with_labels
     places = [_place(folder, described, split, one) for one in described.splits[split]]
     folders = [place for place in places if not folder.has(place)]
     listed = (_listed(folder, place) for place in places if place not in folders)
-    images = sorted({*chain(*listed), *chain(*map(folder.images, folders))})
+    below = (paths for place in folders for paths in folder.images(place).values())
+    images = sorted({*chain(*listed), *chain(*below)})
     files = {image: labels_of(image) for image in images} if with_labels else {}
-    used = set(files.values())
-    alone = _without_image(folder, folders if with_labels else ()) - used
-    unused = _by_name(alone)
-
-    @cache
-    def unused_in(below: str) -> dict[str, str]:
-        return _by_name(set(_texts(folder.top(below))) - used)
-
-    def other_of(image: str) -> str | None:
-        """Return a file that may hold an image's labels: beside it, or above its labels."""
-        file = files[image]
-        name = posixpath.basename(file).lower()
-        near = [posixpath.dirname(image), *map(str, PurePosixPath(file).parents)]
-        found = (unused_in("" if one == "." else one).get(name) for one in near)
-        return next(filter(None, found), unused.get(name))
-
-    columns = {"labels": pa.list_(pa.int32()), "boxes": BOXES, "polygons": POLYGONS}
+    other_of, alone = _others(folder, folders if with_labels else (), files)
+    columns = {"labels": LABELS, "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
+    about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
     if described.keypoints:
-        columns["keypoints"] = pa.list_(
-            pa.list_(pa.float32(), described.keypoints[0] * described.keypoints[1])
-        )
-        formats["keypoints"] = "relative xyv" if described.keypoints[1] == 3 else "relative xy"
-    rows, absent = Rows(columns), 0
+        count, size = described.keypoints
+        columns["keypoints"] = pa.list_(pa.list_(pa.float32(), count * size))
+        formats["keypoints"] = "relative xyv" if size == 3 else "relative xy"
+        about["kpt_shape"] = [count, size]
+    rows, absent = Annotations(columns, about, formats), 0
     lost: dict[str, str] = {}
     read = folder.read_all(files.values()) if with_labels else repeat(b"")
     for image, data in zip(images, read, strict=False):
@@ -259,44 +220,25 @@ def _labelled(folder: Folder, described: Description, split: str, *, with_labels
         else:
             rows.add(image, values)
     if lost:
-        _report_lost(folder, described, split, lost, len(images) - absent)
+        of = f"{len(lost):,} of {len(images) - absent:,} images of {split}"
+        _report_lost(folder, f"{described.name}: {of}", lost, len(lost) == len(images) - absent)
     for name in sorted(alone):
         rows.add_bad(f"{name}: has no image", None, key_of(name))
-    about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
-    if described.keypoints:
-        about["kpt_shape"] = list(described.keypoints)
-    return Table(rows.table(), about, formats=formats)
+    return rows
 
 
-def _report_lost(
-    folder: Folder, described: Description, split: str, lost: Mapping[str, str], images: int
-) -> None:
-    """Warn of images whose files of labels do not exist.
-
-    Args:
-        folder: The dataset's folder.
-        described: Its data.yaml.
-        split: The split.
-        lost: The file of labels of each such image.
-        images: Number of all images.
-
-    Raises:
-        SourceError: No image has labels.
-    """
+def _report_lost(folder: Folder, what: str, lost: Mapping[str, str], every: bool) -> None:
+    """Warn of images whose files of labels do not exist; refuse a split without any labels."""
     first = min(lost.values())
-    what = (
-        f"{described.name}: {len(lost):,} of {images:,} images of {split} have no labels; "
-        f"{first} does not exist"
-    )
-    if len(lost) < images:
+    what += f" have no labels; {first} does not exist"
+    if not every:
         warn(
             f"{what}. Those for which no other file of labels was found are packed without objects."
         )
         return
-    name = posixpath.basename(first).lower()
-    others = []
+    others: list[str] = []
     with suppress(SourceError):  # of folders that have nothing to do with it
-        others = [one for one in folder.names("") if posixpath.basename(one).lower() == name]
+        others = [one for one in folder.names() if _base(one) == _base(first)]
     raise SourceError(
         what,
         f"{f'There is {others[0]}. ' if others else ''}Labels of …/images/…/a.jpg are read from "
@@ -305,25 +247,42 @@ def _report_lost(
     )
 
 
-def _without_image(folder: Folder, folders: Iterable[str]) -> set[str]:
-    """Return the files of labels in the folders that belong to folders of images."""
+def _others(
+    folder: Folder, folders: Iterable[str], files: Mapping[str, str]
+) -> tuple[Callable[[str], str | None], set[str]]:
+    """Return what finds other files that may be an image's labels, and the labels of no image."""
+    used = set(files.values())
     any_image = (posixpath.join(place, "any.jpg") for place in folders)
     above = {posixpath.dirname(labels_of(one)): posixpath.dirname(one) for one in any_image}
     found = (folder.names(labels) for labels, place in above.items() if labels != place)
-    return set(_texts(chain(*found)))
+    alone = set(_texts(chain(*found))) - used
+    by_name = {_base(file): file for file in sorted(alone)}
+
+    @cache
+    def near(below: str) -> dict[str, str]:
+        if below.startswith("/"):  # of an image that is not in the folder
+            return {}
+        texts = _texts(folder.names("" if below == "." else below, deep=False))
+        return {_base(file): file for file in texts if file not in used}
+
+    def other_of(image: str) -> str | None:
+        """Return a file that may hold an image's labels: beside it, or above its labels."""
+        file = files[image]
+        places = [posixpath.dirname(image) or ".", *map(str, PurePosixPath(file).parents)]
+        found = (near(place).get(_base(file)) for place in places)
+        return next(filter(None, found), by_name.get(_base(file)))
+
+    return other_of, alone
 
 
-def _by_name(files: Iterable[str]) -> dict[str, str]:
-    return {posixpath.basename(file).lower(): file for file in sorted(files)}
+def _base(path: str) -> str:
+    return posixpath.basename(path).lower()
 
 
 def _texts(names: Iterable[str]) -> list[str]:
     """Return the files that may be labels."""
-    return [
-        name
-        for name in names
-        if name.lower().endswith(".txt") and posixpath.basename(name) != "classes.txt"
-    ]
+    texts = [name for name in names if name.lower().endswith(".txt")]
+    return [name for name in texts if posixpath.basename(name) != "classes.txt"]
 
 
 def labels_of(image: str) -> str:
@@ -337,9 +296,6 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
     """Return the path of a folder of images, or of a list, below the root.
 
     Exports often name folders from another one: ``../train/images``.
-
-    Raises:
-        SourceError: There is none.
     """
     rest = entry
     while rest.startswith("../"):
@@ -382,11 +338,7 @@ def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
 
 
 def _object(words: list[str], described: Description) -> tuple[int, Any, Any, Any]:
-    """Return label, box, polygons and keypoints of a line.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Return label, box, polygons and keypoints of a line."""
     try:
         label, *values = map(number_of, words)
     except ValueError:

@@ -76,8 +76,8 @@ def pack_tree(
     source = ImageFolder(tree) if isinstance(tree, Path) else tree
     if container in ("parquet", "shards"):
         options["shard_size"] = unit_size
-    commit_size = unit_size or PACK_MODULE._COMMIT_SIZE
-    with mock.patch.object(PACK_MODULE, "_COMMIT_SIZE", commit_size):
+    commit_size = unit_size or PACK_MODULE.COMMIT_SIZE
+    with mock.patch.object(PACK_MODULE, "COMMIT_SIZE", commit_size):
         return pack(source, out, container=container, workers=workers, order=order, **options)
 
 

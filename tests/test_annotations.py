@@ -36,12 +36,11 @@ from fastdata.converters import (
     pack,
 )
 from fastdata.converters.packing import Progress
-from sources import Expected, SourceConformance
+from sources import Expected, SourceConformance, first_fast
 from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import UsageError
-from fastdata.storage.formats import CONTAINERS, ELSEWHERE
 
 
 def expect_coco(root: Path) -> Expected:
@@ -220,7 +219,7 @@ class TestAnnotated(SourceConformance):
         return kind.expect(root)
 
 
-@pytest.mark.parametrize("container", [one for one in CONTAINERS if one not in ELSEWHERE])
+@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet", "folder"))
 def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path) -> None:
     expected = kind.expect(root)
     pack(kind.open(root), tmp_path / "out", container=container, workers=1, order="source")
@@ -238,6 +237,7 @@ class Die(Progress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(kind: Kind, root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack_tree(kind.open(root), tmp_path / "whole", "shards", unit_size=1500)
@@ -254,6 +254,7 @@ def test_killed_and_resumed(kind: Kind, root: Path, tmp_path: Path) -> None:
     assert digests(out) == digests(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_behind_a_url(kind: Kind, web: str, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     root = kind.write(tmp_path / "web" / "data")

@@ -223,7 +223,7 @@ USES: dict[str, Callable[[Path, random.Random], None]] = {
     "mds source": read_source(MdsImages),
     "imagenet": read_source(lambda root: ImageNet(root, "train")),
     "tree": convert("imagefolder"),
-    "petastorm": convert("petastorm"),
+    "petastorm": convert("parquet"),
     "coco source": convert("coco"),
     "voc source": convert("voc", "--split", "train"),
     "yolo source": convert("yolo", "--split", "train"),

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from contextlib import redirect_stdout
 from copy import deepcopy
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,8 @@ import pytest
 from annotated import NAMES, open_coco, packed_fields
 from fastdata.converters import CocoImages, pack
 from PIL import Image
-from sources import convert, picture
-from torchvision_stub import import_torchvision
-from vision_datasets import assert_same
+from sources import picture
 
-from fastdata import DataLoader
 from fastdata.errors import BadSamplesError, SourceError
 
 #: Sources that are drawn.
@@ -31,7 +26,10 @@ RUNS = int(os.environ.get("FASTDATA_CAMPAIGN_COCO", "15"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 # pycocotools has not moved to NumPy 2 completely.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 #: Changes of an annotation that spoil its image.
 SPOILT: list[dict[str, Any]] = [
@@ -267,26 +265,6 @@ def compare(source: Drawn, out: Path, categories: list[Any]) -> int:
     return len(found["image_id"])
 
 
-def compare_in_place(source: Drawn) -> None:
-    """Compare torchvision's dataset in a loader with itself."""
-    tv = import_torchvision()
-    from torchvision.transforms import v2
-
-    steps = v2.Compose([v2.Resize((16, 16)), v2.ToImage()])
-    with redirect_stdout(StringIO()):
-        bare = tv.datasets.CocoDetection(source.root, source.oracles[0], transforms=steps)
-    # pycocotools returns None for the image 1.0; torchvision makes other labels of 1.0.
-    numbers = [*bare.ids, *(one["category_id"] for one in bare.coco.anns.values())]
-    if not all(type(key) is int for key in numbers):
-        return
-    dataset = tv.datasets.wrap_dataset_for_transforms_v2(bare)
-    loader = DataLoader(dataset, 3, collate_fn=list, require_native=True)
-    found = [sample for batch in loader for sample in batch]
-    for row, sample in enumerate(found):
-        assert_same(sample, dataset[row])
-    assert len(found) == len(dataset)
-
-
 def drawn_categories(draw: np.random.Generator) -> list[Any]:
     ids = draw.choice(200, int(draw.integers(1, 6)), replace=False).tolist()
     return [{"id": key, "name": f"class {key}", "supercategory": "x"} for key in ids]
@@ -322,37 +300,5 @@ def test_drawn_sources(tmp_path: Path) -> None:
             assert not source.is_fatal
             assert bool(packed.manifest.source.get("exif_transpose")) == source.is_turned
             counts["samples"] += compare(source, root / "out", categories)
-            if source.is_sound:
-                counts["in place"] += 1
-                compare_in_place(source)
     print(f"{RUNS:,} sources: {dict(sorted(counts.items()))}")
     assert counts["packed"] and (counts["refused"] or RUNS < 20)
-
-
-def test_drawn_splits(tmp_path: Path) -> None:
-    pytest.importorskip("pycocotools")
-    compared = 0
-    for run in range(SEED, SEED + max(2, RUNS // 10)):
-        draw = np.random.default_rng([run, 1])
-        every, root = drawn_categories(draw), tmp_path / f"{run}"
-        sources = {}
-        for split in ("train", "valid"):
-            (root / split).mkdir(parents=True)
-            few = [one for one in every if draw.random() < 0.6] or every[:1]
-            sources[split] = Drawn(draw, root / split, few, ["_annotations.coco.json"]), few
-        listed = {one["id"]: one for _, few in sources.values() for one in few}
-        chosen = list(sources) if draw.random() < 0.5 else ["valid"]
-        given = () if len(chosen) > 1 else ("--split", "valid")
-        out = root.with_name(f"{run}-out-{{split}}")
-        options = ("--out", out, "--order", "source", "--to", "shards", "--skip-bad")
-        result = convert("coco", "--root", root, *given, *options)
-        for split in chosen:
-            place = Path(str(out).format(split=split))
-            if (place / "_dataset.json").exists():
-                compared += compare(sources[split][0], place, list(listed.values()))
-            else:
-                drawn = [one for one, _ in sources.values()]
-                assert result.exit_code == 1 and not all(one.is_sound for one in drawn)
-                named = ".json" in result.stderr or ".jpg" in result.stderr
-                assert named or any(one.is_mixed for one in drawn)
-    assert compared

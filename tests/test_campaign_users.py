@@ -45,7 +45,10 @@ from fastdata.storage.checksum import crc32c
 from fastdata.storage.records import RECORD, RECORDS_AT, SCHEMA, write_index
 
 pytest.importorskip("fsspec")
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes two users: needs root")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="becomes two users: needs root"),
+]
 
 OPENS = int(os.environ.get("FASTDATA_CAMPAIGN_OPENS", "400"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))

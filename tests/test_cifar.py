@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.converters import Cifar, Source
-from sources import Expected, SourceConformance, convert, require_said
+from sources import Expected, SourceConformance, convert, first_fast, require_said
 
 from fastdata import ImageDataset
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import SourceError
 
 ROWS = 6
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
@@ -152,17 +152,8 @@ class CifarConformance(SourceConformance):
         )
 
 
-class TestCifar10Train(CifarConformance):
-    kind, split = "cifar10", "train"
-    batches = tuple(f"data_batch_{i}" for i in range(1, 6))
-
-
 class TestCifar10Test(CifarConformance):
     kind, split, batches = "cifar10", "test", ("test_batch",)
-
-
-class TestCifar100Train(CifarConformance):
-    kind, split, batches = "cifar100", "train", ("train",)
 
 
 class TestCifar100Test(CifarConformance):
@@ -170,7 +161,7 @@ class TestCifar100Test(CifarConformance):
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards"))
 def test_pixels_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, container: str
 ) -> None:
@@ -186,15 +177,6 @@ def test_pixels_through_the_command(
             assert np.array_equal(np.asarray(image), made.pixels[batch][row])
             assert label == made.labels[batch][row]
             assert dataset.row(row).encoding == "raw"
-
-
-def test_as_jpeg(tmp_path: Path) -> None:
-    write_archive("cifar10", Made("cifar10").files, tmp_path)
-    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--encoding", "jpeg",
-                     "--out", tmp_path / "out")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    row = ImageDataset(tmp_path / "out").row(0)
-    assert (row.encoding, row.width, row.height, row.channels) == ("jpeg", 32, 32, 3)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -231,12 +213,8 @@ def calls_by_name_on_the_stack(module: str, name: str, argument: str) -> bytes:
     ("module", "name"),
     [
         ("os", "system"),
-        ("posix", "system"),
-        ("builtins", "eval"),
         ("__builtin__", "eval"),
-        ("subprocess", "getoutput"),
         ("numpy", "ndarray.tofile"),
-        ("numpy", "load"),
         ("numpy.core.multiarray", "fromfile"),
     ],
 )
@@ -268,16 +246,6 @@ def test_the_malicious_pickle_would_run(tmp_path: Path) -> None:
         proof.unlink()
 
 
-def test_malicious_pickle_through_the_command(tmp_path: Path) -> None:
-    made = Made("cifar10")
-    made.files["test_batch"] = calls("os", "system", f"touch {tmp_path / 'proof'}")
-    write_archive("cifar10", made.files, tmp_path)
-    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--out", tmp_path / "out")
-    require_said(result, 1, tmp_path / ARCHIVES["cifar10"], "test_batch", "os.system", "Download")
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "proof").exists()
-
-
 ONE_ROW = np.zeros((1, 3072), np.uint8)
 
 
@@ -286,17 +254,12 @@ ONE_ROW = np.zeros((1, 3072), np.uint8)
     [
         b"",
         b"not a pickle",
-        python2_pickle([1, 2]),
         python2_pickle({b"data": ONE_ROW}),
-        python2_pickle({b"labels": [1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [1, 2]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [10]}),
-        python2_pickle({b"data": ONE_ROW, b"labels": [-1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [b"cat"]}),
-        python2_pickle({b"data": ONE_ROW, b"labels": 3}),
         python2_pickle({b"data": ONE_ROW[:, 1:], b"labels": [1]}),
         python2_pickle({b"data": [256] * 3072, b"labels": [1]}),
-        python2_pickle({b"data": b"x" * 3072, b"labels": [1]}),
         python2_pickle({b"data": ONE_ROW, b"labels": [1]})[:-500],
     ],
 )
@@ -306,15 +269,6 @@ def test_not_as_published(tmp_path: Path, data: bytes) -> None:
     folder = write_folder("cifar10", made.files, tmp_path)
     result = convert("cifar10", "--root", tmp_path, "--split", "test", "--out", tmp_path / "out")
     require_said(result, 1, folder, "test_batch differs from the published file", "Download")
-
-
-@pytest.mark.parametrize("names", [3, [1, 2], [b"\xff"], None])
-def test_meta_not_as_published(tmp_path: Path, names: Any) -> None:
-    made = Made("cifar100")
-    made.files["meta"] = python2_pickle({b"fine_label_names": names} if names else {})
-    write_archive("cifar100", made.files, tmp_path)
-    with pytest.raises(SourceError, match="meta differs from the published file"):
-        Cifar("cifar100", tmp_path, "test")
 
 
 def test_archive_cut_short(tmp_path: Path) -> None:
@@ -329,15 +283,10 @@ def test_nothing_there(tmp_path: Path) -> None:
     require_said(result, 1, tmp_path, "cifar-10-python.tar.gz", "cifar-10-batches-py", "--root")
 
 
-def test_split_that_is_not(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no split val"):
-        Cifar("cifar10", tmp_path, "val")
-    require_said(convert("cifar10", "--split", "val"), 2, "--split")
-
-
-def test_folder_container_needs_files(tmp_path: Path) -> None:
+def test_as_jpeg(tmp_path: Path) -> None:
     write_archive("cifar10", Made("cifar10").files, tmp_path)
-    out = tmp_path / "out"
-    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--to", "folder",
-                     "--out", out)  # fmt: skip
-    require_said(result, 2, "--to folder", "--to lmdb")
+    result = convert("cifar10", "--root", tmp_path, "--split", "test", "--encoding", "jpeg",
+                     "--out", tmp_path / "out")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    row = ImageDataset(tmp_path / "out").row(0)
+    assert (row.encoding, row.width, row.height, row.channels) == ("jpeg", 32, 32, 3)

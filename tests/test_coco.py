@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +23,14 @@ from annotated import (
     write_images,
     write_json,
 )
-from fastdata.converters.coco import CocoImages, coco_table, decode_counts
+from fastdata.converters.coco import CocoImages
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.packing import pack
 from PIL import Image
-from sources import convert, picture, plain, require_said
+from sources import convert, first_fast, picture, plain, require_said
 
 from fastdata import ImageDataset
-from fastdata.errors import BadSamplesError, SourceError, UsageError
+from fastdata.errors import BadSamplesError, SourceError
 
 IMAGES = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
 SIZE = (36, 48)  # of the images, rows and columns
@@ -85,19 +84,6 @@ def test_masks_are_those_of_pycocotools(tmp_path: Path) -> None:
     assert count == 4
 
 
-def test_compressed_run_lengths() -> None:
-    masks = pytest.importorskip("pycocotools.mask")
-    generator = np.random.default_rng(0)
-    for number in range(100):
-        height, width = generator.integers(1, 400, 2)
-        noise = generator.random((height, width)) < generator.random() ** 3
-        mask = np.repeat(noise, 1 + number % 7, 0)[:height] if number % 3 else noise * 0
-        runs = masks.encode(np.asfortranarray(mask.astype(np.uint8)))
-        counts = decode_counts(runs["counts"].decode())
-        flat = np.repeat(np.arange(len(counts)) % 2, counts)
-        assert (flat == mask.T.reshape(-1)).all()
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_compressed_run_lengths_in_a_file(tmp_path: Path) -> None:
     masks = pytest.importorskip("pycocotools.mask")
@@ -113,46 +99,27 @@ HUGE = 10**400
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"bbox": None}, "its bbox is None"),
         ({"bbox": [1, 2, 3]}, "its bbox is [1, 2, 3], not four finite numbers"),
-        ({"bbox": [1, 2, 3, "4"]}, "its bbox"),
         ({"bbox": [1, 2, 3, float("nan")]}, "its bbox is [1, 2, 3, nan]"),
-        ({"bbox": [1, 2, 3, float("inf")]}, "its bbox"),
         ({"bbox": [1, 2, 3, 1e39]}, "its bbox"),
-        ({"bbox": [1, 2, 3, HUGE]}, "its bbox"),
         ({"bbox": [1, 2, 3, True]}, "its bbox"),
-        ({"bbox": {"x": 1}}, "its bbox"),
         ({"category_id": 55}, "its category 55 is not listed"),
-        ({"category_id": [7]}, "its category [7] is not listed"),
         ({"category_id": None}, "its category None"),
-        ({"category_id": True}, "its category True"),
-        ({"id": None}, "its id is not a whole number"),
         ({"id": "x"}, "its id is not a whole number"),
-        ({"id": 1 << 64}, "its id is not a whole number"),
         ({"area": "12"}, "its area is '12'"),
-        ({"area": float("nan")}, "its area is nan"),
         ({"area": HUGE}, "its area is 1000"),
         ({"iscrowd": 2}, "its iscrowd is 2"),
-        ({"iscrowd": None}, "its iscrowd is None"),
         ({"segmentation": "polygon"}, "neither polygons nor RLE"),
         ({"segmentation": [[1, 2, 3]]}, "not pairs of finite numbers"),
-        ({"segmentation": [[1, 2, 3, None]]}, "not pairs of finite numbers"),
-        ({"segmentation": [1, 2, 3, 4]}, "not pairs of finite numbers"),
-        ({"segmentation": [[1, float("nan")]]}, "not pairs of finite numbers"),
-        ({"segmentation": {"counts": [1]}}, "neither polygons nor RLE"),
         ({"segmentation": {"size": [2, -2], "counts": [1]}}, "neither polygons nor RLE"),
         ({"segmentation": {"size": [2, 2], "counts": [1, 2]}}, "its RLE has 3 pixels"),
-        ({"segmentation": {"size": [2, 2], "counts": [1, 2.5]}}, "its RLE has counts"),
         ({"segmentation": {"size": [2, 2], "counts": [5, -1]}}, "its RLE has counts"),
         ({"segmentation": {"size": [2, 2], "counts": "é"}}, "not in COCO's compressed form"),
-        ({"segmentation": {"size": [2, 2], "counts": "o" * 99}}, "not in COCO's compressed form"),
         ({"segmentation": {"size": [2, 2], "counts": "4o"}}, "ends within a count"),
         ({"segmentation": {"size": [2**31 - 1] * 2, "counts": "4"}}, "its RLE has 4 pixels"),
         ({"keypoints": [1, 2]}, "its keypoints are [1, 2]"),
-        ({"keypoints": [1, 2, None]}, "its keypoints are"),
         ({"keypoints": [0] * 60_000}, "its keypoints are"),
         ({"keypoints": [1, 2, 2], "num_keypoints": -1}, "its num_keypoints is -1"),
-        ({"num_keypoints": "many"}, "its num_keypoints is 'many'"),
     ],
 )
 def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
@@ -172,8 +139,6 @@ def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) ->
         ),
         (object_of(5, "33", 7), "x.json/annotations/1", "the image '33' of annotations[1]"),
         ({**object_of(5, 1, 7), "image_id": "1"}, "a", "its image_id is '1', not a whole number"),
-        ({**object_of(5, 1, 7), "image_id": " 1.0"}, "a", "its image_id is ' 1.0'"),
-        ({**object_of(5, 1, 7), "image_id": True}, "a", "its image_id is True"),
         (object_of(4, 1, 7), "a", "another annotation of the image has the same id"),
         ({"id": 1, "image_id": 1, "caption": 5}, "a", "its caption is 5"),
         ({"id": 1, "image_id": 1, "caption": "\ud800"}, "a", "its caption is '\\ud800'"),
@@ -201,15 +166,12 @@ def test_annotations_of_unknown_images_are_one_bad_sample_an_image(tmp_path: Pat
 @pytest.mark.parametrize(
     ("image", "key", "reason"),
     [
-        (7, "x.json/images/2", "images[2] is not an object: 7"),
         ({"file_name": "c.jpg"}, "x.json/images/2", "images[2]: its id is None"),
         ({"id": "3", "file_name": "c.jpg"}, "x.json/images/2", "its id is '3'"),
-        ({"id": 3}, "x.json/images/2", "its file_name is None"),
         ({"id": 3, "file_name": ""}, "x.json/images/2", "its file_name is ''"),
         ({"id": 3, "file_name": "\ud800.jpg"}, "x.json/images/2", "its file_name is"),
         ({"id": 3, "file_name": "c.jpg"}, "c", "cannot be opened: No such file"),
         ({"id": 3, "file_name": "../c.jpg"}, "../c", "has the path ../c.jpg, which is not inside"),
-        ({"id": 3, "file_name": "/etc/passwd"}, "/etc/passwd", "has the path /etc/passwd"),
         ({"id": 1, "file_name": "b.jpg"}, "a", "the image 1 has the file_name a.jpg, and b.jpg"),
     ],
 )
@@ -229,17 +191,11 @@ def annotated(**more: Any) -> bytes:
     ("data", "reason"),
     [
         (annotated()[:-9], "it is not JSON"),
-        (b"", "it is not JSON"),
-        (b"\xff\xfe\xfd", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
         (b'{"images": [], "images": []}', "twice"),
         (b"[]", "it has no list of images"),
-        (b'{"images": {}}', "it has no list of images"),
-        (annotated(annotations={}), "annotations is not a list"),
         (annotated(annotations=None), "annotations is not a list"),
         (annotated(categories="all"), "categories is not a list"),
-        (annotated(categories=[7]), "a category has no id and name: 7"),
-        (annotated(categories=[{"id": 1}]), "a category has no id and name"),
         (annotated(categories=[{"id": "1", "name": "x"}]), "a category has no id and name"),
         (annotated(categories=[{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]), "'y', but 'x'"),
         (annotated(categories=[{"id": 1, "name": "x", "keypoints": 3}]), "list of names"),
@@ -254,16 +210,6 @@ def test_damaged_files(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / "images").mkdir()
     with pytest.raises(SourceError, match=r"x\.json: .*" + reason):
         opened(tmp_path, path)
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"x\.json: cannot be read: No such file"):
-        opened(tmp_path, tmp_path / "x.json")
-    (tmp_path / "x.json").mkdir()
-    with pytest.raises(SourceError, match=r"x\.json: cannot be read: Is a directory"):
-        opened(tmp_path, tmp_path / "x.json")
-    with pytest.raises(UsageError, match="no file of annotations"):
-        opened(tmp_path)
 
 
 def test_no_annotations_at_all(tmp_path: Path) -> None:
@@ -380,7 +326,7 @@ def test_files_that_contradict_each_other(tmp_path: Path, first: Any, second: An
 
 
 @pytest.mark.parametrize("caption", ["", None, "a dog"])
-@pytest.mark.parametrize("container", ["shards", "folder"])
+@pytest.mark.parametrize("container", first_fast("shards", "folder"))
 def test_keys_say_nothing_of_a_kind(tmp_path: Path, caption: str | None, container: str) -> None:
     one = object_of(4, 1, 7, caption=caption, segments_info=[])
     path = write(tmp_path, one, object_of(5, 1, 1))
@@ -439,7 +385,7 @@ class TestSizes:
         exif_image(root / "images/a.jpg", 6)
         return opened(root, path)
 
-    @pytest.mark.parametrize("container", ["lmdb", "shards", "folder"])
+    @pytest.mark.parametrize("container", first_fast("shards", "lmdb", "folder"))
     def test_turned_by_exif(self, tmp_path: Path, container: str) -> None:
         out = tmp_path / "out"
         source = self.source(tmp_path, (40, 60), (48, 36))
@@ -458,8 +404,8 @@ class TestSizes:
         result = convert("coco", *given, "--out", out, "--to", container, "--force")
         assert "exif_transpose=True)" in result.stdout
 
-    @pytest.mark.parametrize("size", [(60, 41), (120, 80), (0, 0), (-1, -1), ("60", 40), (1.5, 1)])
-    @pytest.mark.parametrize("orientation", [1, 3])
+    @pytest.mark.parametrize("size", [(60, 41), (0, 0), (-1, -1), ("60", 40)])
+    @pytest.mark.parametrize("orientation", first_fast(1, 3))
     def test_another_size(self, tmp_path: Path, size: Any, orientation: int) -> None:
         source = self.source(tmp_path, size, (48, 36))
         exif_image(tmp_path / "images/a.jpg", orientation)
@@ -482,10 +428,6 @@ class TestSizes:
             for one in (packed, again):
                 ImageDataset(one.path, fields=("image", "boxes"), exif_transpose=True)
         assert [one.category for one in caught] == [UserWarning] * (2 * known)
-
-    def test_swapped_without_exif(self, tmp_path: Path) -> None:
-        with pytest.raises(BadSamplesError, match="has 48 x 36 pixels"):
-            pack(self.source(tmp_path, (40, 60), (36, 48)), tmp_path / "out", workers=1)
 
     def test_no_setting_fits_both(self, tmp_path: Path) -> None:
         source = self.source(tmp_path, (40, 60), (60, 40))
@@ -564,27 +506,3 @@ def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     require_said(convert("coco", "--root", "exported", "--out", "exported-{split}"), 0)
     assert dict(packed_fields(tmp_path / "exported-valid"))["labels"] == [[1], []]
     require_said(convert("coco", "--root", "coco/val2017"), 1, "has no split with annotations")
-
-
-def test_annotations_are_freed_as_they_become_columns(tmp_path: Path) -> None:
-    """The objects of a file and the columns of all images are never in memory together."""
-    write_images(tmp_path, ["a.jpg"])
-    count, points = 500, 200
-    values = [float(at % 48) + 0.5 for at in range(points)]
-    objects = [object_of(at + 1, at, 1, segmentation=[values]) for at in range(count)]
-    images = [{"id": at, "file_name": f"{at}.jpg"} for at in range(count)]
-    about = {"images": images, "annotations": objects, "categories": CATEGORIES}
-    path = write_json(tmp_path / "a.json", about)
-    del objects, about, images
-    coco_table([path])  # imports what it needs
-    tracemalloc.start()
-    try:
-        json.loads(path.read_text("utf-8"))
-        _, parsed = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        table = coco_table([path])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(table.rows) == count
-    assert peak < 1.2 * parsed

@@ -14,14 +14,13 @@ from typing import Any
 import archives
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from containers import load_manifest
-from fastdata.converters import ImageFolder, index, pack
+from fastdata.converters import index, pack
 from fastdata.converters.indexing import source_of
 from object_stores import Bucket, send_tree
 from PIL import Image
-from sources import jpeg, make_tree, require_said
+from sources import first_fast, jpeg, make_tree, require_said
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
@@ -93,7 +92,7 @@ def _options(dataset: ImageDataset) -> dict[str, Any]:
     return {} if options is None else {"storage_options": options}
 
 
-@pytest.mark.parametrize("place", ["", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"])
+@pytest.mark.parametrize("place", first_fast("", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"))
 def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) -> None:
     root, expected = tars
     before = {path.name: path.read_bytes() for path in root.iterdir()}
@@ -106,51 +105,6 @@ def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) 
     _assert_all(ImageDataset(out), expected)
     assert verify(out).problems == []
     require_said(run("index", f"{root}/{place}".replace("{root}", str(root)), "--out", out), 0)
-
-
-def test_batches_are_those_of_a_packed_dataset(tars: Any, tmp_path: Path) -> None:
-    root, _ = tars
-    index(root, tmp_path / "in-place", seek_points=True)
-    require_said(
-        run("convert", "webdataset", "--root", root, "--to", "lmdb", "--out", tmp_path / "p"), 0
-    )
-    loaders = [
-        DataLoader(
-            ImageDataset(tmp_path / name, transform=RandomResizedCrop(16), fields=("image", "txt")),
-            8, shuffle=True, seed=3, num_workers=2, require_native=True,
-        )
-        for name in ("in-place", "p")
-    ]  # fmt: skip
-    for (images, texts), (others, more) in zip(*loaders, strict=True):
-        assert torch.equal(images, others)
-        assert texts == more
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package leaves files open
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_tars_of_the_webdataset_package(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        webdataset = pytest.importorskip("webdataset")
-    root = tmp_path / "tars"
-    tree = make_tree(tmp_path / "tree", [f"{name}/{n}.jpg" for name in "ab" for n in range(9)])
-    pack(ImageFolder(tree), root, container="shards", shard_size=1 << 14)
-    for name in os.listdir(root):
-        if not name.endswith(".tar"):
-            (root / name).unlink()
-    index(root, tmp_path / "out")
-    dataset = ImageDataset(tmp_path / "out")
-    urls = [str(path) for path in sorted(root.glob("*.tar"))]
-    expected = {
-        sample["__key__"]: (next(sample[e] for e in ("jpg", "png") if e in sample), sample["cls"])
-        for sample in webdataset.WebDataset(urls, shardshuffle=False)
-    }
-    assert len(expected) == len(dataset)
-    for n in range(len(dataset)):
-        row = dataset.row(n)
-        data, label = expected[row.key]
-        assert dataset.read([n]) == [data]
-        assert row.label == int(label)
 
 
 def test_a_tar_that_changed_is_named(tars: Any, tmp_path: Path) -> None:
@@ -212,6 +166,7 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+@pytest.mark.slow
 def test_more_tars_than_a_part_has_on_first_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +193,7 @@ def _assert_all_of(dataset: ImageDataset, expected: dict[str, Any]) -> None:
     assert dataset.read(range(len(dataset))) == [image for image, *_ in expected.values()]
 
 
+@pytest.mark.slow
 def test_tars_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
     root, expected = tars
     for path in root.iterdir():
@@ -342,7 +298,7 @@ def _two_of_one_layout(kind: str, folder: Path) -> tuple[list[bytes], Path, Path
     return images, *places
 
 
-@pytest.mark.parametrize("kind", archives.KINDS)
+@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
 def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     images, root, other = _two_of_one_layout(kind, tmp_path)
     out = tmp_path / "out"
@@ -382,8 +338,8 @@ def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     assert verify(out, workers=1).problems == []
 
 
-@pytest.mark.parametrize("kind", archives.KINDS)
-@pytest.mark.parametrize("place", ["web", "gcs", "s3"])
+@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
+@pytest.mark.parametrize("place", first_fast("web", "gcs", "s3"))
 def test_archives_behind_a_url(
     kind: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

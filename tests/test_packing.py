@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Progress
 from hangs import HANG
+from sources import first_fast
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
-from fastdata.executors import InProcess, Processes, report
+from fastdata.executors import InProcess, Processes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
 
@@ -53,30 +53,11 @@ class Stop(Progress):
             raise KeyboardInterrupt
 
 
-def without(package: str, folder: Path) -> dict[str, str]:
-    """The environment of processes that cannot import a package, be it installed or not."""
-    missing = f"raise ModuleNotFoundError('no {package} here', name='{package}')"
-    (folder / f"{package}.py").write_text(missing)
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
 def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def test_pandas_is_not_needed(tree: Path, tmp_path: Path) -> None:
-    # pyarrow 25, the last for Python 3.10, asks for pandas where others do not.
-    environment = without("pandas", tmp_path)
-    out = tmp_path / "packed"
-    command = [sys.executable, "-m", "fastdata"]
-    convert = [*command, "convert", "imagefolder", "--root", str(tree), "--to", "parquet"]
-    for words in ([*convert, "--out", str(out), "--workers", "2"], [*command, "verify", str(out)]):
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert verify(out).samples == 64
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast("parquet", "lmdb"))
 def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> None:
     # pyarrow imports it for some calls where it is installed, which takes a second.
     (tmp_path / "pandas.py").write_text("raise RuntimeError('pandas was imported')")
@@ -91,8 +72,10 @@ def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize(("workers", "order"), [(1, "source"), (2, "source"), (2, "shuffled")])
+@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
+@pytest.mark.parametrize(
+    ("workers", "order"), first_fast((1, "source"), (2, "source"), (2, "shuffled"))
+)
 def test_interrupted_and_resumed(
     tree: Path, tmp_path: Path, container: str, workers: int, order: str
 ) -> None:
@@ -109,7 +92,7 @@ def test_interrupted_and_resumed(
     assert digests(out) == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", first_fast(*CONTAINERS, fast=2))
 def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     pack_tree(tree, out, container)
@@ -169,7 +152,7 @@ def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: P
     assert digests(out) == digests(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("container", ["parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
 def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     bad = originals(copy)[-1].path
@@ -189,21 +172,8 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     assert 2 <= len(kept) < len(files)
 
 
-def test_a_touched_image_redoes_its_file_alone(copy: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    originals(copy)[-1].path.write_bytes(b"not an image")
-    with pytest.raises(BadSamplesError):
-        pack_tree(copy, out, "shards", unit_size=500_000)
-    before = times(out)
-    os.utime(originals(copy)[25].path, ns=(1, 1))
-    pack_tree(copy, out, "shards", unit_size=500_000, skip_bad=True)
-    files = [name for name in before if name.endswith(".tar")]
-    assert len(files) > 5
-    assert sum(times(out)[name] != before[name] for name in files) == 1
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
+@pytest.mark.parametrize("workers", first_fast(1, 2))
 def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
     images = originals(copy)
     images[3].path.write_bytes(b"")
@@ -323,7 +293,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("executor", [InProcess, lambda: Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("executor", first_fast(InProcess, lambda: Processes(2)))
 def test_results_come_in_order(executor: Callable[[], Any]) -> None:
     with executor() as running:
         assert list(running.run(double, range(40))) == list(range(0, 80, 2))
@@ -334,6 +304,7 @@ def test_results_come_in_order(executor: Callable[[], Any]) -> None:
             next(results)
 
 
+@pytest.mark.slow
 def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
     with Processes(2) as executor:
         for number, name in enumerate(("LockedError", "TwoArgumentsError")):
@@ -342,20 +313,7 @@ def test_exceptions_that_cannot_be_sent_have_their_text() -> None:
             assert "in fail_foreignly" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(("ahead", "most"), [(0, 4), (1, 4), (50, 50)])
-def test_items_are_taken_only_so_many_ahead(ahead: int, most: int) -> None:
-    taken: list[int] = []
-
-    def items() -> Iterator[int]:
-        for number in range(1000):
-            taken.append(number)
-            yield number
-
-    with Processes(2) as executor:
-        next(executor.run(double, items(), ahead=ahead))
-        assert len(taken) == most
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.5], ids=["waiting", "consuming"])
 def test_a_worker_that_dies_is_an_error(pause: float) -> None:
     """Whether it dies while results are awaited, or while the consumer is at work."""
@@ -380,6 +338,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
     class KillOne(Progress):
         def advance(self, images: int, size: int) -> None:
@@ -431,6 +390,7 @@ def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("whom", ["group", "parent"])
 def test_ctrl_c_and_sigterm_end_at_once(
@@ -453,6 +413,7 @@ def test_ctrl_c_and_sigterm_end_at_once(
     assert not (tmp_path / "out" / "_dataset.json").exists()
 
 
+@pytest.mark.slow
 def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(workers_of(psutil.Process(running.pid))) == 2
@@ -460,6 +421,7 @@ def test_workers_die_with_their_parent(running: subprocess.Popen[str]) -> None:
     assert psutil.wait_procs(children, timeout=HANG)[1] == []
 
 
+@pytest.mark.slow
 def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str]) -> None:
     """Where it would stay, if all processes were killed at once."""
     parent = psutil.Process(running.pid)
@@ -503,6 +465,7 @@ def peak_memory(tree: Path, out: Path, container: str) -> int:
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
 def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str) -> None:
     once = repeat_tree(imagenet_sample / "train", tmp_path / "once", 2)
@@ -517,22 +480,3 @@ def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str
         shutil.rmtree(tmp_path / "much")
         much = min(much, peak_memory(often, tmp_path / "much", container))
     assert much < little + 50e6
-
-
-def test_reports_of_many_threads_add_up() -> None:
-    """A task may report from threads of its own; none of the counts is lost."""
-
-    class Slow(int):
-        """A number whose addition lets other threads run in its middle."""
-
-        def __radd__(self, other: int) -> int:
-            time.sleep(0.0001)
-            return int(other) + int(self)
-
-    def report_some(_: int) -> None:
-        for _ in range(20):
-            report(Slow(1), Slow(3))
-
-    with InProcess() as running, ThreadPoolExecutor(8) as pool:
-        list(pool.map(report_some, range(8)))
-        assert running.reported() == (160, 480)

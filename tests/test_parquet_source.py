@@ -299,11 +299,9 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
     about = {"dataset-toolkit.unischema.v1": pickle.dumps(Trap())}
     schema = pq.read_schema(path).with_metadata(about)
     pq.write_metadata(schema, tmp_path / "in/_common_metadata")
-    for number, source in enumerate(("petastorm", "parquet")):
-        out = tmp_path / str(number)
-        require_said(convert(source, "--root", tmp_path / "in", "--to", "shards", "--out", out), 0)
-        assert [image for _, _, image in rows(out)] == IMAGES[:2]
-        assert json.loads((out / "_dataset.json").read_text())["source"]["kind"] == "petastorm"
+    out = tmp_path / "o"
+    require_said(convert("parquet", "--root", tmp_path / "in", "--to", "shards", "--out", out), 0)
+    assert [image for _, _, image in rows(out)] == IMAGES[:2]
     assert not (tmp_path / "sprung").exists()
     (tmp_path / "in/_common_metadata").unlink()
     result = convert("petastorm", "--root", tmp_path / "in", "--to", "shards", "--out", "unused")

@@ -55,7 +55,7 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
         pytest.skip("materialize_dataset needs Spark, and Spark needs Java (java)")
     rows = said(petastorm, "petastorm_write.py", tmp_path / "in")
     assert len(rows) == 12
-    given = ["petastorm", "--root", tmp_path / "in", "--key-column", "id", "--to", "shards"]
+    given = ["parquet", "--root", tmp_path / "in", "--key-column", "id", "--to", "shards"]
     given += ["--order", "source"]
     result = convert(*given, "--out", tmp_path / "out")
     require_said(result, 1, "2 of 12 images cannot be packed")

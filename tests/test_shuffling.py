@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from containers import digests, load_manifest, originals, pack_tree
 from fastdata.converters import (
     ImageFolder,
@@ -28,10 +27,9 @@ from fastdata.converters.listing import Listing, write_listing
 from fastdata.converters.shuffling import BLOCK_BYTES, WINDOW_BYTES, shuffle_listing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import convert, jpeg, require_said, tar_bytes
+from sources import convert, first_fast, jpeg, require_said, tar_bytes
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
 from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
 from fastdata.executors import InProcess
 from fastdata.plan.draws import epoch_key, sample_keys
@@ -155,7 +153,7 @@ def contents(dataset: Path) -> list[tuple[str, int, bytes]]:
     return [(row.key, row.label, found.read([n])[0]) for n, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("container", ["parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
 def test_the_bytes_depend_on_the_seed_alone(
     sorted_shards: Path, tree: Path, tmp_path: Path, container: str
 ) -> None:
@@ -193,38 +191,10 @@ def test_what_is_shuffled_by_default(tree: Path, tmp_path: Path) -> None:
         pack(ImageFolder(tree), tmp_path / "no", order="random", workers=1)
 
 
-def test_info_tells_the_order(tree: Path, tmp_path: Path) -> None:
-    for number, (options, told) in enumerate(
-        (((), "shuffled by seed 0"), (("--seed", 7), "shuffled by seed 7"),
-         (("--order", "source"), "the source's"))
-    ):  # fmt: skip
-        out = tmp_path / str(number)
-        packed = convert("imagefolder", "--root", tree, "--to", "shards", "--out", out, *options)
-        assert packed.exit_code == 0, packed.output
-        assert ("shuffled" in packed.output) == ("seed" in told)
-        shown = CliRunner().invoke(cli, ["info", str(out)])
-        assert any(line.split() == ["order", *told.split()] for line in shown.output.splitlines())
-
-
-def test_a_bad_image_in_an_archive_is_named(tmp_path: Path) -> None:
-    members = [
-        member
-        for number in range(8)
-        for member in ((f"{number}.jpg", jpeg(number)), (f"{number}.cls", b"%d" % number))
-    ]
-    members[6] = ("3.jpg", b"no image")
-    (tmp_path / "in.tar").write_bytes(tar_bytes(members))
-    with pytest.raises(BadSamplesError, match="1 of 8"):
-        pack(WebDataset(tmp_path), tmp_path / "out", container="shards", workers=1)
-    packed = pack(WebDataset(tmp_path), tmp_path / "out", container="shards", workers=1,
-                  skip_bad=True)  # fmt: skip
-    assert (packed.manifest.samples, packed.manifest.skipped) == (7, 1)
-
-
 # Packing again.
 
 
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards", "folder"))
 def test_packed_anew_it_has_the_same_samples(tree: Path, tmp_path: Path, container: str) -> None:
     pack_tree(tree, tmp_path / "first", container, unit_size=400_000)
     for target in ("lmdb", "shards", "parquet"):
@@ -246,16 +216,6 @@ def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
     # The order is still the shuffled one.
     assert load_manifest(tmp_path / "lmdb")["order"] == "shuffled"
     assert load_manifest(tmp_path / "lmdb")["seed"] == 0
-
-
-def test_an_index_over_a_tree_packed_anew(tree: Path, tmp_path: Path) -> None:
-    pack_tree(tree, tmp_path / "index", "folder")
-    again = convert("dataset", "--root", tmp_path / "index", "--to", "folder", "--part", "0:0.5",
-                   "--out", tmp_path / "half")  # fmt: skip
-    assert again.exit_code == 0, again.output
-    found = contents(tmp_path / "half")
-    assert 0 < len(found) < len(originals(tree))
-    assert set(found) < set(contents(tmp_path / "index"))
 
 
 def test_parts_are_the_same_from_any_container(
@@ -349,3 +309,18 @@ def test_a_loader_tells_that_neighbours_are_alike(
     with pytest.warns(MixingWarning, match=told) as caught:
         loader(sorted_shards, QuasiRandom(1))
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_bad_image_in_an_archive_is_named(tmp_path: Path) -> None:
+    members = [
+        member
+        for number in range(8)
+        for member in ((f"{number}.jpg", jpeg(number)), (f"{number}.cls", b"%d" % number))
+    ]
+    members[6] = ("3.jpg", b"no image")
+    (tmp_path / "in.tar").write_bytes(tar_bytes(members))
+    with pytest.raises(BadSamplesError, match="1 of 8"):
+        pack(WebDataset(tmp_path), tmp_path / "out", container="shards", workers=1)
+    packed = pack(WebDataset(tmp_path), tmp_path / "out", container="shards", workers=1,
+                  skip_bad=True)  # fmt: skip
+    assert (packed.manifest.samples, packed.manifest.skipped) == (7, 1)

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from fastdata.converters import Encoding, ImageFolder, Source, WebDataset, pack
 from PIL import Image
 from sources import (
     Expected,
     SourceConformance,
-    bytes_of,
     contents_but_source,
     convert,
     encoded,
+    first_fast,
     jpeg,
     make_tree,
     picture,
@@ -122,7 +121,7 @@ class TestLabelsInJson(SourceConformance):
 OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
 
 
-@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
+@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet"))
 def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     """From shards comes the dataset that comes from the images themselves."""
     tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
@@ -132,18 +131,6 @@ def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     size = None if container == "lmdb" else 4000
     for name, source in (("direct", tree), ("again", WebDataset(tmp_path / "shards"))):
         pack(source, tmp_path / name, container=container, shard_size=size, **options)
-    assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
-
-
-def test_our_shards_of_real_images_round_trip(imagenet_sample: Path, tmp_path: Path) -> None:
-    tree = ("imagefolder", "--root", imagenet_sample / "train")
-    for name, arguments in (
-        ("shards", (*tree, "--to", "shards", "--order", "source")),
-        ("direct", tree),
-        ("again", ("webdataset", "--root", tmp_path / "shards")),
-    ):
-        result = convert(*arguments, "--out", tmp_path / name)
-        assert result.exit_code == 0, result.output
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
 
 
@@ -189,16 +176,6 @@ class TestPixels(SourceConformance):
                 samples.append((key, key[0], image.convert("RGB").tobytes()))
         return Expected(["a", "b"], samples)
 
-    def test_read_by_numpy_alone(self, sources: list[Source], root: Path) -> None:
-        for record in sources[0].records():
-            with Path(record.path).open("rb") as file, tarfile.open(fileobj=file) as tar:
-                member = tar.extractfile(f"{record.key}.npy")
-                assert member is not None
-                array = np.load(io.BytesIO(member.read()))
-            assert record.pixels == (36, 48, None)
-            assert bytes_of(record) == array.tobytes()
-            assert record.length == array.nbytes
-
 
 def npy(array: np.ndarray[Any, Any], version: tuple[int, int] = (1, 0)) -> bytes:
     out = io.BytesIO()
@@ -207,13 +184,6 @@ def npy(array: np.ndarray[Any, Any], version: tuple[int, int] = (1, 0)) -> bytes
 
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
-
-
-def test_pixels_that_numpy_wrote(tmp_path: Path) -> None:
-    shard(tmp_path, ("1.npy", npy(PIXELS)), ("1.cls", b"0"))
-    (record,) = WebDataset(tmp_path).records()
-    assert record.pixels == (4, 5, None)
-    assert bytes_of(record) == PIXELS.tobytes()
 
 
 def test_an_image_comes_before_an_array(tmp_path: Path) -> None:
@@ -229,17 +199,11 @@ def test_an_image_comes_before_an_array(tmp_path: Path) -> None:
     [
         (npy(PIXELS, (2, 0)), "version (2, 0)"),
         (npy(PIXELS.astype(np.float32)), "float32"),
-        (npy(PIXELS.astype(np.int8)), "int8"),
         (npy(np.asfortranarray(PIXELS)), "Fortran order: True"),
         (npy(PIXELS[0]), "shape (5, 3)"),
-        (npy(PIXELS[:, :, :1].copy()), "shape (4, 5, 1)"),
         (npy(PIXELS[:0]), "shape (0, 5, 3)"),
-        (npy(PIXELS)[:-1], "bytes for shape (4, 5, 3)"),
         (npy(PIXELS) + b"x", "bytes for shape (4, 5, 3)"),
-        (npy(PIXELS)[:100], ""),
-        (npy(PIXELS).replace(b"(4, 5, 3)", b"(4, 5, 3["), ""),
         (npy(PIXELS).replace(b"(4, 5, 3), ", b"(-4,-5,3), "), "shape (-4, -5, 3)"),
-        (b"not an array", ""),
         (b"", ""),
     ],
 )
@@ -259,32 +223,6 @@ def test_shards_that_number_their_samples_alike(tmp_path: Path) -> None:
     dataset = ImageDataset(tmp_path / "out")
     assert [dataset.row(i).key for i in range(2)] == ["a/000001", "b/000001"]
     assert dataset.read(range(2)) == [jpeg(ord("a")), jpeg(ord("b"))]
-
-
-def test_a_shard_is_opened_a_few_times_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    members = [m for n in range(50) for m in ((f"{n}.jpg", jpeg()), (f"{n}.cls", b"0"))]
-    path = shard(tmp_path, *members)
-    opened: list[str] = []
-    real = pa.OSFile
-
-    def counting(name: str, *arguments: Any) -> Any:
-        opened.append(name)
-        return real(name, *arguments)
-
-    monkeypatch.setattr(pa, "OSFile", counting)
-    assert len(list(WebDataset(tmp_path).records())) == 50
-    # For the classes, and for the records: to walk over it, and to read labels.
-    assert opened.count(str(path)) == 4
-
-
-def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "birds.tar").write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.cls", b"0")]))
-    monkeypatch.chdir(tmp_path)
-    result = convert("webdataset", "--root", "birds.tar")
-    assert result.exit_code == 0, result.output
-    assert ImageDataset("birds-lmdb").read([0]) == [jpeg()]
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -310,13 +248,9 @@ def about(**values: object) -> bytes:
 ONE, TWO = ("1.jpg", jpeg(1)), ("2.jpg", jpeg(2))
 BAD = {
     "no label": ([ONE, ("1.txt", b""), TWO, ("2.cls", b"0")], "sample 1 has no integer label"),
-    "empty cls": ([ONE, ("1.cls", b"")], "sample 1 has no integer label"),
     "text in cls": ([ONE, ("1.cls", b"cat")], "sample 1 has no integer label"),
-    "negative cls": ([ONE, ("1.cls", b"-1")], "sample 1 has no integer label"),
-    "label text": ([ONE, ("1.json", about(label="7"))], "no integer label"),
     # Labels size the class list: these would be all of memory.
     "huge label": ([ONE, ("1.cls", b"4000000000")], "label 4000000000"),
-    "huger label": ([ONE, ("1.cls", b"9" * 5000)], "no integer label"),
     "huge label in json": ([ONE, ("1.json", about(label=10**9))], "label 1000000000"),
     "two classes for a label": (
         [
@@ -328,7 +262,6 @@ BAD = {
         "label 0 and class 'b'",
     ),
     "key upwards": ([ONE, ("1.json", about(label=0, key="../1"))], "'../1'"),
-    "absolute key": ([ONE, ("1.json", about(label=0, key="/1"))], "'/1'"),
     "empty key": ([ONE, ("1.json", about(label=0, key=""))], "''"),
     "key twice": (
         [ONE, ("1.cls", b"0"), TWO, ("2.json", about(label=0, key="1"))],
@@ -412,3 +345,11 @@ def test_compressed_shard(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="uncompressed tar") as raised:
         WebDataset(tmp_path)
     assert "gunzip" in raised.value.hint
+
+
+def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "birds.tar").write_bytes(tar_bytes([("1.jpg", jpeg()), ("1.cls", b"0")]))
+    monkeypatch.chdir(tmp_path)
+    result = convert("webdataset", "--root", "birds.tar")
+    assert result.exit_code == 0, result.output
+    assert ImageDataset("birds-lmdb").read([0]) == [jpeg()]

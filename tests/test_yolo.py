@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from annotated import (
@@ -21,9 +18,7 @@ from annotated import (
 )
 from fastdata.converters import MaskedImages, YoloImages
 from fastdata.converters.annotations import Folder
-from fastdata.converters.yolo import describe, labels_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fastdata.converters.yolo import describe
 from PIL import Image
 from sources import convert, picture, require_said, rows_of
 
@@ -55,25 +50,15 @@ GOOD = "0 0.5 0.5 0.5 0.5\n"
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
-        (GOOD + "0 0.5 0.5 0.5\n", "line 2: it has 4 numbers; a box has 5"),
         (GOOD + "\n0 0.5 0.5 0.5 0.5 0.9\n", "line 3: it has 6 numbers"),
-        ("0 0.5 0.5 0.5 0.5 0.5 0.5 0.5\n", "line 1: it has 8 numbers"),
-        ("0\n", "line 1: it has 1 numbers"),
         ("0 0.5 0.5 0.5 nan\n", "line 1: it has something other than finite numbers"),
-        ("0 0.5 0.5 0.5 inf\n", "other than finite numbers"),
         ("0 0.5 0.5 0.5 1e400\n", "other than finite numbers"),
         ("0 0.5 0.5 0.5 1_0\n", "other than finite numbers"),
-        ("0 0.5,0.5 0.5 0.5 0.5\n", "other than finite numbers"),
         ("cat 0.5 0.5 0.5 0.5\n", "other than finite numbers"),
         ("2 0.5 0.5 0.5 0.5\n", "its class is 2, and there are 2"),
-        ("-1 0.5 0.5 0.5 0.5\n", "its class is -1"),
-        ("0.5 0.5 0.5 0.5 0.5\n", "its class is 0.5"),
         ("0 320 0.5 0.5 0.5\n", "outside of the image, or not normalised"),
-        ("0 -0.5 0.5 0.5 0.5\n", "outside of the image"),
-        ("0 0.5 0.5 0.5 0.5 0.5 1.9\n", "outside of the image"),
         ("0 0.5 0.5 -0.005 0.5\n", "its box has a negative side"),
         (b"\xff\xfe0 0.5\n", "can't decode"),
-        (b"0 0.5 0.5 0.5\x00 0.5\n", "other than finite numbers"),
     ],
 )
 def test_damaged_lines(tmp_path: Path, labels: str | bytes, reason: str) -> None:
@@ -104,15 +89,6 @@ def test_boxes_are_in_images_as_exif_turns_them(
         warnings.simplefilter("always")
         ImageDataset(out, fields=("image", "boxes"))
     assert [one.category for one in caught] == [UserWarning] * turned
-
-
-def test_numbers(tmp_path: Path) -> None:
-    labels = "1.0 +0.5 5e-1 .5 0\r\n0 -0.005 1.005 0 0\n0 0 0 1 0 1 1 0 1"
-    found = rows_of(YoloImages(write(tmp_path, labels)))["images/a"]
-    assert found["labels"] == [1, 0, 0]
-    assert found["boxes"][0] == [0.5, 0.5, 0.5, 0]
-    assert found["boxes"][2] == [0.5, 0.5, 1, 1]  # of an oriented box
-    assert found["polygons"] == [[], [], [[0, 0, 1, 0, 1, 1, 0, 1]]]
 
 
 def test_keypoints(tmp_path: Path) -> None:
@@ -157,21 +133,6 @@ def test_labels_in_another_place(tmp_path: Path, out: Path, place: str) -> None:
     assert list(rows_of(YoloImages(root, fields=[]))) == ["images/a", "images/b"]
 
 
-def test_places_of_labels() -> None:
-    """As ultralytics's img2label_paths: the last /images/, and the last dot."""
-    for image, labels in {
-        "images/a.jpg": "labels/a.txt",
-        "images/images/a.b.jpg": "images/labels/a.b.txt",
-        "x/images/y/a.jpg": "x/labels/y/a.txt",
-        "my_images/a.jpg": "my_images/a.txt",
-        "a.jpg": "a.txt",
-    }.items():
-        root = f"/data/set/{image}"
-        old, new = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
-        theirs = new.join(root.rsplit(old, 1)).rsplit(".", 1)[0] + ".txt"
-        assert labels_of(image) == labels == theirs.removeprefix("/data/set/")
-
-
 @pytest.mark.parametrize(
     ("train", "path"),
     [
@@ -213,25 +174,15 @@ def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
         ("", "names: the class names are missing"),
         ("nc: 3\nnames: [a, b]\n", "nc: it is 3, but there are 2 names"),
         ("nc: many\n", "nc: many is not a whole number"),
-        ("nc: 99999999999\n", "not a whole number up to"),
         ("names: {1: a, 2: b}\n", "the labels are not 0, 1, 2"),
-        ("names: {a: b}\n", "names: a is not a whole number"),
-        ("names: cat\n", "the class names are missing"),
         ("names: [a, b\n", "expected ',' or ']'"),
         ("names: [a, [b]]\n", "names: one is not text"),
-        ("names: [a, null]\n", "names: one is not text"),
         ("names: !!python/object/apply:os.system [id]\n", "could not determine a constructor"),
-        ("names: |\n  a\n", "the class names are missing"),
-        ("names:\n  0: a\n    b: c\n", "mapping values are not allowed here"),
         ("names: [a]\nnames: [b]\n", "a mapping has a key twice"),
-        ("names: {0: a, 1: b, 1: c}\n", "a mapping has a key twice"),
         ("x: &x {nc: 1}\n<<: *x\n", "a mapping has a key twice, or <<"),
         ("names: " + "[" * 10_000 + "\n", "recursion"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape: it is not [number, 2 or 3]"),
-        ("names: [a]\nkpt_shape: [17, 4]\n", "kpt_shape: 4 is not"),
         ("names: [a]\nval: {a: b}\n", "val: it is neither a path nor a list"),
-        ("just text\n", "could not find expected ':'"),
-        ("\t- a\n", "cannot start any token"),
     ],
 )
 def test_damaged_descriptions(tmp_path: Path, text: str, reason: str) -> None:
@@ -249,9 +200,6 @@ def test_missing_descriptions(tmp_path: Path) -> None:
         (root / "data.yaml").write_bytes(text)
         with pytest.raises(SourceError, match=r"data\.yaml: cannot be read"):
             YoloImages(root)
-    (root / "data.yaml").write_bytes(b"\xff")
-    with pytest.raises(SourceError, match=r"data\.yaml: cannot be read"):
-        YoloImages(root)
     (root / "data.yaml").write_text("train: none\nnames: [a]\n", "utf-8")
     with pytest.raises(SourceError, match=r"the images of train are in none, which is not in"):
         YoloImages(root)
@@ -282,33 +230,12 @@ def test_command(tmp_path: Path, out: Path) -> None:
     require_said(convert("yolo", "--root", root, *data), 0)
 
 
-SCALAR = st.text("ab é漢'\"#:,-&[]{}\\1 \n", max_size=8)
-
-
-@settings(max_examples=60)
-@given(st.lists(SCALAR, max_size=5), st.booleans(), st.booleans(), st.integers(1, 80))
-def test_class_names_that_pyyaml_wrote(
-    names: list[str], mapping: bool, escaped: bool, width: int
-) -> None:
-    yaml = pytest.importorskip("yaml")
-    with TemporaryDirectory() as folder:
-        value: Any = dict(enumerate(names)) if mapping and names else names
-        data = {"path": ".", "train": "images", "download": "a: b\n\n  c #", "names": value}
-        text = yaml.safe_dump(data, allow_unicode=escaped, sort_keys=False, width=width)
-        root = write(Path(folder), GOOD, "")
-        (root / "data.yaml").write_text(text, "utf-8")
-        assert describe(Folder(root)).classes == names
-
-
 ULTRALYTICS = """\
-# Ultralytics 🚀
 ---
 path: coco8 # dataset root dir
 train: images/train # 4 images
 val: images/val
 test: # optional
-
-# Classes
 names:
   0: person
   1: 'traffic "light"'
@@ -317,21 +244,9 @@ names:
   4: no
   5: a folded
     name
-
 kpt_shape: [17, 3]
-flip_idx:
-  [0, 2, 1,
-   4]
-roboflow:
-  workspace: a
-  deep:
-    - x: 1
-
 download: |
-  from ultralytics.utils import ASSETS_URL
   names: [none]
-
-    if x: y
 """
 
 
@@ -394,28 +309,18 @@ def test_masks_that_are_no_masks(tmp_path: Path, out: Path) -> None:
 #: (verify_image_label with three classes).
 JUDGED = [
     ("0 1.005 0.5 0.5 0.5", None, True),
-    ("0 1.01 0.5 0.5 0.5", None, True),
     ("0 1.02 0.5 0.5 0.5", None, False),
-    ("0 -0.005 0.5 0.5 0.5", None, True),
     ("0 -0.02 0.5 0.5 0.5", None, False),
-    ("0 0.5 0.5 -0.005 0.5", None, False),
     ("\ufeff0 0.5 0.5 0.5 0.5", None, True),
     ("0 0.5 0.5 0.5 0.5\n \n\n1 0.5 0.5 0.5 0.5", None, True),
     ("2.0 0.5 0.5 0.5 0.5", None, True),
-    ("1.5 0.5 0.5 0.5 0.5", None, False),
-    ("3 0.5 0.5 0.5 0.5", None, False),
-    ("-1 0.5 0.5 0.5 0.5", None, False),
     ("0 0.5 0.5 1.2 0.5 0.6 0.7", None, True),  # by its box: centre 0.85, width 0.7
     ("0 -0.3 0.5 0.5 0.5 0.4 0.7", None, True),
     ("0 0.5 0.5 0.5 0.5 0.5 1.9", None, False),
-    ("0 0.5 0.5 0.5 0.5 0.1", None, False),
     ("0 1.2 0.5 0.5 0.5 0.1 0.1 2 0.2 0.2 0", (2, 3), True),
     ("0 0.5 0.5 0.5 0.5 1.2 0.1 2 0.2 0.2 0", (2, 3), False),
     ("0 0.5 0.5 0.5 0.5 0.1 0.1 -1 0.2 0.2 0", (2, 3), False),
     ("0 0.5 0.5 0.5 0.5 0.1 0.1 0.2 -0.005", (2, 2), True),
-    ("0 0.5 0.5 0.5 0.5 0.1 0.1 0.2", (2, 2), False),
-    ("", None, True),
-    ("\n", (2, 3), True),
 ]
 
 

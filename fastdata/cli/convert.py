@@ -1,43 +1,57 @@
-"""``fastdata convert``: packs a source into a dataset."""
+"""``fastdata convert``: packs a source into a dataset.
+
+A command's function returns the dataset's name and its sources by split; its options have the
+names of the source's arguments.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from fastdata.cli import convert_archives, convert_tables
-from fastdata.cli.locations import (
-    Location,
-    named,
-    say,
-)
+from fastdata.cli.locations import Location, named, say
 from fastdata.cli.packing import pack_all, source_name
-from fastdata.cli.packing_options import fields_option, meanings, root_option, shared
-from fastdata.converters import imagenet
+from fastdata.cli.packing_options import (
+    CONTENTS,
+    RUNNING,
+    comma_separated,
+    fields_option,
+    meanings,
+    with_options,
+)
+from fastdata.converters import imagenet, yolo
+from fastdata.converters.annotations import Folder
+from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.cifar import Cifar
+from fastdata.converters.coco import CocoImages, coco_categories, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.lmdbs import LmdbImages
+from fastdata.converters.masks import MaskedImages
+from fastdata.converters.mds import MdsImages, mds_splits
 from fastdata.converters.packed import PackedDataset, Part
+from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import Source
 from fastdata.converters.shuffling import split_to_pack
+from fastdata.converters.table import TableImages
+from fastdata.converters.tabular import TabularImages
+from fastdata.converters.voc import VocImages
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import UsageError
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.look import look, metadata, table_hint
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+#: Opens each split's source; "" if there are none.
+_Sources = Mapping[str, Callable[[], Source]]
 
 
-_allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
-
-
-class _Sources(click.Group):
+class _Group(click.Group):
     """Group of sources; given a path instead of a source, it suggests the command."""
 
     def resolve_command(
@@ -67,7 +81,7 @@ def _without_root(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-@click.group(cls=_Sources)
+@click.group(cls=_Group)
 def command() -> None:
     """Pack images into a dataset.
 
@@ -82,21 +96,63 @@ def command() -> None:
     """
 
 
-@command.command("imagenet")
-@click.option(
-    "--root",
-    type=Location(),
-    metavar="PATH|URL",
-    help="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
+def _source(
+    name: str,
+    *options: Callable[[Any], Any],
+    root: str = "Folder, file or URL of the images.",
+    **root_options: Any,
+) -> Callable[[Callable[..., tuple[str, _Sources]]], Any]:
+    """Add a command: ``--root``, its own options, and those of packing."""
+
+    def add(function: Callable[..., tuple[str, _Sources]]) -> Any:
+        # Not default=None: click 8.3 and later take that for a value, and --root as given.
+        about = root_options or {"required": True}
+        kind: Any = {"type": Location(), "metavar": "PATH|URL", "help": root}
+        place = click.option("--root", **kind, **about)
+
+        def run(root: Path | str, **given: Any) -> None:
+            own = {one.name for one in click.get_current_context().command.params} - packing
+            chosen = {key: given.pop(key) for key in own if key in given}
+            found, sources = function(root, drivers=given["storage_options"], **chosen)
+            pack_all(found, root, sources, given)
+
+        every = with_options((place, *options, *CONTENTS, *RUNNING), run)
+        shared = with_options((*CONTENTS, *RUNNING), lambda: None)
+        packing = {one.name for one in shared.__click_params__}
+        return command.command(name, help=function.__doc__)(every)
+
+    return add
+
+
+def _split(text: str = "Which split. [default: all found]", **about: Any) -> Any:
+    return click.option("--split", metavar="NAME", help=text, **about)
+
+
+def _column(role: str, text: str, dest: str | None = None) -> Any:
+    return click.option(f"--{role}-column", dest or f"{role}_column", metavar="NAME", help=text)
+
+
+def _classes(default: str) -> Any:
+    return click.option(
+        "--classes",
+        metavar="NAME,NAME",
+        callback=comma_separated,
+        help=f"Class names, by label. [default: {default}]",
+    )
+
+
+_allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
+_text_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@_source(
+    "imagenet",
+    click.option("--split", type=click.Choice(imagenet.SPLITS), help="Which. [default: all found]"),
+    _allow_empty,
+    root="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
+    default=lambda: imagenet.default_root(),
 )
-@click.option(
-    "--split", type=click.Choice(imagenet.SPLITS), help="Which split. [default: all found]"
-)
-@_allow_empty
-@shared
-def _imagenet(
-    root: Path | str | None, split: str | None, allow_empty: bool, **options: Any
-) -> None:
+def _imagenet(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
     """ImageNet (ILSVRC 2012), in any of its layouts.
 
     Class folders (train/<wnid>/*.JPEG), the archives as downloaded
@@ -108,19 +164,13 @@ def _imagenet(
       $ fastdata convert imagenet --root imagenet --split val --to parquet
       $ fastdata convert imagenet --to folder --out 'index-{split}'
     """
-    root = root or imagenet.default_root()
-    drivers = options["storage_options"]
     splits = [split] if split else imagenet.splits(root, drivers)
-    open_split = partial(imagenet.ImageNet, root, allow_empty=allow_empty, storage_options=drivers)
-    sources: dict[str, Callable[[], Source]] = {name: partial(open_split, name) for name in splits}
-    pack_all("imagenet", root, sources, options)
+    opened = partial(imagenet.ImageNet, root, storage_options=drivers, **options)
+    return "imagenet", {name: partial(opened, name) for name in splits}
 
 
-@command.command("imagefolder")
-@root_option()
-@_allow_empty
-@shared
-def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
+@_source("imagefolder", _allow_empty)
+def _imagefolder(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
     """A tree <class>/**/<image>, as torchvision reads it.
 
     \b
@@ -129,72 +179,52 @@ def _imagefolder(root: Path | str, allow_empty: bool, **options: Any) -> None:
     """
 
     def source() -> Source:
-        opened = ImageFolder(
-            root, allow_empty=allow_empty, storage_options=options["storage_options"]
-        )
+        opened = ImageFolder(root, storage_options=drivers, **options)
         noted = [] if is_url(root) else metadata(Path(root))
+        where = f"warning: {named(root)}:"
         if noted:
             hint = table_hint(Path(root, noted[0]))
-            say(
-                f"warning: {named(root)}: {', '.join(noted)} left out. To pack it: {hint}", err=True
-            )
+            say(f"{where} {', '.join(noted)} left out. To pack it: {hint}", err=True)
         if split := split_to_pack(opened.classes):
-            below = f"{str(named(root)).rstrip('/')}/{split}"
+            below = shlex.quote(f"{str(named(root)).rstrip('/')}/{split}")
             say(
-                f"warning: {named(root)}: its classes are {', '.join(opened.classes)}. If these "
-                f"are splits, pack each by itself: --root {shlex.quote(below)}",
+                f"{where} its classes are {', '.join(opened.classes)}. If these "
+                f"are splits, pack each by itself: --root {below}",
                 err=True,
             )
         return opened
 
-    pack_all(source_name(root), root, {"": source}, options)
+    return source_name(root), {"": source}
 
 
-def _cifar(kind: str) -> None:
-    @command.command(
-        kind,
-        help=f"{kind.upper().replace('CIFAR', 'CIFAR-')}, from the python archive as published.",
-    )
-    @root_option(".")
-    @click.option(
-        "--split", type=click.Choice(["train", "test"]), help="Which split. [default: both]"
-    )
-    @shared
-    def run(root: Path | str, split: str | None, **options: Any) -> None:
-        splits = [split] if split else ["train", "test"]
-        open_split = partial(Cifar, kind, root, storage_options=options["storage_options"])
-        sources: dict[str, Callable[[], Source]] = {
-            name: partial(open_split, name) for name in splits
-        }
-        pack_all(kind, root, sources, options)
+def _cifar(kind: str, root: Any, drivers: Any, split: str | None) -> tuple[str, _Sources]:
+    opened = partial(Cifar, kind, root, storage_options=drivers)
+    return kind, {name: partial(opened, name) for name in ([split] if split else _CIFAR)}
 
 
-_cifar("cifar10")
-_cifar("cifar100")
+_CIFAR = ("train", "test")
+for _kind in ("cifar10", "cifar100"):
+    _made: Any = partial(_cifar, _kind)
+    _name = _kind.upper().replace("CIFAR", "CIFAR-")
+    _made.__doc__ = f"{_name}, from the python archive as published."
+    _which = click.option("--split", type=click.Choice(_CIFAR), help="Which. [default: both]")
+    _source(_kind, _which, default=".", show_default=True)(_made)
 
 
-@command.command("webdataset")
-@root_option()
-@click.option(
-    "--shard-keys",
-    is_flag=True,
-    help="Put the shard's name before keys, if shards use the same numbers.",
+@_source(
+    "webdataset",
+    click.option(
+        "--shard-keys",
+        is_flag=True,
+        help="Put the shard's name before keys, if shards use the same numbers.",
+    ),
+    click.option(
+        "--labels/--no-labels", default=True, help="Whether .cls, or label in .json, is the label."
+    ),
+    fields_option("Members"),
+    *meanings,
 )
-@click.option(
-    "--labels/--no-labels", default=True, help="Whether .cls, or label in .json, is the label."
-)
-@fields_option("Members")
-@meanings
-@shared
-def _webdataset(
-    root: Path | str,
-    shard_keys: bool,
-    labels: bool,
-    fields: list[str] | None,
-    formats: dict[str, str],
-    masks: list[str],
-    **options: Any,
-) -> None:
+def _webdataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
     """Tar shards of WebDataset: a folder of them, or one.
 
     Each member of a sample beside image and label is a field with the name of its extension.
@@ -204,60 +234,48 @@ def _webdataset(
       $ fastdata convert imagenet --split val --to shards --out val-shards
       $ fastdata convert webdataset --root val-shards --to lmdb
     """
-    name = source_name(root).removesuffix(".tar")
-    source = partial(
-        WebDataset,
-        root,
-        shard_keys=shard_keys,
-        labels=labels,
-        fields=fields,
-        formats=formats,
-        masks=masks,
-        storage_options=options["storage_options"],
-    )
-    pack_all(name, root, {"": source}, options)
+    source = partial(WebDataset, root, storage_options=drivers, **options)
+    return source_name(root).removesuffix(".tar"), {"": source}
 
 
-class _Part(click.ParamType):  # type: ignore[type-arg]
-    """Type of a part of a dataset: 0:0.9."""
-
-    name = "part"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, float]:
-        match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", str(value))
-        if not match:
-            self.fail(f"{value!r} is not a part; write its begin and end, 0:0.9")
-        return float(match[1]), float(match[2])
+def _part(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
+    """Return the begin and end of a part of a dataset: 0:0.9."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d*\.?\d+:\d*\.?\d+", text):
+        raise click.BadParameter(f"{text!r} is not a part; write its begin and end, 0:0.9")
+    return tuple(map(float, text.split(":")))
 
 
-@command.command("dataset")
-@root_option()
-@click.option(
-    "--part",
-    type=_Part(),
-    metavar="START:STOP",
-    help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
+def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str] | None:
+    """Return the lines of a text file of keys."""
+    try:
+        return None if path is None else list(filter(None, path.read_text("utf-8").split("\n")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
+
+
+@_source(
+    "dataset",
+    click.option(
+        "--part",
+        callback=_part,
+        metavar="START:STOP",
+        help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
+    ),
+    click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]"),
+    click.option(
+        "--keys",
+        type=_text_file,
+        callback=_keys,
+        metavar="FILE",
+        help="Text file of the samples' keys, one a line.",
+    ),
+    *meanings,
 )
-@click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]")
-@click.option(
-    "--keys",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Text file of the samples' keys, one a line.",
-)
-@meanings
-@shared
 def _dataset(
-    root: Path | str,
-    part: tuple[float, float] | None,
-    part_seed: int | None,
-    keys: Path | None,
-    formats: dict[str, str],
-    masks: list[str],
-    **options: Any,
-) -> None:
+    root: Any, drivers: Any, part: Any, part_seed: int | None, **options: Any
+) -> tuple[str, _Sources]:
     """A packed dataset, or a part of it, packed again.
 
     The order, container or encoding may change.
@@ -273,24 +291,272 @@ def _dataset(
     name = source_name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
-    source = partial(
-        PackedDataset,
-        root,
-        part=None if part is None else Part(*part, part_seed or 0),
-        keys=None if keys is None else _read_keys(keys),
-        formats=formats,
-        masks=masks,
-        storage_options=options["storage_options"],
-    )
-    pack_all(name, root, {"": source}, options)
+    chosen = None if part is None else Part(part[0], part[1], part_seed or 0)
+    source = partial(PackedDataset, root, part=chosen, storage_options=drivers, **options)
+    return name, {"": source}
 
 
-def _read_keys(path: Path) -> list[str]:
-    try:
-        return [key for key in path.read_text("utf-8").split("\n") if key]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
+@_source(
+    "lmdb",
+    click.option("--database", metavar="NAME", help="Named database. [default: the unnamed one]"),
+    click.option(
+        "--keys",
+        metavar="REGEX",
+        help="Keys of images; others are left out. A group (?P<class>…) in it is the class's name.",
+    ),
+    click.option(
+        "--labels",
+        type=_text_file,
+        metavar="FILE",
+        help="Text file of labels: a key, a tab, and the number or name of its class in each line.",
+    ),
+    root="Folder of data.mdb, a file, or a folder of several LMDBs, one a class.",
+)
+def _lmdb(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
+    """LMDBs whose values are image files, such as LSUN's.
+
+    Values of other kinds, such as pickled tuples or Caffe's Datum, are refused.
+
+    \b
+    Examples:
+      $ fastdata convert lmdb --root lsun/church_outdoor_val_lmdb
+      $ fastdata convert lmdb --root train.lmdb --keys '(?P<class>[^/]+)/.*'
+    """
+    name = source_name(root).removesuffix(".mdb").removesuffix("lmdb").rstrip("._-")
+    return name, {"": partial(LmdbImages, root, storage_options=drivers, **options)}
 
 
-for _one in (*convert_archives.COMMANDS, *convert_tables.COMMANDS):
-    command.add_command(_one)
+def _tabular(
+    kind: str,
+    about: str,
+    examples: str,
+    opens: Callable[..., TabularImages],
+    found_splits: Callable[..., list[str]],
+) -> None:
+    """Add the command of a source of rows with columns."""
+
+    def sources(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
+        def source(one: str | None) -> Source:
+            found = opens(root, split=one, storage_options=drivers, **options)
+            say(f"{named(root)}: {found.columns_taken}", err=True)
+            return found
+
+        names: list[str] = found_splits(root, drivers)
+        name = source_name(root).removesuffix(f".{kind}")
+        if split is None and len(names) < 2:
+            return name, {"": partial(source, None)}
+        return name, {one: partial(source, one) for one in (names if split is None else [split])}
+
+    sources.__doc__ = f"{about}\n\n{_COLUMNS}\n\n\b\nExamples:\n{examples}"
+    _source(
+        kind,
+        _column("image", "The images. [default: found]"),
+        _column("label", "Class numbers or names. [default: found]"),
+        _column("key", "Keys. [default: key, else file and row number]"),
+        _split(),
+        fields_option("Columns"),
+        *meanings,
+    )(sources)
+
+
+_COLUMNS = """\
+The column of images is found by its contents, that of labels by its name (label, class, …) or
+Hugging Face's features; else name them. All other columns are fields; the columns taken and left
+out are printed. Rows whose image or label is null are bad samples."""
+_PARQUET = """\
+  $ fastdata convert imagenet --split val --to parquet --out val-parquet
+  $ fastdata convert parquet --root val-parquet --to lmdb"""
+
+
+def _arrow(root: Any, *, storage_options: Any, **options: Any) -> ArrowImages:
+    return ArrowImages(root, **options)
+
+
+_tabular(
+    "parquet",
+    "Parquet with a column of images, from any writer.\n\nFiles named as Hugging Face's splits "
+    "(train-00000-of-00002.parquet) make a dataset a split.",
+    _PARQUET,
+    ParquetImages,
+    parquet_splits,
+)
+_tabular(
+    "arrow",
+    "Arrow IPC files or streams with a column of images.\n\nSuch are what Hugging Face's "
+    "save_to_disk writes, and its cache. Each of their splits makes a dataset.",
+    "  $ fastdata convert arrow --root food101-saved --split train",
+    _arrow,
+    lambda root, _: [] if is_url(root) else arrow_splits(root),
+)
+_tabular(
+    "mds",
+    "MDS shards of MosaicML's Streaming with a column of images.\n\nEach folder of a split "
+    "makes a dataset. Compressed shards have to be unpacked first.",
+    "  $ fastdata convert mds --root imagenet-mds --split val",
+    MdsImages,
+    mds_splits,
+)
+
+
+@_source(
+    "table",
+    click.option(
+        "--images",
+        type=Location(),
+        metavar="FOLDER|URL",
+        help="The folder that paths are relative to. [default: the table's]",
+    ),
+    _column("path", "Paths of images. [default: found]", "path"),
+    _column("label", "Class numbers or names. [default: label]", "label"),
+    _column("key", "Keys. [default: key, else the path]", "key"),
+    click.option(
+        "--file-columns",
+        "files",
+        metavar="NAME,NAME",
+        default="",
+        callback=comma_separated,
+        help="Columns with paths of further files, which are packed as fields.",
+    ),
+    _classes("the names in the column of labels, sorted"),
+    fields_option("Columns"),
+    *meanings,
+    root="The table: CSV, TSV, JSON lines or Parquet.",
+)
+def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _Sources]:
+    """Images that a table lists, with any other columns.
+
+    Columns other than those by role are fields. A row with a null path, label or key, or whose
+    file is missing, is a bad sample.
+
+    \b
+    Examples:
+      $ fastdata convert table --root celeba/list.csv --images celeba/img
+      $ fastdata convert table --root ade.jsonl --path-column image --format boxes=xyxy
+      $ fastdata convert table --root ade.jsonl --path-column image --masks mask
+    """
+    source = partial(TableImages, root, images, storage_options=drivers, **options)
+    return source_name(root).rpartition(".")[0], {"": source}
+
+
+@_source(
+    "coco",
+    click.option(
+        "--annotations",
+        type=Location(),
+        multiple=True,
+        metavar="FILE|URL",
+        help="JSON file of the images' annotations. Repeat it: files of the same images are "
+        "merged. [default: those of each split]",
+    ),
+    _split(),
+    fields_option("Columns"),
+    root="COCO's folder; with --annotations, the folder of the images.",
+)
+def _coco(
+    root: Any, drivers: Any, annotations: Any, split: str | None, **options: Any
+) -> tuple[str, _Sources]:
+    """Images with COCO's annotations.
+
+    Fields are objects, keypoints and captions. Without --annotations, finds
+    annotations/<kind>_<split>.json beside the splits' folders, or _annotations.coco.json in them.
+    Images without annotations have empty lists; damaged annotations make bad samples.
+
+    \b
+    Examples:
+      $ fastdata convert coco --root coco --split val2017
+      $ fastdata convert coco --root mine/images --annotations mine/labels.json
+    """
+    opened, name = partial(CocoImages, storage_options=drivers, **options), source_name(root)
+    if annotations and split is not None:
+        what = f"--split {split} has no effect with --annotations"
+        raise UsageError(what, "Give one of them.")
+    if annotations:
+        return name, {"": partial(opened, root, annotations)}
+    splits = coco_splits(root, split, drivers)
+    if len(splits) > 1:  # also for one of them, whose categories may be fewer
+        every = [file for _, files in splits.values() for file in files]
+        opened = partial(opened, categories=coco_categories(every, drivers))
+    taken = {one: found for one, found in splits.items() if split in (None, one)}
+    return name, {one: partial(opened, *found) for one, found in taken.items()}
+
+
+@_source(
+    "voc",
+    _split("Name of a list in ImageSets/Main, or Segmentation/NAME. [default: all images]"),
+    _classes("VOC's 20; if there are others, all names, sorted"),
+    fields_option("Columns and masks"),
+    root="The folder with JPEGImages and Annotations, such as VOCdevkit/VOC2012.",
+)
+def _voc(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
+    """Images with Pascal VOC's annotations.
+
+    Fields are the objects of the XML files, and masks.
+
+    \b
+    Examples:
+      $ fastdata convert voc --root VOCdevkit/VOC2012 --split train
+      $ fastdata convert voc --root VOCdevkit/VOC2012 --split Segmentation/train
+    """
+    name = source_name(root) + ("" if split is None else "-" + split.replace("/", "-").lower())
+    return name, {"": partial(VocImages, root, split, storage_options=drivers, **options)}
+
+
+@_source(
+    "yolo",
+    _split("train, val or test. [default: all found]"),
+    click.option(
+        "--data",
+        type=Location(),
+        metavar="FILE|URL",
+        help="The .yaml file of splits and names. [default: data.yaml, or the only one in the "
+        "folder]",
+    ),
+    fields_option("Columns"),
+    root="The dataset's folder, with data.yaml, images and labels.",
+)
+def _yolo(
+    root: Any, drivers: Any, split: str | None, data: Any, **options: Any
+) -> tuple[str, _Sources]:
+    """Images with YOLO's labels.
+
+    Fields are boxes, polygons and keypoints, as shares of the image's sides. An image whose file of
+    labels is empty or missing has empty lists; a damaged line makes a bad sample.
+
+    \b
+    Examples:
+      $ fastdata convert yolo --root coco8
+      $ fastdata convert yolo --root coco8 --data coco8.yaml --split val
+    """
+    splits = [split] if split else [*yolo.describe(Folder(root, drivers), data, drivers).splits]
+    opened = partial(yolo.YoloImages, root, data=data, storage_options=drivers, **options)
+    return source_name(root), {name: partial(opened, name) for name in splits}
+
+
+@_source(
+    "masks",
+    click.option("--images", default="images", show_default=True, help="The folder of images."),
+    click.option("--masks", default="masks", show_default=True, help="The folder of masks."),
+    click.option(
+        "--image-ending",
+        default="",
+        metavar="TEXT",
+        help="End of images' names before the suffix: _leftImg8bit. Others are left out.",
+    ),
+    click.option(
+        "--mask-ending", default="", metavar="TEXT", help="The same of masks: _gtFine_labelIds."
+    ),
+    root="The folder of images and masks.",
+)
+def _masks(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
+    """Images beside masks of the same names.
+
+    They are in two folders. The mask of images/a/b.jpg is masks/a/b.png.
+
+    An image without a mask, and a mask without an image, are bad samples.
+
+    \b
+    Examples:
+      $ fastdata convert masks --root ade20k --images images/training --masks annotations/training
+    """
+    source = partial(MaskedImages, root, storage_options=drivers, **options)
+    return source_name(root), {"": source}

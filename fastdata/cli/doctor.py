@@ -49,14 +49,7 @@ from fastdata.storage.look import look
     help="About how long to measure.",
 )
 @json_option
-def command(
-    dataset: Path | str,
-    step_ms: float | None,
-    batch_size: int | None,
-    size: int,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def command(dataset: Path | str, size: int, as_json: bool, **options: Any) -> None:
     """Find out what limits loading DATASET, and how to change it.
 
     Measures reading and decoding on this machine. With --step-ms and --batch-size, also compares
@@ -71,13 +64,7 @@ def command(
     """
     from fastdata.doctor import diagnose, report, training_transform
 
-    diagnosis = diagnose(
-        dataset,
-        transform=training_transform(size),
-        step_ms=step_ms,
-        batch_size=batch_size,
-        **options,
-    )
+    diagnosis = diagnose(dataset, transform=training_transform(size), **options)
     if not diagnosis.found.data.convert:
         found = look(diagnosis.found.data.path)
         say(f"{diagnosis.found.data.path}: {found.what}. {found.hint}", err=True)

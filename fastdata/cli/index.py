@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from fastdata.cli.locations import Location, named, require_url
 from fastdata.cli.packing import require_out, tell
-from fastdata.cli.packing_options import comma_separated, running
+from fastdata.cli.packing_options import RUNNING, comma_separated, with_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.appending import PART_FILES
 from fastdata.converters.encode import ORIGINAL
@@ -54,16 +55,9 @@ from fastdata.remote.urls import is_url
     metavar="N",
     help="Most tars of a part: an index of more has several.",
 )
-@running
+@partial(with_options, RUNNING)
 def command(
-    source: Path | str,
-    out: str,
-    kind: str | None,
-    fields: list[str] | None,
-    image_column: str | None,
-    as_json: bool,
-    storage_options: dict[str, Any] | None,
-    **options: Any,
+    source: Path | str, out: str, fields: Any, image_column: Any, as_json: bool, **options: Any
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
@@ -79,22 +73,14 @@ def command(
     """
     require_out(out)
     place: Path | str = out if is_url(out) else Path(out)
-    require_url(storage_options, place, source)
+    require_url(options["storage_options"], place, source)
     keep_freed_memory()
     begun = time.monotonic()
-
     about = {"fields": fields, "image_column": image_column}
 
     def reporting(part: str) -> ProgressReport:
         return ProgressReport(", ".join(filter(None, (f"indexing {named(place)}", part))))
 
-    packed = index(
-        source,
-        place,
-        kind=kind,
-        reporting=reporting,
-        storage_options=storage_options,
-        source={name: one for name, one in about.items() if one is not None},
-        **options,
-    )
+    chosen = {name: one for name, one in about.items() if one is not None}
+    packed = index(source, place, reporting=reporting, source=chosen, **options)
     tell(packed, time.monotonic() - begun, ORIGINAL, as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +26,7 @@ from fastdata.remote.opening import RemoteSource
 from fastdata.staging.staged import find_staged
 from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
-from fastdata.storage.manifest import PartsError
+from fastdata.storage.manifest import Manifest, PartsError
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.parted import Parts
 from fastdata.text import aligned, human_count
@@ -54,45 +55,33 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
       $ fastdata info gs://bucket/imagenet-train-shards
     """
     require_url(storage_options, dataset)
+    name = named(dataset)
     try:
-        about, lines = _described(dataset, storage_options)
-    except PartsError as error:
-        about = describe_parts(Parts.parse_found(error), named(dataset))
+        staged = find_staged(dataset, storage_options)
+        if isinstance(dataset, str):
+            about = describe(RemoteSource(dataset, None, storage_options), staged)
+        else:
+            about = describe(PackedSource(dataset), staged)
+        lines = _lines(about)
+    except PartsError as error:  # an index of parts; their own indices are not read
+        manifest = Parts.parse_found(error)
+        about = _of_manifest(name, manifest, manifest.field_list)
+        about["parts"] = [asdict(part) for part in manifest.parts]
         lines = _lines_of_parts(about)
     if as_json:
         print_json(about)
         return
-    click.secho(printable(named(dataset)), bold=True)
+    click.secho(printable(name), bold=True)
     for line in aligned([(f" {name}", printable(value)) for name, value in lines]):
         click.echo(line)
 
 
-def _described(
-    dataset: Path | str, storage_options: dict[str, Any] | None
-) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    staged = find_staged(dataset, storage_options)
-    if isinstance(dataset, str):
-        about = describe(RemoteSource(dataset, None, storage_options), staged)
-    else:
-        about = describe(PackedSource(dataset), staged)
-    return about, _lines(about)
-
-
-def describe_parts(manifest: Parts, name: str) -> dict[str, Any]:
-    """Return a description of an index of parts, as JSON values; reads no index."""
-    return {
-        "path": name,
-        "container": manifest.container,
-        "format_version": manifest.format_version,
-        "samples": manifest.samples,
-        "skipped": manifest.skipped,
-        "fields": [_field(field) for field in manifest.field_list],
-        "classes": manifest.classes,
-        "blob_bytes": manifest.blob_bytes,
-        "parts": [asdict(part) for part in manifest.parts],
-        "source": manifest.source,
-        "tool": manifest.tool,
-    }
+def _of_manifest(name: str, manifest: Manifest, fields: Iterable[Field]) -> dict[str, Any]:
+    """Return the description that a manifest alone gives, as JSON values."""
+    names = ("container", "format_version", "samples", "skipped", "classes", "blob_bytes", "source",
+             "tool")  # fmt: skip
+    about = {"path": name, **{one: getattr(manifest, one) for one in names}}
+    return about | {"fields": list(map(_field, fields))}
 
 
 def _lines_of_parts(about: dict[str, Any]) -> list[tuple[str, str]]:
@@ -138,15 +127,7 @@ def describe(blobs: IndexedSource, staged: Path | None) -> dict[str, Any]:
             for entry in pc.value_counts(batch.column(name)).to_pylist():
                 counter[entry["values"]] += entry["counts"]
         with_seek_points += len(batch) - batch.column("seek_points").null_count
-    return {
-        "path": str(blobs.location),
-        "container": manifest.container,
-        "format_version": manifest.format_version,
-        "samples": manifest.samples,
-        "skipped": manifest.skipped,
-        "fields": [_field(field) for field in blobs.fields],
-        "classes": manifest.classes,
-        "blob_bytes": manifest.blob_bytes,
+    return _of_manifest(str(blobs.location), manifest, blobs.fields) | {
         "file_bytes": sum(entry.size for entry in (manifest.index, *manifest.files)),
         "files": [entry.name for entry in manifest.files],
         "encodings": dict(counters["encoding"].most_common()),
@@ -157,9 +138,7 @@ def describe(blobs: IndexedSource, staged: Path | None) -> dict[str, Any]:
         "order": manifest.order,
         "seed": manifest.seed,
         "options": manifest.options,
-        "source": manifest.source,
         "root": manifest.root,
-        "tool": manifest.tool,
         "staged": None if staged is None else str(staged),
     }
 

@@ -99,12 +99,7 @@ def _pack_one(
         for one in caught:
             say(f"warning: {one.message}", err=True)
         packed = pack(
-            source,
-            out,
-            container=container,
-            encoding=encoded,
-            progress=progress,
-            **options,
+            source, out, container=container, encoding=encoded, progress=progress, **options
         )
     tell(packed, time.monotonic() - begun, encoded, as_json)
 
@@ -134,60 +129,40 @@ _SUGGESTED_SHARE = 0.01
 
 def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
     """Yield lines about the kinds of images, and about rewriting them."""
-    if packed.kinds:
-        kinds = (
-            f"{kind.images:,} {name} ({human_bytes(kind.size)})"
-            for name, kind in packed.kinds.items()
+    kinds, samples = packed.kinds, packed.manifest.samples
+    if kinds:
+        yield "stored: " + ", ".join(
+            f"{kind.images:,} {name} ({human_bytes(kind.size)})" for name, kind in kinds.items()
         )
-        yield f"stored: {', '.join(kinds)}"
-    progressive = packed.kinds.get("jpeg-progressive")
-    count = progressive.images if progressive else 0
-    if encoding.kind == "baseline":
-        if packed.kinds:
-            stored = sum(kind.size for kind in packed.kinds.values())
-            before = packed.source_bytes
-            grown = (
-                f"{human_bytes(before)} became {human_bytes(stored)} ({stored / before - 1:+.1%})"
-                if before
-                else f"{human_bytes(stored)} stored"
-            )
-            yield (
-                f"--encoding baseline: {grown}. Pixels are unchanged; the original bytes of "
-                "rewritten files are only in the source"
-            )
-        if count:
-            yield (
-                f"{count:,} progressive JPEGs are unchanged: they cannot be rewritten without loss"
-            )
-    elif (
-        count
-        and count >= packed.manifest.samples * _SUGGESTED_SHARE
-        and encoding.kind == "original"
-        and packed.manifest.container != "folder"
-    ):
+    count = kinds["jpeg-progressive"].images if "jpeg-progressive" in kinds else 0
+    if encoding.kind == "baseline" and kinds:
+        stored, before = sum(kind.size for kind in kinds.values()), packed.source_bytes
+        grown = f"{human_bytes(stored)} stored"
+        if before:
+            share = f"{stored / before - 1:+.1%}"
+            grown = f"{human_bytes(before)} became {human_bytes(stored)} ({share})"
         yield (
-            f"{count / packed.manifest.samples:.0%} of the images are progressive JPEGs. "
-            "--encoding baseline rewrites them without loss: the same pixels, decoded "
-            "several times faster, some percent larger"
+            f"--encoding baseline: {grown}. Pixels are unchanged; the original bytes of "
+            "rewritten files are only in the source"
+        )
+    if encoding.kind == "baseline" and count:
+        yield f"{count:,} progressive JPEGs are unchanged: they cannot be rewritten without loss"
+    suggested = encoding.kind == "original" and packed.manifest.container != "folder"
+    if suggested and count and count >= samples * _SUGGESTED_SHARE:
+        yield (
+            f"{count / samples:.0%} of the images are progressive JPEGs. --encoding baseline "
+            "rewrites them without loss: the same pixels, decoded several times faster, some "
+            "percent larger"
         )
 
 
 def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
     """Return the summary as JSON values."""
     manifest = packed.manifest
-    return {
-        "path": packed.path,
-        "container": manifest.container,
-        "samples": manifest.samples,
-        "classes": len(manifest.classes),
-        "skipped": manifest.skipped,
-        "blob_bytes": manifest.blob_bytes,
-        "order": manifest.order,
-        "seed": manifest.seed,
-        "resumed": packed.resumed,
-        "left_out": dict(packed.left_out),
-        "seconds": seconds,
-    }
+    names = ("container", "samples", "skipped", "blob_bytes", "order", "seed")
+    about = {"path": packed.path, **{name: getattr(manifest, name) for name in names}}
+    more = {"resumed": packed.resumed, "left_out": dict(packed.left_out), "seconds": seconds}
+    return {**about, "classes": len(manifest.classes), **more}
 
 
 def _summary(packed: Packed, seconds: float) -> str:

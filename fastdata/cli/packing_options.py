@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import click
 
-from fastdata.cli.locations import Folder, Location, json_option, storage_options
+from fastdata.cli.locations import Folder, json_option, storage_options
 from fastdata.converters.encode import ENCODINGS
 from fastdata.converters.options import EXECUTORS
 from fastdata.converters.shuffling import ORDERS
@@ -16,40 +16,30 @@ from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.formats import CONTAINERS
 from fastdata.text import human_count
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+#: Smallest size of a file; a smaller number lacks its unit.
+_LEAST = 1024
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """Type of a number of bytes: 1000000, 256MiB, 1GB."""
-
-    name = "size"
-    #: Smallest size; a smaller number lacks its unit.
-    _LEAST = 1024
-    _UNITS: ClassVar = {
-        "": 1,
-        "k": 10**3,
-        "m": 10**6,
-        "g": 10**9,
-        "ki": 2**10,
-        "mi": 2**20,
-        "gi": 2**30,
-    }
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", str(value).strip().lower())
-        if not match:
-            self.fail(f"{value!r} is not a size; write 256MiB, 1GB or a number of bytes")
-        size = int(match[1]) * self._UNITS[match[2] or ""]
-        if 0 < size < self._LEAST:
-            self.fail(
-                f"{value!r} is {human_count(size, 'byte')}: each image would get its own file; "
-                f"write {match[1]}MiB or {match[1]}GiB"
-            )
-        return size
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """Return a number of bytes: 1000000, 256MiB, 1GB."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?)b?", text.strip().lower())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a size; write 256MiB, 1GB or a number of bytes")
+    number, unit, binary = match.groups()
+    power = " kmg".index(unit or " ")
+    size = int(number) * int(pow(1024 if binary else 1000, power))
+    if 0 < size < _LEAST:
+        raise click.BadParameter(
+            f"{text!r} is {human_count(size, 'byte')}: each image would get its own file; "
+            f"write {number}MiB or {number}GiB"
+        )
+    return size
 
 
 #: Options of what is packed.
-_CONTENTS = (
+CONTENTS = (
     click.option(
         "--to",
         "container",
@@ -75,15 +65,12 @@ _CONTENTS = (
         "loss; jpeg re-encodes; raw stores pixels.",
     ),
     click.option(
-        "--max-side",
-        type=int,
-        metavar="PIXELS",
-        help="Reduce a longer side to this (jpeg, raw).",
+        "--max-side", type=int, metavar="PIXELS", help="Reduce a longer side to this (jpeg, raw)."
     ),
     click.option("--quality", type=int, metavar="1-100", help="Quality of jpeg. [default: 90]"),
     click.option(
         "--shard-size",
-        type=_Size(),
+        callback=_size,
         metavar="SIZE",
         help="Size at which a file ends (parquet, shards). [default: 256MiB]",
     ),
@@ -108,8 +95,8 @@ _CONTENTS = (
         help="Store images as a plain column of bytes, which petastorm reads (parquet).",
     ),
 )
-#: Options of running, for `running`.
-_RUNNING = (
+#: Options of running, also of ``index``.
+RUNNING = (
     click.option(
         "--workers",
         type=int,
@@ -143,17 +130,8 @@ _RUNNING = (
 )
 
 
-def shared(function: Function) -> Function:
-    """Add all options of packing to a command."""
-    return _with(_CONTENTS, running(function))
-
-
-def running(function: Function) -> Function:
-    """Add the options of running: where, with how many processes, what to do about bad images."""
-    return _with(_RUNNING, function)
-
-
-def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:
+def with_options(options: Sequence[Callable[[Any], Any]], function: Any) -> Any:
+    """Add options to a command's function, in their order."""
     for option in reversed(options):
         function = option(function)
     return function
@@ -164,7 +142,7 @@ def comma_separated(_: click.Context, __: click.Parameter, value: str | None) ->
     return None if value is None else [name for name in value.split(",") if name]
 
 
-def fields_option(what: str) -> Callable[[Function], Function]:
+def fields_option(what: str) -> Any:
     """Return the option that names further fields."""
     return click.option(
         "--fields",
@@ -182,7 +160,8 @@ def _formats(_: click.Context, __: click.Parameter, words: Sequence[str]) -> dic
     return found
 
 
-_MEANINGS = (
+#: Options that say what fields mean.
+meanings = (
     click.option(
         "--format",
         "formats",
@@ -201,25 +180,3 @@ _MEANINGS = (
         help="Masks: fields of image files whose pixels are numbers.",
     ),
 )
-
-
-def meanings(function: Function) -> Function:
-    """Add the options that say what fields mean to a command."""
-    return _with(_MEANINGS, function)
-
-
-def root_option(
-    default: str | None = None, help_text: str = "Folder, file or URL of the images."
-) -> Callable[[Function], Function]:
-    """Return the option that names the source."""
-    # Not default=None: click 8.3 and later take that for a value, and --root as given.
-    given: dict[str, Any] = {"required": True}
-    if default is not None:
-        given = {"default": default, "show_default": True}
-    return click.option(
-        "--root",
-        type=Location(),
-        **given,
-        metavar="PATH|URL",
-        help=help_text,
-    )

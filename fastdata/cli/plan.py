@@ -54,10 +54,7 @@ class _Sizes(click.ParamType):  # type: ignore[type-arg]
 @json_option
 @storage_options
 def command(
-    dataset: Path | str,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-    **options: Any,
+    dataset: Path | str, storage_options: dict[str, Any] | None, as_json: bool, **options: Any
 ) -> None:
     """Show the batches that a loader would make of DATASET.
 

@@ -24,14 +24,7 @@ from fastdata.text import human_count
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
 @storage_options
 @json_option
-def command(
-    dataset: Path | str,
-    stride: int,
-    remove: bool,
-    workers: int | None,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-) -> None:
+def command(dataset: Path | str, stride: int, remove: bool, as_json: bool, **options: Any) -> None:
     """Add seek points to DATASET, or remove them.
 
     A seek point is a position in a JPEG at which a decoder can start. The images themselves do not
@@ -49,13 +42,8 @@ def command(
             "Add them to a local copy, then upload it; or pack again: fastdata convert adds them.",
         )
     with ProgressReport(f"seek points of {dataset}") as progress:
-        made = add_seek_points(
-            dataset,
-            stride=None if remove else stride,
-            workers=workers,
-            progress=progress.images,
-            storage_options=storage_options,
-        )
+        given: Any = {"stride": None if remove else stride, **options}
+        made = add_seek_points(dataset, progress=progress.images, **given)
     if as_json:
         print_json({"path": dataset, **made._asdict()})
         return

@@ -26,22 +26,14 @@ from fastdata.storage.files import human_bytes
 @click.command("stage")
 @click.argument("dataset", type=Location())
 @click.option(
-    "--to",
-    type=Folder(),
-    metavar="FOLDER",
-    help="The folder to copy to. [default: /dev/shm]",
+    "--to", type=Folder(), metavar="FOLDER", help="The folder to copy to. [default: /dev/shm]"
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
 @json_option
 @storage_options
 def command(
-    dataset: Path | str,
-    to: Path | None,
-    threads: int | None,
-    remove: bool,
-    as_json: bool,
-    storage_options: dict[str, Any] | None,
+    dataset: Path | str, to: Path | None, remove: bool, as_json: bool, **options: Any
 ) -> None:
     """Copy DATASET, a folder or a URL, to memory or a folder.
 
@@ -54,21 +46,14 @@ def command(
       $ fastdata stage imagenet-train-lmdb --unstage
       $ fastdata stage gs://bucket/imagenet-train-shards --to copies
     """
-    require_url(storage_options, dataset)
+    require_url(options["storage_options"], dataset)
     if remove:
-        if threads is not None:
+        if options["threads"] is not None:
             raise UsageError("--threads has no effect with --unstage", "Leave it out.")
         _unstage(dataset, to, as_json)
         return
     with ProgressReport(f"staging {named(dataset)}") as progress:
-        staged = stage(
-            dataset,
-            to,
-            threads=threads,
-            progress=progress.size,
-            waiting=_waiting,
-            storage_options=storage_options,
-        )
+        staged = stage(dataset, to, progress=progress.size, waiting=_waiting, **options)
     if as_json:
         print_json(staged._asdict())
         return

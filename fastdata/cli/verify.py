@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import (
-    Location,
-    json_option,
-    named,
-    print_json,
-    say,
-    storage_options,
-)
+from fastdata.cli.locations import Location, json_option, named, print_json, say, storage_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError
 from fastdata.maintenance.verify import verify
@@ -30,13 +23,7 @@ _SHOWN = 20
 @click.option("--workers", type=int, metavar="N", help="Processes. [default: one a CPU]")
 @json_option
 @storage_options
-def command(
-    dataset: Path | str,
-    fast: bool,
-    workers: int | None,
-    as_json: bool,
-    storage_options: dict[str, Any] | None,
-) -> None:
+def command(dataset: Path | str, as_json: bool, **options: Any) -> None:
     """Check every file, checksum and image of DATASET.
 
     Every extent must match the index, and every image must decode. DATASET is a folder or a URL.
@@ -50,13 +37,7 @@ def command(
     """
     name = named(dataset)
     with ProgressReport(f"verifying {name}") as progress:
-        result = verify(
-            dataset,
-            fast=fast,
-            workers=workers,
-            progress=progress.images,
-            storage_options=storage_options,
-        )
+        result = verify(dataset, progress=progress.images, **options)
     if as_json:
         problems = [problem._asdict() for problem in result.problems]
         print_json({"path": name, **result._asdict(), "problems": problems})
@@ -72,6 +53,8 @@ def command(
             "index … --force.",
         )
     if not as_json:
-        checked = "sizes are right" if fast else "every checksum is right, every image decodes"
+        checked = (
+            "sizes are right" if options["fast"] else "every checksum is right, every image decodes"
+        )
         samples, files = human_count(result.samples, "sample"), human_count(result.files, "file")
         say(f"{name}: {samples} in {files}; {checked}")

@@ -1,0 +1,305 @@
+"""Output files of packing: one a unit, or a single one that units are committed to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from fastdata.converters.listing import Listing, Unit
+from fastdata.converters.parts import Part, PartBuilder, read_rows, read_values
+from fastdata.converters.records import Source, tables_of
+from fastdata.converters.tasks import (
+    PIECE_BYTES,
+    Job,
+    Piece,
+    pack_unit,
+    pieces,
+    prepare,
+    with_blobs,
+)
+
+from fastdata.errors import CorruptionError
+from fastdata.executors import Executor, InProcess
+from fastdata.machine import usable_cpus
+from fastdata.storage import formats
+from fastdata.storage.arrow import array, as_numpy
+from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.columns import rows_per_piece, write_column
+from fastdata.storage.fields import IMAGE, LABEL, StoredField
+from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync, whole_file
+from fastdata.storage.formats import lmdb
+from fastdata.storage.manifest import FileEntry
+from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.row_groups import named
+
+#: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
+#: uncommitted transaction in memory.
+COMMIT_SIZE = 128 << 20
+#: Most files that may finish ahead of a slow one, or of one whose worker was lost.
+_FILES_AHEAD = 1024
+#: Returns a unit's part, with a suffix of its path; None if it is not current.
+Current = Callable[[Unit, str], Part | None]
+
+
+class Kind(NamedTuple):
+    """Number and bytes of the images of one encoding."""
+
+    images: int
+    size: int
+
+
+class Outputs:
+    """Output files of a packing: a file a unit, or none if images stay where they are.
+
+    Attributes:
+        chained: Whether a unit's output depends on earlier units.
+        again: What the same command does once bad images are fixed.
+        kept: Name of an unfinished file to resume.
+    """
+
+    chained, again, kept = False, "it resumes", ""
+
+    def __init__(self, job: Job, source: Source) -> None:
+        self.job, self._source = job, source
+
+    def done(
+        self,
+        units: Sequence[Unit],
+        current: Current,
+        arrived: Callable[[Iterable[FileEntry]], set[str]],
+    ) -> dict[int, Part]:
+        """Return the units that an earlier run has finished, by number."""
+        parts = ((unit.number, current(unit, "")) for unit in units)
+        found = {number: part for number, part in parts if part is not None}
+        sent = arrived(part.file for part in found.values() if part.file is not None)
+        return {n: p for n, p in found.items() if p.file is None or self._is_there(p.file, sent)}
+
+    def _is_there(self, file: FileEntry, sent: set[str]) -> bool:
+        path = self.job.out / file.name
+        return file.name in sent or (path.exists() and path.stat().st_size == file.size)
+
+    def names(self, done: Mapping[int, Part]) -> set[str]:
+        """Return the names of the files of finished units."""
+        return {part.file.name for part in done.values() if part.file is not None}
+
+    def pack(
+        self,
+        executor: Executor,
+        listing: Listing,
+        units: Sequence[Unit],
+        done: Mapping[int, Part],
+        tick: Callable[[], None],
+        *,
+        uploads: bool,
+    ) -> Iterator[Unit]:
+        """Pack the units that are not done; yield each one that is."""
+        task = partial(pack_unit, self.job)
+        todo = [unit for unit in units if unit.number not in done]
+        # Files that wait for their upload occupy this disk.
+        results = executor.run(task, todo, tick, 0 if uploads else _FILES_AHEAD)
+        for unit, _ in zip(todo, results, strict=True):
+            yield unit
+
+    def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
+        """Return the manifest's entries of the files, when all units are packed.
+
+        A source's archives or tables are not read again.
+        """
+        if self.job.container not in formats.ELSEWHERE:
+            return [part.file for part in parts if part.file is not None]
+        assert self.job.root is not None
+        start = len(self.job.root.rstrip("/")) + 1
+        tables = tables_of(self._source, self.job.container)
+        files = (getattr(self._source, "archives", None) or ()) if tables is None else tables.files
+        return [
+            FileEntry(named(name, column) if column else name, file.size, "")
+            for column in ([""] if tables is None else tables.columns)
+            for file in files
+            for name in [file.location[start:]]
+        ]
+
+    def rows(
+        self, units: Sequence[Unit], files: Sequence[FileEntry], field: str | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the index rows of all units, of images or of a further field's blobs."""
+        numbers = {entry.name: number for number, entry in enumerate(files)}
+        for unit in units:
+            for batch in read_rows(self.job.part(unit), field):
+                elsewhere = self.job.container in formats.ELSEWHERE
+                yield _numbered(batch, numbers) if elsewhere else batch
+
+    def write(
+        self, units: Sequence[Unit], parts: Sequence[Part], files: list[FileEntry], made: str
+    ) -> tuple[dict[str, Kind], tuple[StoredField, ...]]:
+        """Write the index, and the files of further fields, which are added to ``files``.
+
+        Return images by encoding, the most frequent first, and all fields. ``made`` is the
+        manifest's generation.
+        """
+        job, samples = self.job, sum(part.samples for part in parts)
+        kinds: dict[str, Kind] = {}
+        with whole_file(job.out / INDEX_NAME) as temporary:
+            write_index(temporary, _counted(self.rows(units, files, None), kinds), samples, made)
+        stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
+        for field in job.fields:
+            field = field._replace(nullable=any(field.name in part.nulls for part in parts))
+            index = job.out / f"_index-{field.name}.rows"
+            if field.type is None:
+                one = StoredField(field, index.name)
+                with whole_file(index) as temporary:
+                    write_index(temporary, self.rows(units, files, field.name), samples, made)
+            else:
+                size = sum(part.field_bytes[field.name] for part in parts)
+                path = job.out / f"_field-{field.name}.arrow"
+                one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
+                arrays = chain.from_iterable(read_values(job.part(u), field.name) for u in units)
+                with whole_file(path) as temporary, whole_file(index) as pieces:
+                    write_column(temporary, pieces, one, len(files), arrays, samples, made)
+                files.append(entry_of(path))
+            files.append(entry_of(index))
+            stored.append(one)
+        return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images)), tuple(stored)
+
+
+class OneFile(Outputs):
+    """Output of LMDB: this process commits unit after unit, and workers only prepare them."""
+
+    # A file that is written in order: samples cannot be inserted.
+    chained, again = True, "LMDB is then packed again"
+    kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
+
+    def __init__(self, job: Job, source: Source) -> None:
+        super().__init__(job, source)
+        self._data, self._unfinished = job.out / lmdb.DATA_NAME, job.out / self.kept
+
+    def done(
+        self, units: Sequence[Unit], current: Current, arrived: Callable[..., set[str]]
+    ) -> dict[int, Part]:
+        """Return the units committed to the LMDB, by number; none if it holds anything else."""
+        if self._data.exists():
+            # A kill came between renaming the file and writing the manifest: undo the renaming.
+            os.replace(self._data, self._unfinished)
+        committed = lmdb.entries(self._unfinished)
+        found: dict[int, Part] = {}
+        samples = 0
+        for unit in units:
+            part = current(unit, "")
+            if part is None:
+                # A kill came after the commit, before the part was renamed.
+                part = current(unit, PARTIAL_SUFFIX)
+                if part is None or samples + part.samples != committed:
+                    break
+                path = self.job.part(unit)
+                os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
+            found[unit.number] = part
+            samples += part.samples
+        # Commits cannot be undone without changing the file's bytes.
+        return found if samples == committed else {}
+
+    def names(self, done: Mapping[int, Part]) -> set[str]:
+        """Return the name of the file, if a unit is finished."""
+        return {self.kept} if done else set()
+
+    def pack(
+        self,
+        executor: Executor,
+        listing: Listing,
+        units: Sequence[Unit],
+        done: Mapping[int, Part],
+        tick: Callable[[], None],
+        *,
+        uploads: bool,
+    ) -> Iterator[Unit]:
+        """Commit the units that are not done, in order; yield each one that is."""
+        job = self.job
+        # LMDB stores the map size in the file, so it is a function of the source.
+        as_listed = job.encoding.kind == "original" and all(one.type is None for one in job.fields)
+        stored, exact = sum(unit.stored for unit in units), listing.lengths_are_exact()
+        map_size = lmdb.map_size(stored, exact=as_listed and exact)
+        committed = sum(part.samples for part in done.values())
+        # Results without blobs are small: workers need not wait for a commit.
+        ahead = COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
+
+        def work() -> Iterator[Piece]:
+            todo = (unit for unit in units if unit.number not in done)
+            return (piece for unit in todo for piece in pieces(job, unit))
+
+        task = partial(prepare, job, isinstance(executor, InProcess))
+        prepared = zip(work(), executor.run(task, work(), tick, ahead), strict=True)
+        for unit, group in groupby(with_blobs(job, prepared), key=lambda entry: entry[0]):
+            path, part = job.part(unit), PartBuilder(job.fields)
+            opened = lmdb.LmdbWriter(self._unfinished, committed, map_size, job.fields)
+            with closing(opened) as writer:
+                for _, samples in group:
+                    for sample in samples:
+                        if part.add(sample):
+                            writer.add(sample)
+                # Sync the part before the commit, and rename it afterwards. So a kill at any
+                # point leaves no doubt about what is committed.
+                temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+                part.write(temporary, unit.fingerprint, file_number=0)
+                sync(temporary)
+                writer.finish()
+            publish(temporary, path)
+            committed += part.samples
+            yield unit
+
+    def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
+        """Name the file, and return its entry."""
+        publish(self._unfinished, self._data)
+        return [entry_of(self._data)]
+
+    def rows(
+        self, units: Sequence[Unit], files: Sequence[FileEntry], field: str | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the index rows of all units, with offsets in the finished file."""
+        name = field or "image"
+        extents = lmdb.extents(self._data, [name])
+        at = SCHEMA.get_field_index("offset")
+        for batch in super().rows(units, files, field):
+            found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
+            if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
+                what = f"{self._data}: does not hold the blobs that were packed"
+                raise CorruptionError(what, "Start over: --force.")
+            offsets = array([offset for offset, _ in found], pa.int64())
+            yield batch.set_column(at, SCHEMA.field(at), offsets)
+        if next(extents, None) is not None:
+            what = f"{self._data}: holds more than was packed"
+            raise CorruptionError(what, "Start over: --force.")
+
+
+def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:
+    """Return index rows with the numbers of archives instead of their paths."""
+    paths = batch.column("path").dictionary_encode()
+    known = [numbers[name] for name in paths.dictionary.to_pylist()]
+    # Null: the sample has no such blob.
+    found = np.array([*known, 0], np.int32)[as_numpy(paths.indices.fill_null(len(known)))]
+    columns = {"file": array(found, pa.int32()), "path": pa.nulls(batch.num_rows, pa.string())}
+    for name, column in columns.items():
+        at = SCHEMA.get_field_index(name)
+        batch = batch.set_column(at, SCHEMA.field(at), column)
+    return batch
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Return the manifest's entry of a finished file of the dataset's folder."""
+    return FileEntry(path.name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
+
+
+def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
+    """Yield the same batches, and count their images by encoding."""
+    for batch in batches:
+        column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
+        codes = as_numpy(column.indices)
+        for code in np.unique(codes).tolist():
+            name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
+            images, size = kinds.get(name, Kind(0, 0))
+            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+        yield batch
