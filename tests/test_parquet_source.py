@@ -303,9 +303,6 @@ def test_what_petastorm_pickled_is_never_unpickled(tmp_path: Path) -> None:
     require_said(convert("parquet", "--root", tmp_path / "in", "--to", "shards", "--out", out), 0)
     assert [image for _, _, image in rows(out)] == IMAGES[:2]
     assert not (tmp_path / "sprung").exists()
-    (tmp_path / "in/_common_metadata").unlink()
-    result = convert("petastorm", "--root", tmp_path / "in", "--to", "shards", "--out", "unused")
-    require_said(result, 1, "has no _common_metadata of petastorm", "fastdata convert parquet")
 
 
 @settings(max_examples=50)

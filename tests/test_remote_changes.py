@@ -269,12 +269,6 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
     if kind in ("parquet", "webdataset"):
         write_source(folder, kind)
         return folder, []
-    if kind == "petastorm":
-        table = write_source(folder, "parquet")
-        about = {"dataset-toolkit.unischema.v1": b"no pickle, and never read as one"}
-        schema = pq.read_schema(table).with_metadata(about)
-        pq.write_metadata(schema, folder / "_common_metadata")
-        return folder, []
     if kind.startswith("cifar10"):
         folder.mkdir()
         write = write_archive if "archive" in kind else write_folder
@@ -300,7 +294,6 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
         ("web", "imagefolder"),
         ("gcs", "parquet"),
         slow("web", "parquet"),
-        slow("gcs", "petastorm"),
         slow("s3", "webdataset"),
         slow("gcs", "cifar10"),
         slow("gcs", "cifar10 archive"),

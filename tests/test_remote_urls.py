@@ -406,7 +406,6 @@ def test_parquet_that_may_not_be_read(gcs: Bucket, rows: Path, tmp_path: Path) -
     ("source", "text"),
     [
         ("parquet", "no *.parquet here"),
-        ("petastorm", "no _common_metadata"),
         ("cifar10", "holds neither cifar-10-python.tar.gz nor cifar-10-batches-py/"),
         ("imagenet", "ILSVRC2012_img_train.tar"),
         ("webdataset", "holds no *.tar"),
