@@ -6,15 +6,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 
 _HERE = Path(__file__).resolve().parent
-#: Adapters that run where fastdata is installed, and the modules that all adapters share. Adapters
-#: of other environments are in ``peers``, which is in a checkout alone.
-ADAPTERS = _HERE / "adapters"
 
 
 @dataclass(frozen=True)
@@ -25,21 +24,21 @@ class Contender:
         name: Its name in tables. The part before the first hyphen is its family.
         adapter: File below ``benchmarks``, or any path, that loads in this way.
         variant: One of the adapter's ways to load.
-        environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter; "" for the
-            one that runs the benchmark.
+        environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter.
+        needs: Module that the interpreter which runs the benchmark needs, to run the adapter where
+            there is no such folder.
         folder: Where in the work folder its data is; contenders with the same one share it.
-            "tree" for the images as they are.
+            "tree" for the images as they are; "" for the dataset that the user named.
         prepared_as: Variant to prepare the data with, if another.
         staged: Whether the data is staged to memory first (fastdata's own format only).
-        needs_gpu: Whether it is left out on machines without a GPU.
-        needs: A module of this environment without which it is left out.
+        device: Where it has its batches; it is left out on machines without a GPU if that is one.
         dtype: Its only dtype; None if the options decide.
-        recipes: Whether it takes part where recipes of augmentation are measured.
+        threads: Its only number of threads; None if the options decide.
         max_side: Largest longer side of its stored images, in pixels; None if they keep their
             size. The expected pixels are cut from images that Pillow reduced to it.
         area: Whether it averages areas, as OpenCV's INTER_AREA does, of a window of its own.
-        tolerance: Largest mean absolute difference of an image's pixels from Pillow's, in levels
-            of 255.
+        tolerance: Largest mean absolute difference of an image's pixels from the expected ones, in
+            levels of 255; None if they are not compared.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
         why: Why that is more than one level.
         note: Remark for readers of its figures.
@@ -49,16 +48,16 @@ class Contender:
     adapter: str
     variant: str = ""
     environment: str = ""
+    needs: str = ""
     folder: str = "tree"
     prepared_as: str | None = None
     staged: bool = False
-    needs_gpu: bool = False
-    needs: str = ""
+    device: str = "cpu"
     dtype: str | None = None
-    recipes: bool = False
+    threads: int | None = None
     max_side: int | None = None
     area: bool = False
-    tolerance: float = 1.0
+    tolerance: float | None = 1.0
     mean_tolerance: float | None = None
     why: str = ""
     note: str = ""
@@ -74,196 +73,157 @@ class Contender:
         return self.name.partition("-")[0]
 
     def interpreter(self, environments: Path) -> Path:
-        """Return the Python that runs it, which may not exist."""
-        return environments / self.environment / "bin/python" if self.environment else _THIS
+        """Return the Python that runs it."""
+        own = environments / self.environment / "bin/python"
+        return own if self.environment and own.exists() else Path(sys.executable)
+
+    def missing(self, environments: Path) -> str:
+        """Return why it cannot run here; "" if it can."""
+        if self.device != "cpu" and not has_gpu():
+            return "there is no GPU"
+        if not self.path.exists():
+            return "its adapter is in a checkout of fastdata alone"
+        here = self.interpreter(environments) == Path(sys.executable)
+        if here and self.environment and not self.needs:
+            return f"there is no {environments / self.environment}"
+        if here and self.needs and not _has_module(self.needs):
+            return f"{self.needs} is not installed"
+        return ""
 
 
-_THIS = Path(sys.executable)
+def _fastdata(name: str, note: str, variant: str = "", **more: Any) -> Contender:
+    about = {"folder": f"fastdata-{name}", "prepared_as": name, **more}
+    return Contender(f"fastdata-{name}", _FASTDATA, variant or name, note=note, **about)
+
+
+def _staged(name: str, **more: Any) -> Contender:
+    about = {"folder": f"fastdata-{name}", "prepared_as": name, "staged": True, **more}
+    return _fastdata(f"{name}-shm", f"fastdata-{name}, staged to /dev/shm", "staged", **about)
+
+
+def _torch(name: str, variant: str, note: str, **more: Any) -> Contender:
+    return Contender(name, "adapters/torch_loader.py", variant, note=note, **more)
+
+
+def _peer(name: str, adapter: str, note: str, variant: str = "", **more: Any) -> Contender:
+    about = {"environment": name.partition("-")[0], **more}
+    return Contender(name, f"peers/{adapter}.py", variant, note=note, **about)
+
+
+def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
+    about: dict[str, Any] = {
+        "tolerance": 15.0,
+        "mean_tolerance": 6.0,
+        "area": True,
+        "max_side": max_side,
+    }
+    about["why"] = "FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's"
+    return _peer(
+        f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, folder=f"ffcv-{name}", **about
+    )
+
+
+_FASTDATA = "adapters/fastdata_loader.py"
+_LMDB = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
+_DALI = {"needs": "nvidia.dali", "tolerance": 2.0, "why": "DALI's antialiasing filter is another"}
+_NVJPEG = "nvJPEG's upsampling and DALI's filter are others"
+_GPU = {"needs": "nvidia.dali", "device": "cuda", "tolerance": 4.0, "why": _NVJPEG}
+_HERES_DALI = {"environment": "", "device": "cuda"}
 
 FASTDATA = [
-    *(
-        Contender(
-            f"fastdata-{name}",
-            "adapters/fastdata_loader.py",
-            name,
-            folder=f"fastdata-{name}",
-            recipes=True,
-            note=note,
-        )
-        for name, note in (
-            ("lmdb", "the JPEGs in LMDB"),
-            ("parquet", "the JPEGs in Parquet"),
-            ("shards", "the JPEGs in tar shards"),
-            ("folder", "the JPEGs where they are, with an index of them"),
-        )
-    ),
-    Contender(
-        "fastdata-imagefolder",
-        "adapters/fastdata_loader.py",
-        "imagefolder",
-        recipes=True,
-        note="nothing converted: seek points are found in the first epoch",
-    ),
-    Contender(
-        "fastdata-raw",
-        "adapters/fastdata_loader.py",
-        "raw",
-        folder="fastdata-raw",
-        recipes=True,
-        max_side=256,
-        note="pixels in LMDB, longer side at most 256",
-    ),
-    *(
-        Contender(
-            f"fastdata-{name}-shm",
-            "adapters/fastdata_loader.py",
-            "staged",
-            folder=f"fastdata-{name}",
-            prepared_as=name,
-            staged=True,
-            recipes=True,
-            max_side=256 if name == "raw" else None,
-            note=f"fastdata-{name}, staged to /dev/shm",
-        )
-        for name in ("lmdb", "parquet", "shards", "raw")
-    ),
+    _fastdata("lmdb", "the JPEGs in LMDB"),
+    _fastdata("parquet", "the JPEGs in Parquet"),
+    _fastdata("shards", "the JPEGs in tar shards"),
+    _fastdata("folder", "the JPEGs where they are, with an index of them"),
+    _fastdata("imagefolder", "nothing converted: the first epoch finds seek points", folder="tree"),
+    _fastdata("raw", "pixels in LMDB, longer side at most 256", max_side=256),
+    *(_staged(name) for name in ("lmdb", "parquet", "shards")),
+    _staged("raw", max_side=256),
+    _fastdata("gpu", "fastdata-lmdb, to the GPU", device="cuda", **_LMDB),
 ]
 
 PEERS = [
-    Contender(
-        "torch-float32",
-        "adapters/torch_loader.py",
-        "tree",
-        dtype="float32",
-        recipes=True,
-        note="torch's DataLoader, torchvision's ImageFolder, Pillow; float32 batches",
+    _torch("torch-float32", "tree", "torch's DataLoader, ImageFolder, Pillow", dtype="float32"),
+    _torch(
+        "torch-uint8", "tree", "torch's DataLoader, Pillow, fastdata.fast_collate", dtype="uint8"
     ),
-    Contender(
-        "torch-v2",
-        "adapters/torch_loader.py",
-        "v2",
-        dtype="float32",
-        needs="torchvision",
-        recipes=True,
-        note="torchvision's v2: Pillow decodes, all else is done on uint8 tensors",
-    ),
-    Contender(
-        "torch-uint8",
-        "adapters/torch_loader.py",
-        "tree",
+    _torch("torch-lmdb", "lmdb", "torch-uint8 reading LMDB by py-lmdb", folder="torch-lmdb"),
+    _torch(
+        "torch-torchcodec",
+        "torchcodec",
+        "torch-uint8 with torchcodec's decoder",
+        environment="torchcodec",
+        needs="torchcodec",
         dtype="uint8",
-        note="torch's DataLoader and Pillow; uint8 batches by fastdata.fast_collate",
     ),
-    Contender(
-        "torch-lmdb",
-        "adapters/torch_loader.py",
-        "lmdb",
-        folder="torch-lmdb",
-        note="torch-uint8 reading LMDB by py-lmdb",
-    ),
-    Contender(
-        "hf",
-        "adapters/torch_loader.py",
-        "hf",
-        folder="hf",
-        note="Hugging Face datasets in torch's DataLoader, Pillow",
-    ),
-    Contender(
+    _torch("hf", "hf", "Hugging Face datasets, torch's DataLoader", folder="hf", needs="datasets"),
+    _torch(
         "pillow-simd",
-        "adapters/torch_loader.py",
         "tree",
+        "torch-uint8 with pillow-simd",
         environment="pillow_simd",
         dtype="uint8",
-        recipes=True,
-        note="torch-uint8 with pillow-simd in Pillow's place",
     ),
     *(
-        Contender(name, f"peers/{adapter}.py", environment=name, folder=folder, note=note)
-        for name, adapter, folder, note in (
-            ("torchdata", "torchdata_nodes", "tree", "torchdata.nodes, Pillow"),
-            (
-                "webdataset",
-                "webdataset_loader",
-                "webdataset",
-                "tar shards, webdataset's loader, Pillow",
-            ),
-            ("streaming", "streaming_loader", "streaming", "MosaicML Streaming, Pillow"),
-            ("litdata", "litdata_loader", "litdata", "Lightning's LitData, Pillow"),
+        _peer(name, f"{name}_loader", note, folder=name, needs=needs)
+        for name, note, needs in (
+            ("webdataset", "tar shards, webdataset's loader, Pillow", "webdataset"),
+            ("streaming", "MosaicML Streaming, Pillow", "streaming.base.util"),
+            ("litdata", "Lightning's LitData, Pillow", "litdata"),
         )
     ),
-    *(
-        Contender(
-            f"petastorm-{pool}",
-            "peers/petastorm_reader.py",
-            pool,
-            environment="petastorm",
-            folder="petastorm",
-            note=f"petastorm's pool of {'threads' if pool == 'thread' else 'processes'}, Pillow",
-        )
-        for pool in ("thread", "process")
+    _peer(
+        "petastorm-thread", "petastorm_reader", "a pool of threads", "thread", folder="petastorm"
     ),
-    Contender(
+    _peer("petastorm-process", "petastorm_reader", "of processes", "process", folder="petastorm"),
+    _peer(
         "spdl",
-        "peers/spdl_pipeline.py",
-        environment="spdl",
+        "spdl_pipeline",
+        "SPDL: FFmpeg in threads",
         tolerance=4.0,
         why="FFmpeg has a colour conversion and a scaler of its own",
-        note="SPDL: FFmpeg in threads",
     ),
-    Contender(
-        "dali-cpu",
-        "peers/dali_pipeline.py",
-        "cpu",
-        environment="dali",
-        recipes=True,
-        tolerance=2.0,
-        why="DALI's antialiasing filter is another",
-        note="NVIDIA DALI on the CPU",
-    ),
+    _peer("dali-cpu", "dali_pipeline", "NVIDIA DALI on the CPU", "cpu", **_DALI),
     Contender(
         "dali-fastdata",
-        "adapters/fastdata_loader.py",
+        _FASTDATA,
         "dali",
-        needs="nvidia.dali",
-        folder="fastdata-lmdb",
-        prepared_as="lmdb",
-        tolerance=2.0,
-        why="DALI's antialiasing filter is another",
-        note="fastdata.dali.DALILoader, on the CPU",
+        note="fastdata.dali.DALILoader on the CPU",
+        **_DALI,
+        **_LMDB,
+    ),
+    _peer(
+        "dali-torchvision",  # it needs a torch with CUDA
+        "dali_pipeline",
+        "DALI's transforms of torchvision's names in torch's workers; Pillow decodes",
+        "torchvision",
+        dtype="uint8",
+        **_DALI,
+        **_HERES_DALI,
+    ),
+    _peer(
+        "dali-mixed", "dali_pipeline", "DALI, decoding on the GPU", "mixed", environment="", **_GPU
     ),
     Contender(
-        "dali-mixed",
-        "peers/dali_pipeline.py",
-        "mixed",
-        needs="nvidia.dali",
-        needs_gpu=True,
-        tolerance=4.0,
-        why="nvJPEG's upsampling and DALI's filter are others",
-        note="NVIDIA DALI, decoding on the GPU",
+        "dali-fastdata-mixed", _FASTDATA, "dali", note="DALILoader, on the GPU", **_GPU, **_LMDB
     ),
-    *(
-        Contender(
-            f"ffcv-{name}",
-            "peers/ffcv_loader.py",
-            name,
-            environment="ffcv",
-            folder=f"ffcv-{name}",
-            max_side=max_side,
-            area=True,
-            tolerance=15.0,
-            mean_tolerance=6.0,
-            why="FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's",
-            note=f"FFCV: {note}",
-        )
-        for name, max_side, note in (
-            ("q90", None, "JPEG of quality 90, full size"),
-            ("500", 500, "JPEG of quality 90, longer side at most 500"),
-            ("half", 500, "longer side at most 500; half of the images as pixels"),
-            ("raw", 500, "pixels, longer side at most 500"),
-            ("raw256", 256, "pixels, longer side at most 256"),
-        )
-    ),
+    _ffcv("q90", None, "JPEG of quality 90, full size"),
+    _ffcv("500", 500, "JPEG of quality 90, longer side at most 500"),
+    _ffcv("half", 500, "longer side at most 500; half of the images as pixels"),
+    _ffcv("raw", 500, "pixels, longer side at most 500"),
+    _ffcv("raw256", 256, "pixels, longer side at most 256"),
 ]
+
+
+def of_dataset(dataset: Path) -> Contender:
+    """Return the contender that reads a dataset: by its container, or as raw pixels."""
+    manifest = ImageDataset(dataset).manifest
+    raw = manifest.options.get("encoding") == "raw"
+    name = f"fastdata-{'raw' if raw else manifest.container}"
+    known = {contender.name: contender for contender in FASTDATA}
+    # The reference is decoded from the dataset itself, so its images keep their size.
+    found = known.get(name) or replace(known["fastdata-lmdb"], name=name, note="an index in place")
+    return replace(found, max_side=None, folder="")
 
 
 def default_environments() -> Path:
@@ -289,9 +249,6 @@ def choose(
     names: Iterable[str] | None,
     among: Iterable[Contender],
     environments: Path,
-    *,
-    gpu: bool,
-    recipes: bool = False,
 ) -> list[Contender]:
     """Return the contenders that names select.
 
@@ -301,34 +258,22 @@ def choose(
         UsageError: A name is unknown, or its contenders cannot run here.
     """
     among = list(among)
-
-    def missing(contender: Contender) -> str:
-        if recipes and not contender.recipes:
-            return "it has no recipes of augmentation"
-        if contender.needs_gpu and not gpu:
-            return "there is no GPU"
-        if contender.needs and not _has_module(contender.needs):
-            return f"{contender.needs} is not installed"
-        if not contender.path.exists():
-            return "its adapter is in a checkout of fastdata alone"
-        if not contender.interpreter(environments).exists():
-            return f"there is no {contender.interpreter(environments)}"
-        return ""
-
+    missing = {contender.name: contender.missing(environments) for contender in among}
     if names is None:
-        return [contender for contender in among if not missing(contender)]
-    chosen = []
+        return [contender for contender in among if not missing[contender.name]]
+    chosen: list[Contender] = []
     for name in names:
         found = [c for c in among if name in (c.name, c.family)]
         if not found:
-            known = ", ".join(c.name for c in among)
-            raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
-        can = [c for c in found if not missing(c)]
+            raise UsageError(
+                f"no contender is called {name!r}", f"Known are {', '.join(c.name for c in among)}."
+            )
+        can = [c for c in found if not missing[c.name]]
         if not can:
             peer = found[0].environment
-            others = ", ".join(c.name for c in among if not missing(c))
+            others = ", ".join(c.name for c in among if not missing[c.name])
             raise UsageError(
-                f"{name} cannot run here: {missing(found[0])}",
+                f"{name} cannot run here: {missing[found[0].name]}",
                 f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
             )
         chosen += [c for c in can if c not in chosen]

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from html import escape
 from typing import Any
 
-from fastdata.benchmarks.bench_figures import median, rate, runs_by_threads
+from fastdata.benchmarks.figures import median, rows_of
 
-#: Readable names of the contenders in bench.json.
+#: Readable names of contenders.
 NAMES = {
     "fastdata-lmdb": "fastdata, JPEGs as they are",
     "fastdata-raw": "fastdata, pixels ≤ 256",
@@ -23,7 +23,7 @@ NAMES = {
     "torch-uint8": "torch, Pillow",
     "spdl": "SPDL",
     "hf": "Hugging Face datasets",
-    "torchdata": "torchdata",
+    "torch-torchcodec": "torch, torchcodec",
     "litdata": "LitData",
     "streaming": "Streaming",
     "webdataset": "WebDataset",
@@ -33,25 +33,25 @@ NAMES = {
 FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdata-raw"]
 
 
-def loaders(bench: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
+def loaders(result: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
     """Plot images a second of each loader with the most threads, the fastest first.
 
     ``among`` are the contenders to show; all if none of these was measured.
     """
-    grouped = {c["name"]: runs_by_threads(c) for c in bench["contenders"] if c["runs"]}
-    most = max(threads for runs in grouped.values() for threads in runs)
+    grouped = rows_of(result)
+    most = max(threads for _, _, threads in grouped)
+    speeds = {
+        name: median(runs, "images/s") or 0.0
+        for (case, name, threads), runs in grouped.items()
+        if threads == most and case == ""
+    }
     rows = [
-        (NAMES.get(name, name), median(grouped[name][most], rate) or 0.0, _ours(name))
-        for name in [name for name in grouped if name in among] or grouped
-        if most in grouped[name]
+        (NAMES.get(name, name), speeds[name], name.startswith("fastdata"))
+        for name in [name for name in speeds if name in among] or speeds
     ]
     rows.sort(key=lambda row: -row[1])
     axis = f"images a second, {most} threads"
     return _bars("Images a second of each loader", axis, rows, narrow=narrow)
-
-
-def _ours(name: str) -> bool:
-    return name.startswith("fastdata")
 
 
 #: Widths for a laptop's page and for a phone's, in units of the SVG's view box.

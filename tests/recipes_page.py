@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 from containers import pack_tree
-from fastdata.benchmarks.recipes import lines_added, ratio, thrift
+from fastdata.benchmarks import figures
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
 from recipe_makers import LINES, recipes, small
+from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "recipes-originals.json"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "recipes.json"
 
 _HEAD = """# Recipes
 
@@ -69,8 +70,8 @@ torchvision as they do, and draw as they do (`tests/published.py`). CIFAR's reci
 of 32 x 32 pixels.
 
 The last column is how many times as many images a second of CPU time brings as torch's loader with
-the original transform, where that was [measured](results/recipes-originals.json)
-(`python -m fastdata.benchmarks.recipes`): medians of rounds in turn, two threads beside two
+the original transform, where that was [measured](results/recipes.json)
+(`python benchmarks/workloads recipes`): medians of rounds in turn, two threads beside two
 workers, lowest and highest in brackets. {about}
 
 A processor of transformers makes a dict of batches; compared is the image in it, `pixel_values[0]`,
@@ -147,7 +148,7 @@ def original(transform: Any, image: Any) -> Any:
     return values[0] if values.ndim == 4 else values
 
 
-def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
+def row(name: str, transform: Any, timed: dict[tuple[str, str, int], Any]) -> str:
     """A row of the page."""
     with lines_added(transform, LINES) as lines:
         found = compiled(name, transform)
@@ -158,7 +159,8 @@ def row(name: str, transform: Any, timed: dict[str, Any]) -> str:
             return f"| {name} | refused: {found.unknown[0].name}: {found.unknown[0].reason} | | |"
         if found.unknown:
             return f"| {name} | worker: {found.unknown[0].name}{said} | | |"
-        times = ratio(timed, name, thrift)
+        both = (timed.get((name, loader, 2), []) for loader in ("fastdata", "torch"))
+        times = figures.ratios(*both, figures.CPU)
         return f"| {name} | native{said} | {levels(name, transform, found)} | {times or ''} |"
 
 
@@ -191,12 +193,13 @@ def page() -> str:
     packages = {"timm": "timm", "open_clip": "open_clip_torch", "transformers": "transformers"}
     versions = {name: importlib.metadata.version(package) for name, package in packages.items()}
     versions["torchvision"] = import_torchvision().__version__.partition("+")[0]
-    timed = json.loads(RESULT.read_text())
+    result = json.loads(RESULT.read_text())
+    timed = figures.rows_of(result)
     rows = ["| recipe | | levels | times |", "|---|---|---|---|"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows += [row(name, make(), timed) for name, make in recipes().items()]
-    head = _HEAD.format(samples=SAMPLES, about=timed["about"], **versions)
+    head = _HEAD.format(samples=SAMPLES, about=result["about"], **versions)
     return head + "\n" + "\n".join(rows) + "\n" + _TAIL
 
 

@@ -26,7 +26,7 @@ from annotated import (
     write_yolo,
 )
 from click.testing import CliRunner
-from fastdata.benchmarks import measure
+from fastdata.benchmarks.figures import Figures
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
@@ -421,7 +421,7 @@ def test_figures_are_whole_however_narrow_the_terminal_is(workplace: Path) -> No
     narrow = {"COLUMNS": "20"}
     done = CliRunner().invoke(cli, ["info", str(workplace / "imagenet-train-lmdb")], env=narrow)
     assert "20 of 4 classes" in done.stdout
-    figures = measure.Figures("title", ["name", "images/s"], [["a" * 30, "1,234,567"]])
+    figures = Figures("title", ["name", "images/s"], [["a" * 30, "1,234,567"]])
     with CliRunner().isolation(env=narrow) as (out, *_):
         figures.show()
         assert out.getvalue().decode().splitlines()[2] == f"{'a' * 30}  1,234,567"

@@ -310,7 +310,7 @@ def test_composed_geometry_gives_the_pixels_of_its_steps(
         if isinstance(step, (Resize, RandomResizedCrop))
     ]
     program = recipe.programs[0]
-    # A pixel program's resize is within a level of Pillow's, as docs/augmentations.md says; so is
+    # A pixel program's resize is within a level of Pillow's, as docs/benchmarks.md says; so is
     # a bilinear one of a crop.
     within = any(isinstance(s, (Resize, RandomResizedCrop)) for s in program.pixels)
     within |= program.filter == "bilinear" and any(step.resizes for step in program.steps)

@@ -46,7 +46,7 @@ dict and images that have one channel or three by chance are a worker's; on tens
 torchvision does not do to them (`bicubic` warps), a rotation with `expand=True`, resizes without
 `antialias=True`, by `nearest` or `lanczos`, and of floats by `bicubic`.
 
-[augmentations.md](augmentations.md) says how long each of the core's takes, beside Pillow's and
+[A table](benchmarks.md#augmentations) says how long each of the core's takes, beside Pillow's and
 torchvision's.
 """
 

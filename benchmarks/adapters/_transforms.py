@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 SUFFIXES = (".jpg", ".jpeg")
+#: ImageNet's mean and standard deviation.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def random_resized_box(
@@ -85,11 +87,6 @@ class ToArray:
             return pixels
         # ToTensor: transposed to a contiguous array first, then divided.
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / np.float32(255)
-
-
-def layout(dtype: str) -> str:
-    """Return the layout of stacked arrays of `ToArray`."""
-    return "nchw" if dtype == "float32" else "nhwc"
 
 
 def image_folder(tree: str) -> list[tuple[str, int]]:

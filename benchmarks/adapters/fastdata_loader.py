@@ -1,7 +1,4 @@
-"""fastdata's own loader, over each container, raw pixels, and a tree; or with DALI.
-
-Recipes are torchvision's own transforms, which the core must have.
-"""
+"""fastdata's own loader, over each container, raw pixels, and a tree; or with DALI."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from _recipes import crop, pipeline
 from _serve import Request, serve
 from _torchvision import import_torchvision
 
@@ -47,9 +43,6 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     if request.dtype == "float32":
         steps.append(Normalize((0, 0, 0), (1, 1, 1)))
     transform = Compose(steps)
-    if request.recipe:
-        tv = import_torchvision().transforms
-        transform = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
     dataset: Any
     if request.variant == "imagefolder":
         dataset = import_torchvision().datasets.ImageFolder(request.data, transform)
@@ -70,7 +63,7 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         order=request.order,
         seed=request.seed,
         persistent_workers=True,
-        **({"require_native": True} if request.recipe else {}),
+        **({"device": request.device} if request.device != "cpu" else {}),
     )
 
 

@@ -1,24 +1,21 @@
 """PyTorch's own DataLoader with Pillow: over a tree, over LMDB, over Hugging Face datasets.
 
-Recipes are torchvision's transforms of PIL images; variant "v2" has all but decoding on tensors.
 float32 batches are collated by torch, as its ImageNet example does; uint8 ones by
 `fastdata.fast_collate` where fastdata is installed, else as stacked arrays.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from _recipes import crop, pipeline
 from _serve import Request, serve
 from _stack import stack
-from _torchvision import import_torchvision
 from _transforms import ToArray, image_folder, train_crop, val_crop
 from PIL import Image
 
@@ -39,19 +36,6 @@ class _Transform:
         return torch.from_numpy(pixels) if self._float else pixels
 
 
-class _Recipe:
-    """Crop and augmentations of torchvision."""
-
-    def __init__(self, request: Request) -> None:
-        import_torchvision()
-        v2 = ".v2" if request.variant == "v2" else ""
-        tv = importlib.import_module(f"torchvision.transforms{v2}")
-        self._pipeline = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
-
-    def __call__(self, image: Image.Image) -> Any:
-        return self._pipeline(image.convert("RGB"))
-
-
 class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
     """Dataset like torchvision's ImageFolder."""
 
@@ -65,7 +49,19 @@ class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self._samples[index]
         with open(path, "rb") as file:
-            return self._transform(Image.open(file)), label
+            return self._transform(self._open(file)), label
+
+    def _open(self, file: Any) -> Image.Image:
+        return Image.open(file)
+
+
+class _Torchcodec(_Tree):
+    """The same, decoded by torchcodec."""
+
+    def _open(self, file: Any) -> Image.Image:
+        from torchcodec.decoders import decode_jpeg
+
+        return Image.fromarray(decode_jpeg(file.read()).permute(1, 2, 0).numpy())
 
 
 class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
@@ -112,7 +108,7 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
         return self._transform(Image.open(io.BytesIO(row["image"]["bytes"]))), row["label"]
 
 
-_DATASETS = {"tree": _Tree, "v2": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
+_DATASETS = {"tree": _Tree, "torchcodec": _Torchcodec, "lmdb": _Lmdb, "hf": _HuggingFace}
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
@@ -142,25 +138,18 @@ def prepare(tree: str, out: str, variant: str) -> None:
     cache = out + ".cache"
     made = datasets.Dataset.from_generator(rows, features=features, cache_dir=cache)
     made.save_to_disk(out)
-    import shutil
-
     shutil.rmtree(cache)
 
 
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """Open the loader of PyTorch's ImageNet example: shuffled, persistent workers."""
     collate: Any = None
-    transform: Any
-    if request.recipe or request.variant == "v2":
-        transform = _Recipe(request)
-    elif request.dtype == "uint8":
+    if request.dtype == "uint8":
         try:
             from fastdata import fast_collate as collate
         except ImportError:
             collate = stack
-        transform = _Transform(request, collated=collate is not stack)
-    else:
-        transform = _Transform(request, collated=False)
+    transform = _Transform(request, collated=collate not in (None, stack))
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
     return torch.utils.data.DataLoader(

@@ -1,0 +1,109 @@
+"""Packing and indexing, beside tar."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from _workload import Workload, contenders, write_tars
+from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._transforms import image_folder
+
+_CONVERT = ["convert", "imagefolder", "--root", "{tree}", "--order", "source"]
+#: Arguments of fastdata. Those without seek points compare with tar, which copies bytes: building
+#: seek points is a full entropy decode of every JPEG.
+_COMMANDS = {
+    "lmdb": [*_CONVERT, "--to", "lmdb", "--no-seek-points"],
+    "parquet": [*_CONVERT, "--to", "parquet", "--no-seek-points"],
+    "shards": [*_CONVERT, "--to", "shards", "--no-seek-points"],
+    "lmdb, seek points": [*_CONVERT, "--to", "lmdb"],
+    "shards, seek points": [*_CONVERT, "--to", "shards"],
+    "index of tars": ["index", "{tars}"],
+}
+
+WORKLOAD = Workload(
+    "Packing",
+    contenders(__file__, {"tar, sync": "", **dict.fromkeys(_COMMANDS, "")}),
+    columns=("images/s", "times", "CPU ms an image", "private, MB"),
+    against="tar, sync",
+    options={"threads": (2,), "rounds": 5},
+)
+
+
+def prepare(tree: str, out: str, variant: str) -> None:
+    """Write tars, and note the tree."""
+    write_tars(tree, Path(out) / "tars")
+    (Path(out) / "tree").symlink_to(Path(tree).resolve())
+
+
+def _run(request: Request, out: Path) -> tuple[float, float, int]:
+    """Run a contender; return its seconds, CPU seconds and private bytes."""
+    folder = Path(request.data)
+    command = ["tar", "-chf", str(out), "-C", str(folder / "tree"), "."]
+    if request.variant in _COMMANDS:
+        arguments = _COMMANDS[request.variant]
+        arguments = [one.format(tree=folder / "tree", tars=folder / "tars") for one in arguments]
+        command = [sys.executable, "-m", "fastdata", *arguments, "--out", str(out)]
+        command += ["--workers", str(request.threads)]
+    before, begun, peak = psutil.Process().cpu_times(), time.perf_counter(), [0]
+    with subprocess.Popen(command, stdout=sys.stderr) as process:
+        threading.Thread(target=_watch, args=(process.pid, peak), daemon=True).start()
+        if process.wait():
+            raise RuntimeError(f"{command} failed")
+    subprocess.run(["sync"], check=True)
+    used = psutil.Process().cpu_times()
+    cpu = sum(
+        getattr(used, one) - getattr(before, one) for one in ("children_user", "children_system")
+    )
+    return time.perf_counter() - begun, cpu, peak[0]
+
+
+def _watch(pid: int, peak: list[int]) -> None:
+    """Keep the largest sum of private bytes of a process and all below it."""
+    try:
+        while True:
+            root = psutil.Process(pid)
+            every = [root, *root.children(recursive=True)]
+            peak[0] = max(peak[0], sum(one.memory_full_info().uss for one in every))
+            time.sleep(0.2)
+    except psutil.Error:
+        pass
+
+
+def figures(request: Request) -> dict[str, Any]:
+    """Time a contender."""
+    out = Path(request.data, "out")
+    seconds, cpu, peak = _run(request, out)
+    shutil.rmtree(out) if out.is_dir() else out.unlink()
+    images = len(image_folder(str(Path(request.data, "tree"))))
+    return {"images": images, "seconds": seconds, "cpu_s": cpu, "peak_private_bytes": peak}
+
+
+def open_loader(request: Request) -> Iterator[Any]:
+    """Yield the bytes of each image that a contender wrote, in the order of the tree."""
+    out, tree = Path(request.data, "out"), Path(request.data, "tree")
+    _run(request, out)
+    if request.variant in _COMMANDS:
+        from fastdata import ImageDataset
+
+        for (blob,) in map(ImageDataset(out).read, ([row] for row in range(request.check))):
+            yield bytes(blob), [0]
+        shutil.rmtree(out)
+        return
+    with tarfile.open(out) as tar:
+        for path, _ in image_folder(str(tree))[: request.check]:
+            file: Any = tar.extractfile(f"./{Path(path).relative_to(tree)}")
+            yield file.read(), [0]
+    out.unlink()
+
+
+if __name__ == "__main__":
+    serve(open_loader, prepare, figures=figures, packages=["fastdata"])

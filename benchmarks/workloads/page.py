@@ -1,0 +1,133 @@
+"""The page of results, docs/benchmarks.md, and its plots: figures are generated, never typed.
+
+python benchmarks/workloads page docs/results > docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+from fastdata.benchmarks import figures, harness, plots
+
+_HERE = Path(__file__).resolve().parent
+#: Contenders whose speeds are compared, on the same images.
+_PAIRS = [
+    ("fastdata-lmdb", "torch-uint8", "JPEGs as they are, beside torch"),
+    ("fastdata-lmdb", "dali-cpu", "JPEGs as they are, beside DALI on the CPU"),
+    ("fastdata-lmdb", "ffcv-q90", "JPEGs as they are, beside FFCV's JPEGs of quality 90"),
+    ("fastdata-lmdb", "ffcv-raw", "JPEGs as they are, beside FFCV's pixels ≤ 500"),
+    ("fastdata-raw", "ffcv-raw256", "pixels ≤ 256, beside FFCV's"),
+]
+_BETTER = {"first batch, s": min, "private, MB": min, "images/s": max, "CPU ms an image": min}
+
+
+def page(results: Path) -> str:
+    """Return the page; draw its plots into the folder of results."""
+    found = {path.stem: harness.load(path) for path in sorted(results.glob("*.json"))}
+    loaders = found.pop("loaders")
+    for narrow, name in ((False, "loaders.svg"), (True, "loaders-narrow.svg")):
+        (results / name).write_text(plots.loaders(loaders, plots.FULL_SIZE, narrow=narrow))
+    of = {name: _section(result, loaders) for name, result in found.items() if name != "recipes"}
+    shown = figures.table(loaders, figures.LOADERS, most=True, sort=True)
+    text = (_HERE / "page.md").read_text("utf-8")
+    return text.format(
+        machine=_machine(loaders),
+        versions=_versions(loaders),
+        ratios=_ratios(loaders),
+        loaders=shown,
+        notes=_notes(loaders),
+        behind="".join(f"- {line}\n" for line in _behind(loaders)),
+        stages=_stages(found["decode"]),
+        **loaders["options"],
+        **{f"of_{name}": section for name, section in of.items()},
+    )
+
+
+def _section(result: dict[str, Any], usual: dict[str, Any]) -> str:
+    """Return the table of a workload, and how often and where it was measured."""
+    of: Any = importlib.import_module(result["workload"]).WORKLOAD
+    columns = of.columns if not of.transposed else ("ms an image",)
+    shown = figures.table(result, columns, against=of.against)
+    if of.transposed and result["workload"] != "decode":
+        shown = figures.transposed(result, without=["scalar"])
+    runs = [run for contender in result["contenders"] for run in contender["runs"]]
+    rounds = max(run["round"] for run in runs) + 1
+    loads = [run["load"] for run in runs if run.get("load") is not None]
+    text = f"`{result['workload']}`; rounds: {rounds}"
+    text += f"; load average: {median(loads):.0f}" if loads else ""
+    if _machine(result) != _machine(usual):
+        text += f". {_machine(result)}"
+    return f"{shown}\n{text}."
+
+
+def _ratios(result: dict[str, Any]) -> figures.Figures:
+    """Return ratios of images/s with the most threads, taken round by round."""
+    grouped = figures.rows_of(result)
+    most = max(threads for _, _, threads in grouped)
+    rows = []
+    for ours, theirs, title in _PAIRS:
+        pair = [grouped.get(("", name, most), []) for name in (ours, theirs)]
+        if spread := figures.ratios(*pair, figures.SPEED):
+            rows.append([title, str(spread)])
+    return figures.Figures("", ["fastdata loads", "times as fast"], rows)
+
+
+def _behind(result: dict[str, Any]) -> list[str]:
+    """Return each measure in which peers are ahead of fastdata on the same kind of data."""
+    grouped, lines = figures.rows_of(result), []
+    for ours, pixels in (("fastdata-lmdb", False), ("fastdata-raw", True)):
+        for threads in [max(count for _, name, count in grouped if name == ours)]:
+            for name, best in _BETTER.items():
+                mine = figures.median(grouped["", ours, threads], name)
+                form, ahead = figures.metric(name).form, []
+                for (_, peer, count), runs in grouped.items():
+                    other = figures.median(runs, name)
+                    same = not peer.startswith("fastdata") and ("raw" in peer) == pixels
+                    if count == threads and same and mine and other and other != mine:
+                        ahead += [f"{peer} {other:{form}}"] if best(mine, other) == other else []
+                if ahead:
+                    where = f"{name}, {threads} thread{'s' * (threads > 1)}, {ours} {mine:{form}}"
+                    lines.append(f"{where}: {', '.join(ahead)}.")
+    return lines + [f"failed: {line}" for line in figures.failures(result)]
+
+
+def _stages(result: dict[str, Any]) -> str:
+    """Return what the stages of decoding take, of the fastest of fastdata's contenders."""
+    (contender,) = [c for c in result["contenders"] if c["name"] == "fastdata avx512"]
+    known = {"case", "threads", "round", "load", "filled", "ms an image"}
+    stages = [(v, k) for k, v in contender["runs"][0].items() if k not in known and v >= 0.0005]
+    return ", ".join(f"{name} {ms:.3f}" for ms, name in sorted(stages, reverse=True))
+
+
+def _notes(result: dict[str, Any]) -> str:
+    """Return why contenders may be more than a level from Pillow's pixels."""
+    lines: dict[str, list[str]] = {}
+    for one in result["contenders"]:
+        if one["why"]:
+            mean = one["mean_tolerance"]
+            most = f"{one['tolerance']:g} levels" + (f", {mean:g} on average" if mean else "")
+            lines.setdefault(f"pixels within {most}: {one['why']}", []).append(one["name"])
+    return "".join(f"- {', '.join(names)}: {line}.\n" for line, names in lines.items())
+
+
+def _machine(result: dict[str, Any]) -> str:
+    about = result["machine"]
+    parts = [f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_gb']} GB", about["simd"]]
+    parts += [f"Python {about['python']}", f"fastdata {about['packages']['fastdata']}"]
+    return ", ".join([*parts, *filter(None, [about.get("gpu")])])
+
+
+def _versions(result: dict[str, Any]) -> str:
+    every = {f"{k} {v}" for c in result["contenders"] for k, v in c["versions"].items()}
+    return ", ".join(sorted(every))
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def main(results: Path) -> None:
+    """Print the page that shows the folder RESULTS; draw its plots there."""
+    click.echo(page(results), nl=False)

@@ -1,0 +1,119 @@
+"""Indexes of a billion rows and more."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import time
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from _workload import Workload, contenders
+from fastdata.benchmarks.adapters._serve import Request, serve
+from PIL import Image
+
+#: Parts, tars of a part, samples of a tar. FASTDATA_SCALE=small tries it.
+SHAPES = {
+    "one part, 1,000,000 samples": (1, 100, 10_000),
+    "1,000,000,000 samples, 1,000 parts": (1000, 100, 10_000),
+    "5,000,000,000 samples, 500 parts": (500, 1000, 10_000),
+}
+if os.environ.get("FASTDATA_SCALE") == "small":
+    SHAPES = {"one part": (1, 3, 40), "five parts": (5, 3, 40)}
+BATCH, BATCHES = 256 if len(SHAPES) > 2 else 16, 40 if len(SHAPES) > 2 else 4
+
+WORKLOAD = Workload(
+    "Billions of samples",
+    contenders(__file__, {"random": "", "quasi-random": ""}, folder="{case}"),
+    cases=tuple(SHAPES),
+    columns=(
+        "open, ms",
+        "first batch, ms",
+        "first batch, CPU ms",
+        "resume, CPU ms",
+        "memory, MB",
+        "a batch, CPU ms",
+        "read a batch, kB",
+    ),
+    check="",
+    options={"threads": (1,)},
+)
+
+
+def prepare(tree: str, out: str, case: str) -> None:
+    """Make an index of a shape: one part by `fastdata index`, and links to it."""
+    import webdataset
+    from fastdata.converters import index
+
+    from fastdata.storage.manifest import MANIFEST_NAME, PART_NAME, Manifest
+    from fastdata.storage.parted import Part, Parts
+
+    file, (parts, tars, rows) = io.BytesIO(), SHAPES[case]
+    Image.new("RGB", (32, 32), (90, 120, 30)).save(file, "JPEG")
+    folder, first, data = Path(out), Path(out, PART_NAME.format(0)), Path(f"{out}.tars")
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    with webdataset.TarWriter(str(data / "000000.tar")) as tar:
+        for row in range(rows):
+            tar.write({"__key__": f"{row:08}", "jpg": file.getvalue(), "cls": row % 1000})
+    for number in range(1, tars):
+        os.link(data / "000000.tar", data / f"{number:06}.tar")
+    index(data, folder if parts == 1 else first, workers=1)
+    if parts == 1:
+        return
+    text, made = json.loads((first / MANIFEST_NAME).read_text()), []
+    for number in range(parts):
+        part = folder / PART_NAME.format(number)
+        if number:
+            shutil.copytree(first, part, copy_function=os.link)
+            (part / MANIFEST_NAME).unlink()
+            source = {**text["source"], "fingerprint": str(number)}
+            (part / MANIFEST_NAME).write_text(json.dumps({**text, "source": source}))
+        made.append(Part.of(PART_NAME.format(number), Manifest.load(part)))
+    (folder / MANIFEST_NAME).write_text(Parts.of(made, Manifest.load(first)).to_json())
+
+
+def _now() -> tuple[float, float, float]:
+    """Return wall and CPU milliseconds, and the kilobytes read so far."""
+    read = int(Path("/proc/self/io").read_text().split()[1])
+    return time.perf_counter() * 1e3, time.process_time() * 1e3, read / 1e3
+
+
+def _memory() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def figures(request: Request) -> dict[str, Any]:
+    """Open an index, and load batches of a shuffled epoch."""
+    from fastdata import DataLoader, ImageDataset
+    from fastdata.transforms import RandomResizedCrop
+
+    crop, memory, times = RandomResizedCrop(8), _memory(), [_now()]
+    dataset = ImageDataset(Path(request.data), transform=crop)
+    times.append(_now())
+    about: dict[str, Any] = {"shuffle": True, "order": request.variant, "seed": 1, "num_workers": 1}
+    loader: Any = DataLoader(dataset, BATCH, **about)
+    batches = iter(loader)
+    next(batches)
+    times.append(_now())
+    count = sum(1 for _ in islice(batches, BATCHES))
+    times.append(_now())
+    gained = _memory() - memory
+    resumed: Any = DataLoader(dataset, BATCH, **about)
+    resumed.load_state_dict(loader.state_dict())
+    times.append(_now())
+    next(iter(resumed))
+    times.append(_now())
+    wall, cpu, read = (
+        [after - before for before, after in pairwise(one)] for one in zip(*times, strict=True)
+    )
+    names = WORKLOAD.columns
+    values = (wall[0], wall[1], cpu[1], cpu[4], gained, cpu[2] / count, read[2] / count)
+    return dict(zip(names, values, strict=True))
+
+
+if __name__ == "__main__":
+    serve(None, prepare, figures=figures, packages=["fastdata"])
