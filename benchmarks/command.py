@@ -15,24 +15,14 @@ from fastdata.cli.locations import Folder, json_option, print_json
 from fastdata.errors import UsageError
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Type of a list of different numbers from 1, separated by commas."""
-
-    name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the numbers in order, each once."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
-        except ValueError:
-            numbers = ()
-        if not numbers or min(numbers) < 1:
-            self.fail(f"{value!r}: numbers from 1, by commas: 1,2,4", param, ctx)
-        return numbers
+def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """Return different numbers from 1, in the order in which an option names them."""
+    if value is None:
+        return None
+    found = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
+    if not all(found):
+        raise click.BadParameter(f"{value!r}: numbers from 1, by commas: 1,2,4", ctx, param)
+    return tuple(found)
 
 
 _PATH = click.Path(path_type=Path)
@@ -65,7 +55,8 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--threads",
-    type=Numbers(),
+    callback=numbers,
+    metavar="N,N,…",
     help="Thread counts to measure. [default: 1, 2, 4, … up to the CPUs]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)
@@ -143,8 +134,7 @@ def command(
         chosen,
         data,
         how,
-        contenders.default_environments(),
-        PillowCheck(data.small, dataset, harness.CHECKED),
+        PillowCheck(data.small, dataset),
         keep=partial(harness.save, path=out_path),
     )
     if as_json:
@@ -162,13 +152,10 @@ def command(
 
 def _of_tree(ways: str | None, against: str | None, taken: list[Contender]) -> list[Contender]:
     """Return the contenders that read the tree: peers, and fastdata's ways unless one is taken."""
-    environments, ours = contenders.default_environments(), contenders.FASTDATA
     chosen = []
     if not taken or ways is not None:
         names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
-        found = contenders.choose(names, ours, environments)
         known = {contender.name for contender in taken}
-        chosen = [contender for contender in found if contender.name not in known]
+        chosen = [c for c in contenders.choose(names, contenders.FASTDATA) if c.name not in known]
     names = None if against is None else against.split(",")
-    peers = contenders.choose(names, contenders.PEERS, environments)
-    return chosen + peers
+    return chosen + contenders.choose(names, contenders.PEERS)

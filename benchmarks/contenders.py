@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,20 @@ class Contender:
     Attributes:
         name: Its name in tables. The part before the first hyphen is its family.
         adapter: File below ``benchmarks``, or any path, that loads in this way.
-        variant: One of the adapter's ways to load.
         environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter.
-        needs: Module that the interpreter which runs the benchmark needs, to run the adapter where
-            there is no such folder.
-        folder: Where in the work folder its data is; contenders with the same one share it.
-            "tree" for the images as they are; "" for the dataset that the user named.
+        needs: Module with which this interpreter runs it where there is no such folder.
+        folder: Where in the work folder its data is, which others may share; "tree" for the images
+            as they are, "" for the dataset that the user named. With "{case}", each case has one.
         prepared_as: Variant to prepare the data with, if another.
         staged: Whether the data is staged to memory first (fastdata's own format only).
-        device: Where it has its batches; it is left out on machines without a GPU if that is one.
-        dtype: Its only dtype; None if the options decide.
-        threads: Its only number of threads; None if the options decide.
-        max_side: Largest longer side of its stored images, in pixels; None if they keep their
-            size. The expected pixels are cut from images that Pillow reduced to it.
+        device: Where it has its batches; without a GPU, it is left out if that is one.
+        max_side: Largest longer side of its stored images, to which Pillow reduces the expected
+            ones; None if they keep their size.
         area: Whether it averages areas, as OpenCV's INTER_AREA does, of a window of its own.
         tolerance: Largest mean absolute difference of an image's pixels from the expected ones, in
             levels of 255; None if they are not compared.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
         why: Why that is more than one level.
-        note: Remark for readers of its figures.
     """
 
     name: str
@@ -54,7 +49,6 @@ class Contender:
     staged: bool = False
     device: str = "cpu"
     dtype: str | None = None
-    threads: int | None = None
     max_side: int | None = None
     area: bool = False
     tolerance: float | None = 1.0
@@ -72,20 +66,22 @@ class Contender:
         """Name of the loader's project."""
         return self.name.partition("-")[0]
 
-    def interpreter(self, environments: Path) -> Path:
-        """Return the Python that runs it."""
-        own = environments / self.environment / "bin/python"
+    @property
+    def interpreter(self) -> Path:
+        """The Python that runs it."""
+        own = environments() / self.environment / "bin/python"
         return own if self.environment and own.exists() else Path(sys.executable)
 
-    def missing(self, environments: Path) -> str:
-        """Return why it cannot run here; "" if it can."""
+    @property
+    def missing(self) -> str:
+        """Why it cannot run here; "" if it can."""
         if self.device != "cpu" and not has_gpu():
             return "there is no GPU"
         if not self.path.exists():
             return "its adapter is in a checkout of fastdata alone"
-        here = self.interpreter(environments) == Path(sys.executable)
+        here = self.interpreter == Path(sys.executable)
         if here and self.environment and not self.needs:
-            return f"there is no {environments / self.environment}"
+            return f"there is no {environments() / self.environment}"
         if here and self.needs and not _has_module(self.needs):
             return f"{self.needs} is not installed"
         return ""
@@ -111,24 +107,19 @@ def _peer(name: str, adapter: str, note: str, variant: str = "", **more: Any) ->
 
 
 def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
-    about: dict[str, Any] = {
-        "tolerance": 15.0,
-        "mean_tolerance": 6.0,
-        "area": True,
-        "max_side": max_side,
-    }
-    about["why"] = "FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's"
-    return _peer(
-        f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, folder=f"ffcv-{name}", **about
-    )
+    why = "FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's"
+    about = {"tolerance": 15.0, "mean_tolerance": 6.0, "area": True, "why": why}
+    about |= {"folder": f"ffcv-{name}", "max_side": max_side}
+    return _peer(f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, **about)
 
 
 _FASTDATA = "adapters/fastdata_loader.py"
 _LMDB = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
 _DALI = {"needs": "nvidia.dali", "tolerance": 2.0, "why": "DALI's antialiasing filter is another"}
+_TORCHCODEC = {"environment": "torchcodec", "needs": "torchcodec", "dtype": "uint8"}
+_PILLOW_SIMD = {"environment": "pillow_simd", "dtype": "uint8"}
 _NVJPEG = "nvJPEG's upsampling and DALI's filter are others"
 _GPU = {"needs": "nvidia.dali", "device": "cuda", "tolerance": 4.0, "why": _NVJPEG}
-_HERES_DALI = {"environment": "", "device": "cuda"}
 
 FASTDATA = [
     _fastdata("lmdb", "the JPEGs in LMDB"),
@@ -144,26 +135,10 @@ FASTDATA = [
 
 PEERS = [
     _torch("torch-float32", "tree", "torch's DataLoader, ImageFolder, Pillow", dtype="float32"),
-    _torch(
-        "torch-uint8", "tree", "torch's DataLoader, Pillow, fastdata.fast_collate", dtype="uint8"
-    ),
-    _torch("torch-lmdb", "lmdb", "torch-uint8 reading LMDB by py-lmdb", folder="torch-lmdb"),
-    _torch(
-        "torch-torchcodec",
-        "torchcodec",
-        "torch-uint8 with torchcodec's decoder",
-        environment="torchcodec",
-        needs="torchcodec",
-        dtype="uint8",
-    ),
+    _torch("torch-uint8", "tree", "the same with fastdata.fast_collate", dtype="uint8"),
+    _torch("torch-torchcodec", "torchcodec", "torch-uint8, torchcodec decodes", **_TORCHCODEC),
     _torch("hf", "hf", "Hugging Face datasets, torch's DataLoader", folder="hf", needs="datasets"),
-    _torch(
-        "pillow-simd",
-        "tree",
-        "torch-uint8 with pillow-simd",
-        environment="pillow_simd",
-        dtype="uint8",
-    ),
+    _torch("pillow-simd", "tree", "torch-uint8 with pillow-simd", **_PILLOW_SIMD),
     *(
         _peer(name, f"{name}_loader", note, folder=name, needs=needs)
         for name, note, needs in (
@@ -192,14 +167,12 @@ PEERS = [
         **_DALI,
         **_LMDB,
     ),
-    _peer(
-        "dali-torchvision",  # it needs a torch with CUDA
-        "dali_pipeline",
+    _torch(  # it needs a torch with CUDA
+        "dali-torchvision",
+        "dali",
         "DALI's transforms of torchvision's names in torch's workers; Pillow decodes",
-        "torchvision",
         dtype="uint8",
-        **_DALI,
-        **_HERES_DALI,
+        **{**_DALI, "device": "cuda"},
     ),
     _peer(
         "dali-mixed", "dali_pipeline", "DALI, decoding on the GPU", "mixed", environment="", **_GPU
@@ -226,7 +199,7 @@ def of_dataset(dataset: Path) -> Contender:
     return replace(found, max_side=None, folder="")
 
 
-def default_environments() -> Path:
+def environments() -> Path:
     """Return the folder of ``make bench-peers``, in this checkout or else below this folder."""
     checkout = Path(__file__).resolve().parent.parent
     root = checkout if (checkout / "Makefile").exists() else Path.cwd()
@@ -245,11 +218,7 @@ def _has_module(name: str) -> bool:
         return False
 
 
-def choose(
-    names: Iterable[str] | None,
-    among: Iterable[Contender],
-    environments: Path,
-) -> list[Contender]:
+def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Contender]:
     """Return the contenders that names select.
 
     ``names`` are contenders or families; None for all that can run here.
@@ -257,24 +226,18 @@ def choose(
     Raises:
         UsageError: A name is unknown, or its contenders cannot run here.
     """
-    among = list(among)
-    missing = {contender.name: contender.missing(environments) for contender in among}
+    able = [contender for contender in among if not contender.missing]
     if names is None:
-        return [contender for contender in among if not missing[contender.name]]
-    chosen: list[Contender] = []
+        return able
+    chosen: dict[str, Contender] = {}
     for name in names:
         found = [c for c in among if name in (c.name, c.family)]
         if not found:
-            raise UsageError(
-                f"no contender is called {name!r}", f"Known are {', '.join(c.name for c in among)}."
-            )
-        can = [c for c in found if not missing[c.name]]
-        if not can:
-            peer = found[0].environment
-            others = ", ".join(c.name for c in among if not missing[c.name])
-            raise UsageError(
-                f"{name} cannot run here: {missing[found[0].name]}",
-                f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
-            )
-        chosen += [c for c in can if c not in chosen]
-    return chosen
+            known = ", ".join(c.name for c in among)
+            raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
+        chosen |= {c.name: c for c in found if c in able}
+        if not any(c in able for c in found):
+            peer, can = found[0].environment, ", ".join(c.name for c in able)
+            hint = f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {can}."
+            raise UsageError(f"{name} cannot run here: {found[0].missing}", hint)
+    return list(chosen.values())

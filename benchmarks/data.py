@@ -22,15 +22,11 @@ from fastdata.errors import SourceError
 
 
 def repeat_tree(tree: Path, out: Path, images: int) -> Path:
-    """Make a tree of links that repeats a tree's images.
-
-    Raises:
-        SourceError: There are no images in ``tree``.
-    """
+    """Make a tree of links that repeats a tree's images."""
     files = listing(tree)
     stamp = out.with_name(out.name + ".stamp")
     wanted = json.dumps([str(tree.resolve()), len(files), images])
-    if _read(stamp) == wanted:
+    if stamp.exists() and stamp.read_text() == wanted:
         return out
     shutil.rmtree(out, ignore_errors=True)
     for number in range(images):
@@ -45,14 +41,13 @@ def repeat_tree(tree: Path, out: Path, images: int) -> Path:
 
 def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
     """Make a tree of few images of several classes, so that wrong labels show early."""
-    files = listing(tree)
     by_class: dict[int, list[str]] = {}
-    for path, label in files:
+    for path, label in listing(tree):
         by_class.setdefault(label, []).append(path)
-    labels = list(by_class)[:classes]
     shutil.rmtree(out, ignore_errors=True)
-    for label in labels:
-        for path in by_class[label][: -(-images // len(labels))]:
+    chosen = list(by_class.values())[:classes]
+    for paths in chosen:
+        for path in paths[: -(-images // len(chosen))]:
             target = out / Path(path).relative_to(tree)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(Path(path).resolve(), target)
@@ -60,27 +55,15 @@ def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
 
 
 def listing(tree: Path) -> list[tuple[str, int]]:
-    """Return paths and labels of a tree, in torchvision's order.
-
-    Raises:
-        SourceError: There are none.
-    """
+    """Return paths and labels of a tree, in torchvision's order."""
     files = image_folder(str(tree)) if tree.is_dir() else []
     if not files:
         raise SourceError(f"{tree}: no images in class folders", "Name the folder of the classes.")
     return files
 
 
-def prepare(
-    contender: Contender, tree: Path, work: Path, environments: Path, case: str = ""
-) -> Path:
-    """Prepare a contender's data, unless they exist; return their path.
-
-    A folder with "{case}" in its name has the data of that case alone.
-
-    Raises:
-        ContenderError: The writer failed; says why.
-    """
+def prepare(contender: Contender, tree: Path, work: Path, case: str = "") -> Path:
+    """Prepare a contender's data, unless they exist; return their path."""
     if contender.folder == "tree":
         return tree
     folder = contender.folder.format(case=case)
@@ -90,7 +73,7 @@ def prepare(
     for path, label in listing(tree):
         content.update(f"{path}\0{label}\0{os.stat(path).st_size}\0".encode())
     wanted = content.hexdigest()
-    if _read(stamp) == wanted:
+    if stamp.exists() and stamp.read_text() == wanted:
         return out
     print(f"preparing {out}", file=sys.stderr)
     stamp.unlink(missing_ok=True)
@@ -98,24 +81,15 @@ def prepare(
     work.mkdir(parents=True, exist_ok=True)
     variant = contender.variant if contender.prepared_as is None else contender.prepared_as
     variant = case if folder != contender.folder else variant
-    interpreter = contender.interpreter(environments)
-    run_preparation(interpreter, contender.path, tree, out, variant)
+    run_preparation(contender.interpreter, contender.path, tree, out, variant)
     if not out.exists():
         raise ContenderError(f"preparing {out.name} made nothing")
     stamp.write_text(wanted)
     return out
 
 
-def _read(path: Path) -> str | None:
-    return path.read_text() if path.exists() else None
-
-
 def fill(data: Path) -> bool:
-    """Read the data once, so that every contender finds it in memory.
-
-    Returns:
-        Whether it was done; not where the data is larger than the memory that is left for it.
-    """
+    """Read the data once into the page cache; return False if it does not fit."""
     if size(data) > psutil.virtual_memory().available:
         return False
     buffer = bytearray(1 << 20)

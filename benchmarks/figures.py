@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -59,47 +59,35 @@ class Figures(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A figure of a run.
+    """Figure of a run: ``part`` by ``whole``, with a factor; more of it may be better."""
 
-    Attributes:
-        value: Computes it; None if it was not measured.
-        form: Its format.
-        more: Whether more of it is better.
-    """
-
-    value: Callable[[Run], float | None]
+    part: str
+    whole: str = ""
+    factor: float = 1.0
     form: str = ",.2f"
     more: bool = False
 
-
-def _per(part: str, whole: str, factor: float) -> Callable[[Run], float | None]:
-    def value(run: Run) -> float | None:
-        if run.get(part) is None or not run.get(whole):
-            return None
-        return float(factor * run[part] / run[whole])
-
-    return value
-
-
-def _plain(name: str, factor: float = 1.0) -> Callable[[Run], float | None]:
-    return lambda run: None if run.get(name) is None else float(factor * run[name])
+    def value(self, run: Run) -> float | None:
+        """Return the figure; None if it was not measured."""
+        part, whole = run.get(self.part), run.get(self.whole, None if self.whole else 1)
+        return self.factor * float(part) / float(whole) if part is not None and whole else None
 
 
 #: By the headings of columns.
 METRICS = {
-    "images/s": Metric(_per("images", "seconds", 1), ",.0f", more=True),
-    "first batch, s": Metric(_plain("first_s")),
-    "CPU ms an image": Metric(_per("cpu_s", "images", 1e3)),
-    "private, MB": Metric(_plain("peak_private_bytes", 1e-6), ",.0f"),
-    "read, kB an image": Metric(_per("bytes_read", "images", 1e-3), ",.0f"),
-    "waiting, %": Metric(_per("waited_s", "seconds", 100), ",.0f"),
+    "images/s": Metric("images", "seconds", 1, ",.0f", more=True),
+    "first batch, s": Metric("first_s"),
+    "CPU ms an image": Metric("cpu_s", "images", 1e3),
+    "private, MB": Metric("peak_private_bytes", "", 1e-6, ",.0f"),
+    "read, kB an image": Metric("bytes_read", "images", 1e-3, ",.0f"),
+    "waiting, %": Metric("waited_s", "seconds", 100, ",.0f"),
 }
 SPEED, CPU = METRICS["images/s"], METRICS["CPU ms an image"]
 
 
 def metric(name: str) -> Metric:
     """Return a metric; one of a workload's own if it is none of `METRICS`."""
-    return METRICS.get(name) or Metric(_plain(name), ",.3f" if name == "ms an image" else ",.0f")
+    return METRICS.get(name) or Metric(name, form=",.0f")
 
 
 def median(runs: Iterable[Run], name: str) -> float | None:

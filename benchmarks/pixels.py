@@ -20,23 +20,21 @@ from fastdata.dataset import ImageDataset
 Pixels = npt.NDArray[Any]
 #: Returns the arrays of a contender's first batches, of at least so many samples.
 HandOver = Callable[[int], list[Pixels]]
+#: Called with a contender, a case, and a function that returns its first batches' arrays. Returns
+#: figures for the results, or raises a ContenderError.
+Check = Callable[["Contender", str, HandOver], dict[str, Any]]
 
 #: Most standard errors between means or spreads of random images.
 _ERRORS = 4.5
 #: Most that values which are no images may be apart, such as boxes in pixels.
 _CLOSE = 1e-3
 
-#: Side of the crops.
-SIZE = 224
+#: Side of the crops; images to check contenders with, of several classes.
+SIZE, CHECKED = 224, 48
 
 
 class Reference(NamedTuple):
-    """Expected first samples.
-
-    Attributes:
-        images: uint8, shape (N, size, size, 3): Pillow's Resize and CenterCrop.
-        labels: int64, shape (N,).
-    """
+    """Expected first samples: uint8 images, (N, size, size, 3), and int64 labels, (N,)."""
 
     images: Pixels
     labels: Pixels
@@ -50,12 +48,10 @@ def reference(
     With ``area``, cut the central square of 224 / 256 of the shorter side, in whole pixels, and
     average areas, as FFCV's ``CenterCropRGBImageDecoder`` does.
     """
-    images, labels = [], []
-    for image, label in samples:
-        crop = _area_crop if area else val_crop
-        images.append(np.asarray(crop(image.convert("RGB"), size)))
-        labels.append(label)
-    return Reference(np.stack(images), np.array(labels, np.int64))
+    crop = _area_crop if area else val_crop
+    images, labels = zip(*samples, strict=True)
+    cropped = [np.asarray(crop(image.convert("RGB"), size)) for image in images]
+    return Reference(np.stack(cropped), np.array(labels, np.int64))
 
 
 def _area_crop(image: Image.Image, size: int) -> Image.Image:
@@ -85,21 +81,16 @@ class PillowCheck:
     """Check of images and labels against Pillow's.
 
     Args:
-        tree: Class folders of few images; None if no contender reads one.
+        tree: Class folders of few images.
         dataset: Dataset of the contender whose data is not made of the tree.
-        count: Number of samples to check.
     """
 
-    def __init__(self, tree: Path | None, dataset: Path | None, count: int) -> None:
-        self._tree, self._dataset, self._count = tree, dataset, count
+    def __init__(self, tree: Path, dataset: Path | None = None) -> None:
+        self._tree, self._dataset = tree, dataset
         self._wanted = cache(self._make)
 
     def __call__(self, contender: Contender, case: str, hand_over: HandOver) -> dict[str, Any]:
-        """Return how far a contender's pixels are from the expected ones.
-
-        Raises:
-            ContenderError: Shape, dtype, labels or values are wrong; says which.
-        """
+        """Return how far a contender's pixels are from the expected ones."""
         own = contender.folder == ""
         wanted = self._wanted(own, contender.max_side, contender.area)
         levels = _levels(*_joined(hand_over(len(wanted.labels))), wanted)
@@ -118,7 +109,7 @@ class PillowCheck:
 
     def _make(self, own: bool, max_side: int | None, area: bool) -> Reference:
         samples = self._of_dataset() if own else self._of_tree(max_side, area)
-        return reference(islice(samples, self._count), SIZE, area=area)
+        return reference(islice(samples, CHECKED), SIZE, area=area)
 
     def _of_tree(self, max_side: int | None, area: bool) -> Iterator[tuple[Image.Image, int]]:
         for path, label in image_folder(str(self._tree)):
@@ -153,15 +144,16 @@ class PeerCheck:
         name, wanted = self._first.setdefault(case, (contender.name, given))
         if [one.shape for one in given] != [one.shape for one in wanted]:
             raise ContenderError(f"wrong shapes: not those of {name}")
-        for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
-            if self._random and one.ndim > 2:
-                apart = _errors_apart(one, other)
-                if apart > _ERRORS:
-                    raise ContenderError(
-                        f"wrong images: array {number} is {apart:.1f} standard errors from {name}'s"
-                    )
-            elif not self._random:
+        if not self._random:
+            for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
                 _compare(one, other, contender.tolerance, f"array {number} is not {name}'s")
+            return {}
+        for shape in {one.shape[1:] for one in given if one.ndim > 2}:
+            both = (
+                np.concatenate([x for x in of if x.shape[1:] == shape]) for of in (given, wanted)
+            )
+            if (apart := _errors_apart(*both)) > _ERRORS:
+                raise ContenderError(f"wrong images: {apart:.1f} standard errors from {name}'s")
         return {}
 
 
@@ -196,11 +188,7 @@ def _joined(arrays: list[Pixels]) -> tuple[Pixels, Pixels]:
 
 
 def _levels(images: Pixels, labels: Pixels, wanted: Reference) -> Pixels:
-    """Return images in the layout of ``wanted``, as floats in levels of 255.
-
-    Raises:
-        ContenderError: Shape, dtype or labels are wrong; says which.
-    """
+    """Return images in the layout of ``wanted``, as floats in levels of 255."""
     count, size = wanted.images.shape[:2]
     images, labels = images[:count], labels[:count]
     if images.dtype not in (np.uint8, np.float32):
@@ -209,11 +197,12 @@ def _levels(images: Pixels, labels: Pixels, wanted: Reference) -> Pixels:
         images = images.transpose(0, 2, 3, 1)
     if images.shape != wanted.images.shape:
         raise ContenderError(f"wrong shape: {images.shape}, not {wanted.images.shape}")
-    if labels.shape != (count,) or (labels != wanted.labels).any():
-        bad = int(np.argmax(labels != wanted.labels)) if labels.shape == (count,) else 0
+    if labels.shape != (count,):
+        raise ContenderError(f"wrong labels: {len(labels)} of {count} samples have one")
+    if (wrong := labels != wanted.labels).any():
+        bad = int(np.argmax(wrong))
         raise ContenderError(
-            f"wrong labels: sample {bad} has {labels.reshape(-1)[bad : bad + 1].tolist()}, "
-            f"not {wanted.labels[bad]}"
+            f"wrong labels: sample {bad} has {labels[bad]}, not {wanted.labels[bad]}"
         )
     levels: Pixels = images.astype(np.float64) * (255 if images.dtype == np.float32 else 1)
     return levels

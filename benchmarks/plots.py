@@ -50,8 +50,7 @@ def loaders(result: dict[str, Any], among: Collection[str] = (), *, narrow: bool
         for name in [name for name in speeds if name in among] or speeds
     ]
     rows.sort(key=lambda row: -row[1])
-    axis = f"images a second, {most} threads"
-    return _bars("Images a second of each loader", axis, rows, narrow=narrow)
+    return _bars(f"images a second, {most} threads", rows, narrow=narrow)
 
 
 #: Widths for a laptop's page and for a phone's, in units of the SVG's view box.
@@ -69,16 +68,14 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 </style>"""
 
 
-def _bars(
-    title: str, axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool = False
-) -> str:
-    """Draw horizontal bars.
-
-    Rows are (name, value, whether it is ours), from top to bottom. A narrow plot, for phones, has
-    names above their bars.
-    """
+def _bars(axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool) -> str:
+    """Draw horizontal bars: name, value, whether it is ours. A narrow plot has names above bars."""
     whole, step, above = (_NARROW, 46, 18) if narrow else (_WIDTH, 26, 0)
-    left = 4 if narrow else 12 + max(_width(name, ours) for name, _, ours in rows)
+    left = (
+        4
+        if narrow
+        else 12 + max(len(name) * _CHARACTER * (1.1 if ours else 1) for name, _, ours in rows)
+    )
     room, height = whole - left - 70, step * len(rows)
     most = max(value for _, value, _ in rows)
     parts = []
@@ -96,20 +93,12 @@ def _bars(
         ]
     parts.append(_text(left, height + 30, axis, "start"))
     said = "; ".join(f"{name}: {value:,.0f}" for name, value, _ in rows)
-    return _svg(title, f"{axis}. {said}.", height + 40, parts, whole)
-
-
-def _width(name: str, strong: bool) -> float:
-    return len(name) * _CHARACTER * (1.1 if strong else 1)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height + 40}" role="img">'
+        f"<title>Images a second of each loader</title><desc>{escape(f'{axis}. {said}.')}</desc>"
+    )
+    return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"
 
 
 def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
-
-
-def _svg(title: str, said: str, height: float, parts: Sequence[str], width: float) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
-        f"<title>{escape(title)}</title><desc>{escape(said)}</desc>"
-    )
-    return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"

@@ -52,11 +52,7 @@ def run_contender(
 
 
 def run_preparation(interpreter: Path, adapter: Path, tree: Path, out: Path, variant: str) -> None:
-    """Convert a tree by an adapter.
-
-    Raises:
-        ContenderError: It failed; says why.
-    """
+    """Convert a tree by an adapter."""
     arguments = [str(interpreter), str(adapter), "prepare", str(tree), str(out), variant]
     _, ended = _run(arguments, _PREPARATION)
     if ended:

@@ -92,9 +92,8 @@ def of(
 ) -> dict[str, Any]:
     settings: dict[str, Any] = {"seconds": 0.4, "warmup": 0.1, "rounds": 2, "batch_size": 1}
     where = harness.Data(tmp_path / "work", tree=tree)
-    check = PillowCheck(where.small, None, harness.CHECKED)
     about = harness.Options(**settings | options)
-    return harness.measure(chosen, where, about, tmp_path, check, keep=keep)
+    return harness.measure(chosen, where, about, PillowCheck(where.small), keep=keep)
 
 
 def shown(result: dict[str, Any]) -> list[list[str]]:

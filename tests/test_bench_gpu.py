@@ -39,7 +39,7 @@ def test_each_library_feeds_a_step(tmp_path: Path) -> None:
     )
     names = ["the step alone", "fastdata", "DALI", "nvImageCodec", "torch", "torch, no step"]
     chosen = [f"--contender={name}" for name in names if name not in left_out]
-    result = run("training", tree(), tmp_path, "--case=ViT-tiny", *chosen)
+    result = run("training", tree(), tmp_path, "--case=ResNet-18", *chosen)
     for contender in result["contenders"]:
         assert not contender["error"], contender["error"]
         (figures,) = contender["runs"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.benchmarks import pixels
-from fastdata.benchmarks.contenders import PEERS, Contender, default_environments
+from fastdata.benchmarks.contenders import PEERS, Contender
 from fastdata.benchmarks.processes import environment
 from hangs import HANG
 from PIL import Image
@@ -42,9 +42,8 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
 
 @pytest.mark.parametrize("peer", _PEERS, ids=[peer.name for peer in _PEERS])
 def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
-    environments = default_environments()
-    python, script, variant = peer.interpreter(environments), peer.path, peer.variant
-    if why := peer.missing(environments):
+    python, script, variant = peer.interpreter, peer.path, peer.variant
+    if why := peer.missing:
         pytest.skip(f"{why}: make bench-peers PEERS={peer.environment}")
     tree = made_tree / "train"
     data = tree

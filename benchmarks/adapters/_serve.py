@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-Batches = Iterable[Sequence[Any]]
+Batches = Any
 
 #: How long the loader goes on after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
@@ -34,20 +36,14 @@ class Request:
     Attributes:
         data: Folder (or file) with the data prepared for this contender.
         variant: One of the adapter's ways to load.
-        batch_size: Samples a batch.
         threads: Decode threads, or worker processes, as the peer's documentation recommends.
         crop: "train" for RandomResizedCrop(size) and a horizontal flip of every other image;
             "val" for Resize(size * 256 / 224) and CenterCrop(size).
-        size: Side of the crop, in pixels.
         dtype: "uint8", or "float32" from 0 to 1 as torchvision's ToTensor.
         case: One of the workload's cases.
-        device: Where batches are needed.
         order: "random" for a new order each epoch; "sequential" for the order of the data.
-        seconds: Steady state to be timed, after the warm-up.
-        warmup: Seconds before that, from the first batch on.
         check: 0 to measure; n to write batches of the first n samples to ``out`` and do no more.
         out: Path of that ``.npz``, with the arrays of each batch in order.
-        seed: Seed of order and crops.
     """
 
     data: str
@@ -78,11 +74,12 @@ def serve(
     """Run an adapter.
 
     Args:
-        open_loader: Opens a loader of batches, which can be iterated again, a pass an epoch. The
-            second part of a batch has the length of its number of samples. Loaders of images yield
-            (images, labels): uint8 of shape (N, 3, H, W) or (N, H, W, 3), or float32 from 0 to 1
-            of shape (N, 3, H, W); ints of shape (N,). A loader may have methods ``use``, which
-            takes each batch, and ``finish``, which waits for what ``use`` began.
+        open_loader: Opens a loader of batches, which can be iterated again, a pass an epoch; or
+            returns a function that returns an epoch's batches. The second part of a batch has the
+            length of its number of samples. Loaders of images yield (images, labels): uint8 of
+            shape (N, 3, H, W) or (N, H, W, 3), or float32 from 0 to 1 of shape (N, 3, H, W); ints
+            of shape (N,). A loader may have methods ``use``, which takes each batch, and
+            ``finish``, which waits for what ``use`` began.
         prepare: Called as (tree, out, variant) for ``adapter.py prepare TREE OUT VARIANT``. It
             converts the ImageFolder tree to the folder ``out``, which ``variant`` reads.
         figures: Measures something else than the loader, and returns the figures of a round.
@@ -118,7 +115,6 @@ def serve(
 
 def _events() -> Callable[..., None]:
     """Keep the real stdout for events; send other output to stderr from now on."""
-    sys.stdout.flush()
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -131,21 +127,18 @@ def _events() -> Callable[..., None]:
 
 def _age() -> float:
     """Return the seconds since this process started."""
-    try:
-        started = int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return time.process_time()
+    stat = Path("/proc/self/stat").read_text()
+    started = int(_fields(stat)[19]) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 def _batches(loader: Batches) -> Iterator[Sequence[Any]]:
     """Yield epoch after epoch."""
     while True:
-        empty = True
-        for batch in loader:
-            empty = False
+        batch = None
+        for batch in loader() if callable(loader) else loader:
             yield batch
-        if empty:
+        if batch is None:
             raise RuntimeError("the loader gave no batch in a whole epoch")
 
 
@@ -155,7 +148,7 @@ def _hand_over(request: Request, loader: Batches) -> None:
 
     arrays: list[Any] = []
     count = 0
-    for batch in loader:
+    for batch in loader() if callable(loader) else loader:
         arrays += _arrays(batch)
         count += len(batch[1])
         if count >= request.check:
@@ -202,8 +195,7 @@ def _measure(request: Request, loader: Any, emit: Callable[..., None]) -> None:
     finish()
 
     count, waited = 0, 0.0
-    tree = _Tree()
-    cpu, read = tree.cpu_seconds(), tree.bytes_read()
+    cpu, read = total(*CPU), total(*READ)
     begun = now = time.perf_counter()
     while not count or now - begun < request.seconds:
         batch = next(batches)
@@ -213,18 +205,16 @@ def _measure(request: Request, loader: Any, emit: Callable[..., None]) -> None:
         now = time.perf_counter()
     finish()
     result = {"images": count, "seconds": time.perf_counter() - begun, "waited_s": waited}
-    tree = _Tree()
-    result["cpu_s"] = _difference(tree.cpu_seconds(), cpu)
-    result["bytes_read"] = _difference(tree.bytes_read(), read)
+    result |= {"cpu_s": total(*CPU) - cpu, "bytes_read": total(*READ) - read}
 
     # Looking at memory takes time, so the clock has stopped.
-    peak = _Tree().private_bytes()
+    peak = total(*PRIVATE)
     begun = looked = time.perf_counter()
     while (now := time.perf_counter()) - begun < min(_MEMORY_SECONDS, request.seconds):
         use(next(batches))
         if now - looked >= _MEMORY_EVERY:
             looked = now
-            peak = max(peak or 0, _Tree().private_bytes() or 0) or None
+            peak = max(peak, total(*PRIVATE))
     emit(event="round", **result, peak_private_bytes=peak)
 
 
@@ -242,10 +232,6 @@ def _touch(batch: Sequence[Any]) -> None:
         float(last[(-1,) * last.ndim])
 
 
-def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
-
-
 def _versions(packages: Sequence[str]) -> dict[str, str]:
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     modules = {"pillow": "PIL"}
@@ -259,60 +245,30 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _stat(process: str) -> list[str]:
+def _fields(stat: str) -> list[str]:
     """Fields of /proc/PID/stat from the third on: the second may hold anything."""
-    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+    return stat.rpartition(")")[2].split()
 
 
-class _Tree:
-    """This process and all below it, as /proc shows them; figures are None where it cannot."""
+#: Figures of a process: a file of /proc, and the number in it. Memory maps are not in what read
+#: calls returned, and mapped files are no private memory: they belong to the page cache.
+CPU = "stat", lambda text: sum(map(int, _fields(text)[11:15])) / os.sysconf("SC_CLK_TCK")
+READ = "io", lambda text: sum(map(int, re.findall(r"rchar: (\d+)", text)))
+PRIVATE = (
+    "smaps_rollup",
+    lambda text: 1024 * sum(map(int, re.findall(r"Private_Dirty: +(\d+)", text))),
+)
 
-    def __init__(self) -> None:
-        parents: dict[str, list[str]] = {}
-        try:
-            names = [name for name in os.listdir("/proc") if name.isdigit()]
-        except OSError:
-            names = []
-        for name in names:
-            try:
-                parents.setdefault(_stat(name)[1], []).append(name)
-            except OSError:
-                continue  # it has ended
-        self.processes = [str(os.getpid())] if names else []
-        for process in self.processes:
-            self.processes += parents.get(process, [])
 
-    def cpu_seconds(self) -> float | None:
-        """User and system time, of children that have ended too."""
-        ticks = 0
-        for process in self.processes:
-            try:
-                ticks += sum(map(int, _stat(process)[11:15]))
-            except OSError:
-                continue
-        return ticks / os.sysconf("SC_CLK_TCK") if self.processes else None
-
-    def bytes_read(self) -> int | None:
-        """Return the bytes that read calls returned, memory maps left out."""
-        total = None
-        for process in self.processes:
-            try:
-                lines = Path("/proc", process, "io").read_text().splitlines()
-            except OSError:
-                continue
-            total = (total or 0) + next(int(x[7:]) for x in lines if x.startswith("rchar: "))
-        return total
-
-    def private_bytes(self) -> int | None:
-        """Return the private bytes of all processes together. Mapped files are left out: they
-        belong to the page cache.
-        """
-        total = None
-        for process in self.processes:
-            try:
-                lines = Path("/proc", process, "smaps_rollup").read_text().splitlines()
-            except OSError:
-                continue
-            private = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")]
-            total = (total or 0) + 1024 * sum(private)
-        return total
+def total(file: str, value: Callable[[str], Any]) -> Any:
+    """Return the sum of a figure of this process and all below it."""
+    below: dict[str, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            below.setdefault(_fields((path / "stat").read_text())[1], []).append(path.name)
+    processes, total = [str(os.getpid())], 0
+    for process in processes:
+        processes += below.get(process, [])
+        with suppress(OSError):
+            total += value(Path("/proc", process, file).read_text())
+    return total

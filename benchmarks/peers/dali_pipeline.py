@@ -1,9 +1,8 @@
 """NVIDIA DALI, by its ResNet-50 example: file reader, fused decode and random crop, resize, flip.
 
 Variants: `cpu`, and `mixed`, which decodes, resizes and flips on the GPU, JPEGs through the
-hardware decoder where there is one; `torchvision` has DALI's transforms of torchvision's names in
-the workers of torch's DataLoader. Batches come from `Pipeline.run` as views of DALI's own buffers;
-`mixed` leaves them on the GPU, as torch's tensors.
+hardware decoder where there is one. Batches come from `Pipeline.run` as views of DALI's own
+buffers; `mixed` leaves them on the GPU, as torch's tensors.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ class _Epochs:
     def __init__(self, request: Request) -> None:
         from nvidia.dali import fn, pipeline_def, types
 
-        gpu = request.variant == "mixed"
+        gpu = self._gpu = request.variant == "mixed"
         files, labels = zip(*image_folder(request.data), strict=True)
-        self._batches = len(files) // request.batch_size
-        if request.check:
-            self._batches = -(-len(files) // request.batch_size)
-        self._gpu = gpu
-        device = "mixed" if gpu else "cpu"
-        size = request.size
+        partial = request.batch_size - 1 if request.check else 0
+        self._batches = (len(files) + partial) // request.batch_size
+        device, size = "mixed" if gpu else "cpu", request.size
 
         @pipeline_def
         def pipeline() -> Any:
@@ -102,49 +98,9 @@ class _Epochs:
                 yield images.as_array(), labels.as_array()[:, 0]
 
 
-class _Image:
-    """Function from a PIL image to an array, by DALI's transforms; pickles into workers."""
-
-    def __init__(self, request: Request) -> None:
-        self._crop, self._size, self._made = request.crop, request.size, None
-
-    def __call__(self, image: Any) -> Any:
-        import numpy as np
-        from nvidia.dali.experimental import torchvision as tv
-
-        if self._made is None:  # a pipeline of its own in each worker
-            size = self._size
-            steps = [tv.RandomResizedCrop(size), tv.RandomHorizontalFlip()]
-            if self._crop == "val":
-                steps = [tv.Resize(shorter_side(size)), tv.CenterCrop(size)]
-            self._made = tv.Compose(steps, batch_size=1, num_threads=1)
-        return np.asarray(self._made(image))
-
-
-class _Files:
-    def __init__(self, request: Request) -> None:
-        self._samples, self._transform = image_folder(request.data), _Image(request)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        path, label = self._samples[index]
-        return self._transform(Image.open(path).convert("RGB")), label
-
-
 def open_loader(request: Request) -> Iterable[Any]:
-    """Open a DALI pipeline, or torch's DataLoader, over the tree itself."""
-    if request.variant != "torchvision":
-        return _Epochs(request)
-    import torch
-    from _stack import loader_options
-
-    torch.set_num_threads(1)
-    shuffled = request.order == "random"
-    return torch.utils.data.DataLoader(_Files(request), shuffle=shuffled, **loader_options(request))
+    """Open a DALI pipeline over the tree itself."""
+    return _Epochs(request)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,8 @@ from typing import Any
 
 import click
 from fastdata.benchmarks import figures, harness
-from fastdata.benchmarks.command import Numbers
-from fastdata.benchmarks.contenders import default_environments
-from fastdata.benchmarks.pixels import PeerCheck
-
-from fastdata.errors import UsageError
+from fastdata.benchmarks.command import numbers
+from fastdata.benchmarks.pixels import CHECKED, PeerCheck
 
 _HERE = Path(__file__).resolve().parent
 NAMES = sorted(
@@ -33,56 +30,45 @@ def workload(name: str) -> Any:
     return importlib.import_module(name).WORKLOAD
 
 
-def measure(
-    name: str, data: harness.Data, chosen: dict[str, Any], out: Path | None, **given: Any
-) -> Any:
+def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, given: Any) -> Any:
     """Run a workload; return its results."""
     of = workload(name)
-    defaults = {"threads": (2,), "seconds": 2.0, "warmup": 0.7, **of.options}
-    options = harness.Options(**{**defaults, **{k: v for k, v in given.items() if v is not None}})
-    environments, contenders = default_environments(), []
-    for contender in of.contenders:
-        if chosen["contenders"] and contender.name not in chosen["contenders"]:
-            continue
-        if why := contender.missing(environments):
-            click.echo(f"not measured: {contender.name} ({why})", err=True)
-        else:
-            contenders.append(contender)
-    count = min(harness.CHECKED, options.batch_size * 2)
-    check: Any = PeerCheck(count, random=of.check == "random") if of.check else _unchecked
+    chosen = [one for one in of.contenders if not only or one.name in only]
+    for one in chosen:
+        if one.missing:
+            click.echo(f"not measured: {one.name} ({one.missing})", err=True)
+    about: dict[str, Any] = {"threads": (2,), "seconds": 2.0, "warmup": 0.7, **of.options}
+    about |= {name: value for name, value in given.items() if value is not None}
+    options = harness.Options(**about)
+    count = min(CHECKED, 2 * options.batch_size)
+    check: Any = PeerCheck(count, random=of.check == "random") if of.check else lambda *_: {}
     return harness.measure(
-        contenders,
+        [one for one in chosen if not one.missing],
         data,
         options,
-        environments,
         check,
         workload=name,
-        cases=chosen["cases"] or tuple(of.cases),
-        fixed=False,
+        cases=cases or tuple(of.cases),
         keep=partial(harness.save, path=None if out is None else out / f"{name}.json"),
     )
 
 
-def _unchecked(contender: Any, case: str, hand_over: Any) -> dict[str, Any]:
-    return {}
-
-
-def table(result: dict[str, Any], **more: Any) -> figures.Figures:
+def table(result: dict[str, Any]) -> figures.Figures:
     """Return the table of a workload's results."""
     of = workload(result["workload"])
     if of.transposed:
         return figures.transposed(result, of.title)
-    return figures.table(result, of.columns, title=of.title, against=of.against, **more)
+    return figures.table(result, of.columns, title=of.title, against=of.against)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--tree", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--images", type=click.IntRange(1), help="Repeat the tree's images to this number.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("bench-data"))
 @click.option("--case", "cases", multiple=True, help="These cases alone.")
 @click.option("--contender", "contenders", multiple=True, help="These contenders alone.")
-@click.option("--threads", type=Numbers())
+@click.option("--threads", callback=numbers)
 @click.option("--seconds", type=float)
 @click.option("--warmup", type=float)
 @click.option("--rounds", type=int)
@@ -90,7 +76,7 @@ def table(result: dict[str, Any], **more: Any) -> figures.Figures:
 @click.option("--out", type=click.Path(path_type=Path), help="Keep NAME.json in this folder.")
 def main(
     names: tuple[str, ...],
-    tree: Path | None,
+    tree: Path,
     images: int | None,
     work: Path,
     cases: tuple[str, ...],
@@ -101,16 +87,10 @@ def main(
     """Measure workloads by NAMES on the photographs of a tree of class folders."""
     if unknown := [name for name in names if name not in NAMES]:
         raise click.UsageError(f"no workload {unknown[0]!r}; there are: {', '.join(NAMES)}")
-    if tree is None:
-        raise click.UsageError("nothing to load: give --tree, a folder of class folders")
     failed = []
     for name in names:
         data = harness.Data(work / name, tree=tree, images=images)
-        chosen = {"cases": cases, "contenders": contenders}
-        try:
-            result = measure(name, data, chosen, out, **options)
-        except UsageError as error:
-            raise click.UsageError(str(error)) from None
+        result = measure(name, data, cases, contenders, out, options)
         table(result).show()
         failed += figures.failures(result)
     for line in failed:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fastdata.benchmarks.adapters._serve import Request
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
@@ -19,20 +19,15 @@ from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contenders import Contender
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A study.
+class Workload(NamedTuple):
+    """A study; page.md says how it is measured.
 
     Attributes:
-        title: Its heading; page.md says how it is measured.
-        contenders: What is measured.
-        cases: Cases that each contender is measured in.
-        columns: Figures on the page.
         against: Contender that ratios are taken to.
         check: "peer" to compare all with the first contender, "random" to compare means and
             spreads of images; "" where contenders load different things.
         options: Options of the harness, where they differ.
-        transposed: Whether the page has a row for each figure.
+        transposed: Whether the table has a row for each figure.
     """
 
     title: str
@@ -41,7 +36,7 @@ class Workload:
     columns: Sequence[str] = ("beside", "images/s", "times", "by CPU time")
     against: str = ""
     check: str = "peer"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = MappingProxyType({})
     transposed: bool = False
 
 
@@ -101,16 +96,15 @@ def image_files(tree: str, transform: Any) -> Any:
     return datasets.ImageFolder(tree, transform, is_valid_file=lambda path: True)
 
 
-class Twice:
-    """Loader of (images, images), of one of images alone."""
+def twice(loader: Any) -> Any:
+    """Return a loader of (images, images), of one of images alone."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
+    def epoch() -> Iterator[Any]:
+        for batch in loader:
             images = batch[0] if isinstance(batch, (list, tuple)) else batch
             yield images, images
+
+    return epoch
 
 
 _WORDS = "a the photo of dog cat red small house tree river on in with beside old man woman"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _workload import Twice, Workload, contenders, fastdata_loader, options, torch_loader
+from _workload import Workload, contenders, fastdata_loader, torch_loader, twice
 from fastdata.benchmarks.adapters._serve import Request, serve
 from fastdata.benchmarks.adapters._transforms import image_folder
 from PIL import Image
@@ -49,15 +48,6 @@ class _Files:
         return np.array(image).transpose(2, 0, 1)
 
 
-class _WithSizes:
-    def __init__(self, batches: Any) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            yield [(row, batch.size) for row in batch]
-
-
 def open_loader(request: Request) -> Any:
     """Open a loader of batches that one sampler makes."""
     from fastdata import AspectRatioBatches, ImageDataset
@@ -70,13 +60,13 @@ def open_loader(request: Request) -> Any:
 
     dataset = ImageDataset(request.data, t.BySize(steps), fields=("image",))
     batches: Any = AspectRatioBatches(dataset, request.batch_size, 512)
-    about = {"batch_size": 1, "shuffle": False, "drop_last": False}
-    about |= {"num_workers": options(request)["num_workers"]}
+    about: Any = {"batch_size": 1, "shuffle": False, "drop_last": False}
     if request.variant == "fastdata":
         about |= {"batch_sampler": batches, "require_native": True}
-        return Twice(fastdata_loader(dataset, request, **about))
+        return twice(fastdata_loader(dataset, request, **about))
     files = _Files(Path(request.data, "files.txt").read_text().splitlines(), not request.check)
-    return Twice(torch_loader(files, request, **about, batch_sampler=_WithSizes(batches)))
+    sized = [[(row, batch.size) for row in batch] for batch in batches]
+    return twice(torch_loader(files, request, **about, batch_sampler=sized))
 
 
 if __name__ == "__main__":

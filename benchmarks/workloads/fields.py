@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _workload import Twice, Workload, caption, contenders, crops, fastdata_loader, few
+from _workload import Workload, caption, contenders, crops, fastdata_loader, few, twice
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 _COLUMNS = [f"column{number:02}" for number in range(20)]
@@ -55,7 +55,7 @@ def open_loader(request: Request) -> Any:
     more = ("column02", "column03") if "two" in request.variant else ()
     fields = ("image", *more)
     dataset = ImageDataset(Path(request.data, name), crops(request, "PILToTensor"), fields=fields)
-    return Twice(fastdata_loader(dataset, request))
+    return twice(fastdata_loader(dataset, request))
 
 
 if __name__ == "__main__":

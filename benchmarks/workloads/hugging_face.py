@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +48,6 @@ def _oriented(path: str, number: int) -> bytes:
     return jpeg[:2] + b"\xff\xe1" + (len(data) + 2).to_bytes(2, "big") + data + jpeg[2:]
 
 
-class _Pairs:
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            yield batch["image"], batch["label"]
-
-
 def open_loader(request: Request) -> Any:
     """Open a loader of the dataset."""
     import datasets
@@ -75,7 +65,8 @@ def open_loader(request: Request) -> Any:
 
     dataset = dataset.with_transform(apply)
     loader = torch_loader if request.variant == "torch" else fastdata_loader
-    return _Pairs(loader(dataset, request))
+    made = loader(dataset, request)
+    return lambda: ((batch["image"], batch["label"]) for batch in made)
 
 
 if __name__ == "__main__":

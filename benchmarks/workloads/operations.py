@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from PIL import Image, ImageFilter
 from fastdata import _native
 
 SIZE = 224
-_CALLS = 7
 
 WORKLOAD = Workload(
     "Augmentations",
@@ -33,13 +33,9 @@ WORKLOAD = Workload(
 
 
 class Case(NamedTuple):
-    """Operation with its parameters.
+    """Operation of the core with its values, and torchvision's function of a PIL image.
 
-    Attributes:
-        operation: The core's name of it.
-        values: The core's values.
-        run: torchvision's function with the same parameters, of a PIL image.
-        within: How far pixels may be from Pillow's, in levels.
+    ``within`` is how far pixels may be from Pillow's, in levels.
     """
 
     operation: str
@@ -48,68 +44,66 @@ class Case(NamedTuple):
     within: int = 0
 
 
+#: The core's values, torchvision's function and its arguments.
+_SIMPLE: dict[str, tuple[list[float], str, dict[str, Any]]] = {
+    "brightness": ([1.3], "adjust_brightness", {"brightness_factor": 1.3}),
+    "contrast": ([1.3], "adjust_contrast", {"contrast_factor": 1.3}),
+    "saturation": ([1.3], "adjust_saturation", {"saturation_factor": 1.3}),
+    "hue": ([0.1], "adjust_hue", {"hue_factor": 0.1}),
+    "sharpness": ([1.7], "adjust_sharpness", {"sharpness_factor": 1.7}),
+    "grayscale": ([3], "rgb_to_grayscale", {"num_output_channels": 3}),
+    "posterize": ([4], "posterize", {"bits": 4}),
+    "solarize": ([128], "solarize", {"threshold": 128}),
+    "autocontrast": ([], "autocontrast", {}),
+    "equalize": ([], "equalize", {}),
+    "invert": ([], "invert", {}),
+    "permute": ([2, 0, 1], "permute_channels", {"permutation": [2, 0, 1]}),
+    "gaussian_blur": (
+        [23, 23, 1.2, 1.2],
+        "gaussian_blur",
+        {"kernel_size": [23, 23], "sigma": [1.2, 1.2]},
+    ),
+    "flip_horizontal": ([], "horizontal_flip", {}),
+    "flip_vertical": ([], "vertical_flip", {}),
+    "pad": ([4, 4, 4, 4, 2, 0, 0, 0], "pad", {"padding": [4] * 4, "padding_mode": "reflect"}),
+}
+
+
 def operations(size: int = SIZE) -> dict[str, Case]:
-    """Return every operation of the core, by its name in the table; needs torchvision imported."""
+    """Return operations of the core by name; needs torchvision imported."""
     functional = importlib.import_module("torchvision.transforms.v2.functional")
     matrices = importlib.import_module("torchvision.transforms.functional")
-    modes = functional.InterpolationMode
-    interpolations = (modes.NEAREST, modes.BILINEAR, modes.BICUBIC)
-    flat = [0.0, 0.0, 0.0]
     found: dict[str, Case] = {}
-
-    def add(
-        operation: str, values: Sequence[float], name: str, within: int = 0, **arguments: Any
-    ) -> None:
-        function = getattr(functional, name)
-        label = operation.replace("_", " ")
-        if "interpolation" in arguments:
-            label += f", {arguments['interpolation'].value}"
-        if arguments.get("angle") == 0:
-            label = f"translate, {arguments['interpolation'].value}"
-        run = lambda image: function(image, **arguments)  # noqa: E731
-        found[label] = Case(operation, values, run, within)
-
-    add("brightness", [1.3], "adjust_brightness", brightness_factor=1.3)
-    add("contrast", [1.3], "adjust_contrast", contrast_factor=1.3)
-    add("saturation", [1.3], "adjust_saturation", saturation_factor=1.3)
-    add("hue", [0.1], "adjust_hue", hue_factor=0.1)
-    add("sharpness", [1.7], "adjust_sharpness", sharpness_factor=1.7)
-    add("grayscale", [3], "rgb_to_grayscale", num_output_channels=3)
-    add("posterize", [4], "posterize", bits=4)
-    add("solarize", [128], "solarize", threshold=128)
-    add("autocontrast", [], "autocontrast")
-    add("equalize", [], "equalize")
-    add("invert", [], "invert")
-    add("permute", [2, 0, 1], "permute_channels", permutation=[2, 0, 1])
-    blur: dict[str, Any] = {"kernel_size": [23, 23], "sigma": [1.2, 1.2]}
-    add("gaussian_blur", [23, 23, 1.2, 1.2], "gaussian_blur", 1, **blur)
-    # What timm calls of Pillow's, and torchvision does not have.
+    for operation, (values, name, about) in _SIMPLE.items():
+        run, within = partial(getattr(functional, name), **about), int("blur" in name)
+        found[operation.replace("_", " ")] = Case(operation, values, run, within)
+    inner, shrunk, last = size - 24, size * 5 // 7, size - 1
+    box = {"top": 12, "left": 10, "height": inner, "width": inner}
+    found["crop"] = Case("crop", [10, 12, inner, inner], partial(functional.crop, **box))
+    run = partial(functional.resize, size=[shrunk, shrunk])
+    found["resize"] = Case("resize", [shrunk, shrunk, 1], run, 1)
+    # timm's and Pillow's, which torchvision does not have.
     brighter = [min(value + 60, 255) if value < 128 else value for value in range(256)] * 3
-    found["solarize add"] = Case("solarize_add", [60, 128], lambda image: image.point(brighter), 0)
+    found["solarize add"] = Case("solarize_add", [60, 128], lambda image: image.point(brighter))
     kernel = ImageFilter.GaussianBlur(1.2)
     found["box blur"] = Case("box_blur", [1.2], lambda image: image.filter(kernel))
-    centre = [size * 0.5, size * 0.5]
-    for number, interpolation in enumerate(interpolations):
-        for angle in (0.0, 17.0) if number == 0 else (17.0,):
-            placed: dict[str, Any] = {"angle": angle, "scale": 1.0, "shear": [0.0, 0.0]}
-            placed["translate"] = [9, 5]
-            matrix = matrices._get_inverse_affine_matrix(centre, **placed)
-            values = [*matrix, number, *flat, size, size]
-            add("affine", values, "affine", number and 1, interpolation=interpolation, **placed)
-    last = size - 1
     corners = [[0, 0], [last, 0], [last, last], [0, last]]
     moved = [[12, 20], [last - 30, 5], [last - 4, last - 18], [25, last - 9]]
-    matrix = matrices._get_perspective_coeffs(corners, moved)
-    for number, interpolation in enumerate(interpolations):
-        points = {"startpoints": corners, "endpoints": moved, "interpolation": interpolation}
-        add("perspective", [*matrix, number, *flat], "perspective", number and 1, **points)
-    add("flip_horizontal", [], "horizontal_flip")
-    add("flip_vertical", [], "vertical_flip")
-    box = {"top": 12, "left": 10, "height": size - 24, "width": size - 24}
-    add("crop", [10, 12, size - 24, size - 24], "crop", **box)
-    shrunk = size * 5 // 7
-    add("resize", [shrunk, shrunk, 1], "resize", 1, size=[shrunk, shrunk])
-    add("pad", [4, 4, 4, 4, 2, *flat], "pad", padding=[4, 4, 4, 4], padding_mode="reflect")
+    seen = matrices._get_perspective_coeffs(corners, moved)
+    placed = {"angle": 17.0, "translate": [9, 5], "scale": 1.0, "shear": [0.0, 0.0]}
+    turned = matrices._get_inverse_affine_matrix([size * 0.5] * 2, **placed)
+    shifted = {**placed, "angle": 0.0}
+    matrix = matrices._get_inverse_affine_matrix([size * 0.5] * 2, **shifted)
+    for number, name in enumerate(("nearest", "bilinear", "bicubic")):
+        about = {"interpolation": functional.InterpolationMode(name)}
+        end, most = [number, 0.0, 0.0, 0.0], int(number > 0)
+        if number == 0:
+            run = partial(functional.affine, **shifted, **about)
+            found["translate, nearest"] = Case("affine", [*matrix, *end, size, size], run)
+        run = partial(functional.affine, **placed, **about)
+        found[f"affine, {name}"] = Case("affine", [*turned, *end, size, size], run, most)
+        run = partial(functional.perspective, startpoints=corners, endpoints=moved, **about)
+        found[f"perspective, {name}"] = Case("perspective", [*seen, *end], run, most)
     return found
 
 
@@ -132,29 +126,19 @@ def check(level: str, pixels: Any, found: dict[str, Case]) -> None:
 
 
 def figures(request: Request) -> dict[str, Any]:
-    """Return the microseconds of each operation."""
+    """Return the microseconds of each operation: the median of some calls in a row."""
     import_torchvision()
-    pixels, variant, found = picture(), request.variant, operations()
+    pixels, found, native = picture(), {}, request.variant in _native.simd_levels()
     image = Image.fromarray(pixels)
-    if variant in _native.simd_levels():
-        check(variant, pixels, found)
-        return {
-            name: statistics.median(
-                _native.time_augment(pixels, case.operation, case.values, 4 * _CALLS)
-            )
-            * 1e6
-            for name, case in found.items()
-        }
-    return {name: _timed(one.run, image) for name, one in found.items()}
-
-
-def _timed(run: Callable[[Any], object], image: Any) -> float:
-    seconds = []
-    for _ in range(_CALLS):
-        begun = time.perf_counter()
-        run(image)
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds) * 1e6
+    if native:
+        _native.set_simd(request.variant)
+    for name, case in operations().items():
+        if native:
+            seconds = _native.time_augment(pixels, case.operation, case.values, 28)
+        else:
+            seconds = timeit.repeat(partial(case.run, image), number=1, repeat=7)
+        found[name] = statistics.median(seconds) * 1e6
+    return found
 
 
 def open_loader(request: Request) -> Iterator[Any]:

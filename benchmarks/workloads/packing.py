@@ -6,15 +6,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 from _workload import Workload, contenders, write_tars
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import CPU, PRIVATE, Request, serve, total
 from fastdata.benchmarks.adapters._transforms import image_folder
 
 _CONVERT = ["convert", "imagefolder", "--root", "{tree}", "--order", "source"]
@@ -44,47 +42,37 @@ def prepare(tree: str, out: str, variant: str) -> None:
     (Path(out) / "tree").symlink_to(Path(tree).resolve())
 
 
-def _run(request: Request, out: Path) -> tuple[float, float, int]:
-    """Run a contender; return its seconds, CPU seconds and private bytes."""
+def _run(request: Request, out: Path) -> dict[str, Any]:
+    """Run a contender; return its figures."""
     folder = Path(request.data)
     command = ["tar", "-chf", str(out), "-C", str(folder / "tree"), "."]
     if request.variant in _COMMANDS:
-        arguments = _COMMANDS[request.variant]
-        arguments = [one.format(tree=folder / "tree", tars=folder / "tars") for one in arguments]
+        places = {"tree": folder / "tree", "tars": folder / "tars"}
+        arguments = [one.format(**places) for one in _COMMANDS[request.variant]]
         command = [sys.executable, "-m", "fastdata", *arguments, "--out", str(out)]
         command += ["--workers", str(request.threads)]
-    before, begun, peak = psutil.Process().cpu_times(), time.perf_counter(), [0]
+    own, cpu, begun, peak = total(*PRIVATE), total(*CPU), time.perf_counter(), 0
     with subprocess.Popen(command, stdout=sys.stderr) as process:
-        threading.Thread(target=_watch, args=(process.pid, peak), daemon=True).start()
-        if process.wait():
-            raise RuntimeError(f"{command} failed")
+        while process.poll() is None:
+            peak = max(peak, total(*PRIVATE) - own)
+            time.sleep(0.05)
+    if process.returncode:
+        raise RuntimeError(f"{command} failed")
     subprocess.run(["sync"], check=True)
-    used = psutil.Process().cpu_times()
-    cpu = sum(
-        getattr(used, one) - getattr(before, one) for one in ("children_user", "children_system")
-    )
-    return time.perf_counter() - begun, cpu, peak[0]
-
-
-def _watch(pid: int, peak: list[int]) -> None:
-    """Keep the largest sum of private bytes of a process and all below it."""
-    try:
-        while True:
-            root = psutil.Process(pid)
-            every = [root, *root.children(recursive=True)]
-            peak[0] = max(peak[0], sum(one.memory_full_info().uss for one in every))
-            time.sleep(0.2)
-    except psutil.Error:
-        pass
+    return {
+        "images": len(image_folder(str(folder / "tree"))),
+        "seconds": time.perf_counter() - begun,
+        "cpu_s": total(*CPU) - cpu,
+        "peak_private_bytes": peak,
+    }
 
 
 def figures(request: Request) -> dict[str, Any]:
     """Time a contender."""
     out = Path(request.data, "out")
-    seconds, cpu, peak = _run(request, out)
+    found = _run(request, out)
     shutil.rmtree(out) if out.is_dir() else out.unlink()
-    images = len(image_folder(str(Path(request.data, "tree"))))
-    return {"images": images, "seconds": seconds, "cpu_s": cpu, "peak_private_bytes": peak}
+    return found
 
 
 def open_loader(request: Request) -> Iterator[Any]:

@@ -22,7 +22,6 @@ _PAIRS = [
     ("fastdata-lmdb", "ffcv-raw", "JPEGs as they are, beside FFCV's pixels ≤ 500"),
     ("fastdata-raw", "ffcv-raw256", "pixels ≤ 256, beside FFCV's"),
 ]
-_BETTER = {"first batch, s": min, "private, MB": min, "images/s": max, "CPU ms an image": min}
 
 
 def page(results: Path) -> str:
@@ -41,7 +40,6 @@ def page(results: Path) -> str:
         loaders=shown,
         notes=_notes(loaders),
         behind="".join(f"- {line}\n" for line in _behind(loaders)),
-        stages=_stages(found["decode"]),
         **loaders["options"],
         **{f"of_{name}": section for name, section in of.items()},
     )
@@ -50,9 +48,8 @@ def page(results: Path) -> str:
 def _section(result: dict[str, Any], usual: dict[str, Any]) -> str:
     """Return the table of a workload, and how often and where it was measured."""
     of: Any = importlib.import_module(result["workload"]).WORKLOAD
-    columns = of.columns if not of.transposed else ("ms an image",)
-    shown = figures.table(result, columns, against=of.against)
-    if of.transposed and result["workload"] != "decode":
+    shown = figures.table(result, of.columns, against=of.against)
+    if of.transposed:
         shown = figures.transposed(result, without=["scalar"])
     runs = [run for contender in result["contenders"] for run in contender["runs"]]
     rounds = max(run["round"] for run in runs) + 1
@@ -79,28 +76,19 @@ def _ratios(result: dict[str, Any]) -> figures.Figures:
 def _behind(result: dict[str, Any]) -> list[str]:
     """Return each measure in which peers are ahead of fastdata on the same kind of data."""
     grouped, lines = figures.rows_of(result), []
+    most = max(threads for _, _, threads in grouped)
     for ours, pixels in (("fastdata-lmdb", False), ("fastdata-raw", True)):
-        for threads in [max(count for _, name, count in grouped if name == ours)]:
-            for name, best in _BETTER.items():
-                mine = figures.median(grouped["", ours, threads], name)
-                form, ahead = figures.metric(name).form, []
-                for (_, peer, count), runs in grouped.items():
-                    other = figures.median(runs, name)
-                    same = not peer.startswith("fastdata") and ("raw" in peer) == pixels
-                    if count == threads and same and mine and other and other != mine:
-                        ahead += [f"{peer} {other:{form}}"] if best(mine, other) == other else []
-                if ahead:
-                    where = f"{name}, {threads} thread{'s' * (threads > 1)}, {ours} {mine:{form}}"
-                    lines.append(f"{where}: {', '.join(ahead)}.")
+        for name in ("images/s", "first batch, s", "CPU ms an image", "private, MB"):
+            form, sign = figures.metric(name).form, 1 if figures.metric(name).more else -1
+            mine, ahead = figures.median(grouped.get(("", ours, most), []), name), []
+            for (_, peer, threads), runs in grouped.items():
+                other = figures.median(runs, name)
+                same = threads == most and peer[:8] != "fastdata" and ("raw" in peer) == pixels
+                if same and mine and other and sign * other > sign * mine:
+                    ahead.append(f"{peer} {other:{form}}")
+            if ahead:
+                lines.append(f"{name}, {ours} {mine:{form}}: {', '.join(ahead)}.")
     return lines + [f"failed: {line}" for line in figures.failures(result)]
-
-
-def _stages(result: dict[str, Any]) -> str:
-    """Return what the stages of decoding take, of the fastest of fastdata's contenders."""
-    (contender,) = [c for c in result["contenders"] if c["name"] == "fastdata avx512"]
-    known = {"case", "threads", "round", "load", "filled", "ms an image"}
-    stages = [(v, k) for k, v in contender["runs"][0].items() if k not in known and v >= 0.0005]
-    return ", ".join(f"{name} {ms:.3f}" for ms, name in sorted(stages, reverse=True))
 
 
 def _notes(result: dict[str, Any]) -> str:

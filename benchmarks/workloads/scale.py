@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import time
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from _workload import Workload, contenders
 from fastdata.benchmarks.adapters._serve import Request, serve
 from PIL import Image
@@ -76,14 +77,12 @@ def prepare(tree: str, out: str, case: str) -> None:
     (folder / MANIFEST_NAME).write_text(Parts.of(made, Manifest.load(first)).to_json())
 
 
-def _now() -> tuple[float, float, float]:
-    """Return wall and CPU milliseconds, and the kilobytes read so far."""
-    read = int(Path("/proc/self/io").read_text().split()[1])
-    return time.perf_counter() * 1e3, time.process_time() * 1e3, read / 1e3
-
-
-def _memory() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+def _now() -> Any:
+    """Return wall and CPU milliseconds, kilobytes read so far, and megabytes in memory."""
+    read = int(Path("/proc/self/io").read_text().split()[1]) / 1e3
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    memory = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return np.array([time.perf_counter() * 1e3, time.process_time() * 1e3, read, memory])
 
 
 def figures(request: Request) -> dict[str, Any]:
@@ -91,28 +90,25 @@ def figures(request: Request) -> dict[str, Any]:
     from fastdata import DataLoader, ImageDataset
     from fastdata.transforms import RandomResizedCrop
 
-    crop, memory, times = RandomResizedCrop(8), _memory(), [_now()]
+    crop, begun = RandomResizedCrop(8), _now()
     dataset = ImageDataset(Path(request.data), transform=crop)
-    times.append(_now())
+    opened = _now()
     about: dict[str, Any] = {"shuffle": True, "order": request.variant, "seed": 1, "num_workers": 1}
     loader: Any = DataLoader(dataset, BATCH, **about)
     batches = iter(loader)
     next(batches)
-    times.append(_now())
+    first = _now()
     count = sum(1 for _ in islice(batches, BATCHES))
-    times.append(_now())
-    gained = _memory() - memory
+    done = _now()
     resumed: Any = DataLoader(dataset, BATCH, **about)
     resumed.load_state_dict(loader.state_dict())
-    times.append(_now())
+    ready = _now()
     next(iter(resumed))
-    times.append(_now())
-    wall, cpu, read = (
-        [after - before for before, after in pairwise(one)] for one in zip(*times, strict=True)
-    )
-    names = WORKLOAD.columns
-    values = (wall[0], wall[1], cpu[1], cpu[4], gained, cpu[2] / count, read[2] / count)
-    return dict(zip(names, values, strict=True))
+    _, cpu, read, _ = (done - first) / count
+    wall, used, *_ = first - opened
+    resuming = (_now() - ready)[1]
+    values = ((opened - begun)[0], wall, used, resuming, (done - begun)[3], cpu, read)
+    return dict(zip(WORKLOAD.columns, values, strict=True))
 
 
 if __name__ == "__main__":
