@@ -114,12 +114,16 @@ def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
 
 
 _FASTDATA = "adapters/fastdata_loader.py"
-_LMDB = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
-_DALI = {"needs": "nvidia.dali", "tolerance": 2.0, "why": "DALI's antialiasing filter is another"}
-_TORCHCODEC = {"environment": "torchcodec", "needs": "torchcodec", "dtype": "uint8"}
-_PILLOW_SIMD = {"environment": "pillow_simd", "dtype": "uint8"}
+_LMDB: dict[str, Any] = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
+_DALI: dict[str, Any] = {
+    "needs": "nvidia.dali",
+    "tolerance": 2.0,
+    "why": "DALI's antialiasing filter is another",
+}
+_TORCHCODEC: dict[str, Any] = {"environment": "torchcodec", "needs": "torchcodec", "dtype": "uint8"}
+_PILLOW_SIMD: dict[str, Any] = {"environment": "pillow_simd", "dtype": "uint8"}
 _NVJPEG = "nvJPEG's upsampling and DALI's filter are others"
-_GPU = {"needs": "nvidia.dali", "device": "cuda", "tolerance": 4.0, "why": _NVJPEG}
+_GPU: dict[str, Any] = {"needs": "nvidia.dali", "device": "cuda", "tolerance": 4.0, "why": _NVJPEG}
 
 FASTDATA = [
     _fastdata("lmdb", "the JPEGs in LMDB"),

@@ -166,7 +166,7 @@ def table(
     heads += [
         {"beside": f"{against}, images/s", "times": f"times {against}"}.get(c, c) for c in columns
     ]
-    shown = [n for n in range(len(heads)) if n < 3 or any(cells[n] != "—" for _, cells in rows)]
+    shown = [n for n in range(len(heads)) if n < 3 or {c[n] for _, c in rows} != {"—"}]
     shown = [n for n in shown if n > 2 or len({cells[n] for _, cells in rows}) > 1]
     shown = shown if shown and shown[0] < 2 else [1, *shown]
     blank = [""] * (len(shown) - 2)

@@ -96,9 +96,10 @@ class PillowCheck:
         levels = _levels(*_joined(hand_over(len(wanted.labels))), wanted)
         each = np.abs(levels - wanted.images).mean(axis=(1, 2, 3))
         worst, mean = int(np.argmax(np.nan_to_num(each, nan=np.inf))), float(each.mean())
+        limit = contender.tolerance or 0.0
         for found, most, named in (
-            (float(each[worst]), contender.tolerance, f"image {worst} differs"),
-            (mean, contender.mean_tolerance or contender.tolerance, "images differ"),
+            (float(each[worst]), limit, f"image {worst} differs"),
+            (mean, contender.mean_tolerance or limit, "images differ"),
         ):
             if not found <= most:
                 raise ContenderError(

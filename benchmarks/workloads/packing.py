@@ -51,6 +51,8 @@ def _run(request: Request, out: Path) -> dict[str, Any]:
         arguments = [one.format(**places) for one in _COMMANDS[request.variant]]
         command = [sys.executable, "-m", "fastdata", *arguments, "--out", str(out)]
         command += ["--workers", str(request.threads)]
+    if out.exists():
+        shutil.rmtree(out) if out.is_dir() else out.unlink()
     own, cpu, begun, peak = total(*PRIVATE), total(*CPU), time.perf_counter(), 0
     with subprocess.Popen(command, stdout=sys.stderr) as process:
         while process.poll() is None:
@@ -69,10 +71,7 @@ def _run(request: Request, out: Path) -> dict[str, Any]:
 
 def figures(request: Request) -> dict[str, Any]:
     """Time a contender."""
-    out = Path(request.data, "out")
-    found = _run(request, out)
-    shutil.rmtree(out) if out.is_dir() else out.unlink()
-    return found
+    return _run(request, Path(request.data, "out"))
 
 
 def open_loader(request: Request) -> Iterator[Any]:
@@ -82,15 +81,14 @@ def open_loader(request: Request) -> Iterator[Any]:
     if request.variant in _COMMANDS:
         from fastdata import ImageDataset
 
-        for (blob,) in map(ImageDataset(out).read, ([row] for row in range(request.check))):
-            yield bytes(blob), [0]
-        shutil.rmtree(out)
+        dataset = ImageDataset(out)
+        for row in range(min(request.check, len(dataset))):
+            yield bytes(dataset.read([row])[0]), [0]
         return
     with tarfile.open(out) as tar:
         for path, _ in image_folder(str(tree))[: request.check]:
             file: Any = tar.extractfile(f"./{Path(path).relative_to(tree)}")
             yield file.read(), [0]
-    out.unlink()
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def _ratios(result: dict[str, Any]) -> figures.Figures:
     most = max(threads for _, _, threads in grouped)
     rows = []
     for ours, theirs, title in _PAIRS:
-        pair = [grouped.get(("", name, most), []) for name in (ours, theirs)]
-        if spread := figures.ratios(*pair, figures.SPEED):
+        one, other = (grouped.get(("", name, most), []) for name in (ours, theirs))
+        if spread := figures.ratios(one, other, figures.SPEED):
             rows.append([title, str(spread)])
     return figures.Figures("", ["fastdata loads", "times as fast"], rows)
 

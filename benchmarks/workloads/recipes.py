@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from _workload import Workload, contenders, fastdata_loader, image_files, torch_
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
+_KEPT = ExitStack()
 _FILE = Path(os.environ.get("FASTDATA_RECIPES", _TESTS / "recipe_makers.py"))
 
 
@@ -64,7 +66,7 @@ def open_loader(request: Request) -> Any:
 
     from fastdata import ImageDataset
 
-    lines_added(transform).__enter__()
+    _KEPT.enter_context(lines_added(transform))
     dataset = ImageDataset(folder / "packed", transform=transform)
     return fastdata_loader(dataset, request, require_native=True, **always)
 

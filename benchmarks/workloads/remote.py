@@ -11,7 +11,7 @@ from _workload import Workload, contenders, fastdata_loader
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 #: Options of each, and seconds from a request to its answer.
-_READERS: dict[str, tuple[dict[str, int], float]] = {
+_READERS: dict[str, tuple[dict[str, Any], float]] = {
     "local": ({}, 0.0),
     "ranges": ({}, 0.02),
     "ranges, not merged": ({"max_request": 1}, 0.02),
@@ -20,6 +20,7 @@ _READERS: dict[str, tuple[dict[str, int], float]] = {
     "ranges, 50 ms away": ({}, 0.05),
 }
 RATE = 125e6
+_KEPT = ExitStack()
 
 WORKLOAD = Workload(
     "From a server",
@@ -47,7 +48,7 @@ def open_loader(request: Request) -> Any:
     about: dict[str, Any] = {"transform": transforms.Compose(tuple(steps))}
     where = request.data
     if latency:
-        where = ExitStack().enter_context(range_server(Path(request.data), latency, RATE))
+        where = _KEPT.enter_context(range_server(Path(request.data), latency, RATE))
         about["remote"] = RemoteOptions(**more)
     loader = fastdata_loader(ImageDataset(where, **about), request)
     if not request.check:

@@ -91,7 +91,7 @@ class _Step:
         import torch
 
         with torch.autocast(self._device, torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self._compiled(batch[0]), batch[1])
+            loss: Any = torch.nn.functional.cross_entropy(self._compiled(batch[0]), batch[1])
         loss.backward()
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
@@ -121,9 +121,9 @@ def _decoder(request: Request) -> Callable[[list[bytes]], list[Any]]:
 
     where = request.device
     if request.variant != "nvImageCodec":
-        decode = import_torchvision().io.decode_jpeg
+        decode: Any = import_torchvision().io.decode_jpeg
         # It takes no read-only memory, which bytes are.
-        tensor = lambda one: torch.from_numpy(np.frombuffer(one, np.uint8).copy())  # noqa: E731
+        tensor: Any = lambda one: torch.from_numpy(np.frombuffer(one, np.uint8).copy())  # noqa: E731
         return lambda files: decode([tensor(one) for one in files], mode="RGB", device=where)
     codec: Any = importlib.import_module("nvidia.nvimgcodec")
     about: dict[str, Any] = {"device_id": 0}
