@@ -160,6 +160,7 @@ bench-peers:  ## make an environment for each peer of the loader benchmark (PEER
 	done; [ -z "$$failed" ] || { echo "not built:$$failed" >&2; exit 1; }
 
 pages: setup  ## remake docs/benchmarks.md from docs/results
+	mkdir -p build
 	$(BIN)/python benchmarks/workloads page docs/results > build/page.md && mv build/page.md docs/benchmarks.md
 
 # From tests/, because the packages of the checkout would hide those that are installed.

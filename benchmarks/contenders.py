@@ -115,11 +115,10 @@ def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
 
 _FASTDATA = "adapters/fastdata_loader.py"
 _LMDB: dict[str, Any] = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
-_DALI: dict[str, Any] = {
-    "needs": "nvidia.dali",
-    "tolerance": 2.0,
-    "why": "DALI's antialiasing filter is another",
-}
+_FILTER, _FFMPEG = "DALI's antialiasing filter is another", "FFmpeg's scaler is another"
+_DALI: dict[str, Any] = {"needs": "nvidia.dali", "tolerance": 2.0, "why": _FILTER}
+#: It needs a torch with CUDA.
+_API: dict[str, Any] = {**_DALI, "device": "cuda", "dtype": "uint8"}
 _TORCHCODEC: dict[str, Any] = {"environment": "torchcodec", "needs": "torchcodec", "dtype": "uint8"}
 _PILLOW_SIMD: dict[str, Any] = {"environment": "pillow_simd", "dtype": "uint8"}
 _NVJPEG = "nvJPEG's upsampling and DALI's filter are others"
@@ -151,39 +150,14 @@ PEERS = [
             ("litdata", "Lightning's LitData, Pillow", "litdata"),
         )
     ),
-    _peer(
-        "petastorm-thread", "petastorm_reader", "a pool of threads", "thread", folder="petastorm"
-    ),
-    _peer("petastorm-process", "petastorm_reader", "of processes", "process", folder="petastorm"),
-    _peer(
-        "spdl",
-        "spdl_pipeline",
-        "SPDL: FFmpeg in threads",
-        tolerance=4.0,
-        why="FFmpeg has a colour conversion and a scaler of its own",
-    ),
+    _peer("petastorm-thread", "petastorm_reader", "threads", "thread", folder="petastorm"),
+    _peer("petastorm-process", "petastorm_reader", "processes", "process", folder="petastorm"),
+    _peer("spdl", "spdl_pipeline", "SPDL: FFmpeg in threads", tolerance=4.0, why=_FFMPEG),
     _peer("dali-cpu", "dali_pipeline", "NVIDIA DALI on the CPU", "cpu", **_DALI),
-    Contender(
-        "dali-fastdata",
-        _FASTDATA,
-        "dali",
-        note="fastdata.dali.DALILoader on the CPU",
-        **_DALI,
-        **_LMDB,
-    ),
-    _torch(  # it needs a torch with CUDA
-        "dali-torchvision",
-        "dali",
-        "DALI's transforms of torchvision's names in torch's workers; Pillow decodes",
-        dtype="uint8",
-        **{**_DALI, "device": "cuda"},
-    ),
-    _peer(
-        "dali-mixed", "dali_pipeline", "DALI, decoding on the GPU", "mixed", environment="", **_GPU
-    ),
-    Contender(
-        "dali-fastdata-mixed", _FASTDATA, "dali", note="DALILoader, on the GPU", **_GPU, **_LMDB
-    ),
+    Contender("dali-fastdata", _FASTDATA, "dali", note="DALILoader, on the CPU", **_DALI, **_LMDB),
+    _torch("dali-torchvision", "dali", "DALI's API like torchvision's, in torch's workers", **_API),
+    _peer("dali-mixed", "dali_pipeline", "DALI on the GPU", "mixed", **{**_GPU, "environment": ""}),
+    Contender("dali-fastdata-mixed", _FASTDATA, "dali", note="DALILoader", **_GPU, **_LMDB),
     _ffcv("q90", None, "JPEG of quality 90, full size"),
     _ffcv("500", 500, "JPEG of quality 90, longer side at most 500"),
     _ffcv("half", 500, "longer side at most 500; half of the images as pixels"),

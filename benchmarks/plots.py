@@ -71,22 +71,17 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 def _bars(axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool) -> str:
     """Draw horizontal bars: name, value, whether it is ours. A narrow plot has names above bars."""
     whole, step, above = (_NARROW, 46, 18) if narrow else (_WIDTH, 26, 0)
-    left = (
-        4
-        if narrow
-        else 12 + max(len(name) * _CHARACTER * (1.1 if ours else 1) for name, _, ours in rows)
-    )
+    longest = max(len(name) * _CHARACTER * (1.1 if ours else 1) for name, _, ours in rows)
+    left = 4 if narrow else 12 + longest
     room, height = whole - left - 70, step * len(rows)
     most = max(value for _, value, _ in rows)
     parts = []
     for number, (name, value, ours) in enumerate(rows):
         y, length = 10 + above + step * number, room * value / most
         strong = ' class="strong"' if ours else ""
-        kind = "ours" if ours else "theirs"
+        kind, place = "ours" if ours else "theirs", (left - 8, y + 14, name, "end")
         parts += [
-            _text(left, y - 5, name, "start", strong)
-            if narrow
-            else _text(left - 8, y + 14, name, "end", strong),
+            _text(*((left, y - 5, name, "start") if narrow else place), strong),
             f'<rect class="{kind}" x="{left:.1f}" y="{y}" width="{length:.1f}" height="18" '
             f'rx="2"><title>{escape(name)}: {value:,.0f}</title></rect>',
             _text(left + length + 6, y + 14, f"{value:,.0f}", "start", strong),

@@ -58,11 +58,7 @@ _SIMPLE: dict[str, tuple[list[float], str, dict[str, Any]]] = {
     "equalize": ([], "equalize", {}),
     "invert": ([], "invert", {}),
     "permute": ([2, 0, 1], "permute_channels", {"permutation": [2, 0, 1]}),
-    "gaussian_blur": (
-        [23, 23, 1.2, 1.2],
-        "gaussian_blur",
-        {"kernel_size": [23, 23], "sigma": [1.2, 1.2]},
-    ),
+    "gaussian_blur": ([23, 23, 1.2, 1.2], "gaussian_blur", {"kernel_size": 23, "sigma": 1.2}),
     "flip_horizontal": ([], "horizontal_flip", {}),
     "flip_vertical": ([], "vertical_flip", {}),
     "pad": ([4, 4, 4, 4, 2, 0, 0, 0], "pad", {"padding": [4] * 4, "padding_mode": "reflect"}),
