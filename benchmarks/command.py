@@ -26,6 +26,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 
 _PATH = click.Path(path_type=Path)
+_SHOWN: dict[str, Any] = {"show_default": True}
 
 
 @click.command("bench")
@@ -66,18 +67,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
-@click.option(
-    "--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", show_default=True
-)
-@click.option(
-    "--order", type=click.Choice(["random", "sequential"]), default="random", show_default=True
-)
+@click.option("--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", **_SHOWN)
+@click.option("--order", type=click.Choice(["random", "sequential"]), default="random", **_SHOWN)
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     default=300,
-    show_default=True,
     help="Seconds, beyond warm-up and measurement, after which a contender is killed.",
+    **_SHOWN,
 )
 @click.option("--out", "out_path", type=_PATH, metavar="FILE", help="Keep the results here.")
 @click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot images/s to an .svg.")

@@ -73,14 +73,9 @@ def _run(command: list[str], timeout: float, text: str = "") -> tuple[str, str]:
     """
     with tempfile.TemporaryFile() as errors:
         try:
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                text=True,
-                env=environment(),
+                command, start_new_session=True, text=True, env=environment(), **pipes
             )
         except OSError as error:
             raise ContenderError(f"cannot be started: {error}") from error

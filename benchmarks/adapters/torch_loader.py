@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from _serve import Request, serve
-from _stack import stack
+from _stack import loader_options, stack
 from _transforms import ToArray, image_folder, shorter_side, train_crop, val_crop
 from PIL import Image
 
@@ -133,14 +133,12 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     transform = _Transform(request, collated=collate not in (None, stack))
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
-    return torch.utils.data.DataLoader(
+    dataset, shuffled = (
         _DATASETS[request.variant](request.data, transform),
-        batch_size=request.batch_size,
-        shuffle=request.order == "random",
-        num_workers=request.threads,
-        collate_fn=collate,
-        persistent_workers=request.threads > 0,
+        request.order == "random",
     )
+    about = {**loader_options(request), "collate_fn": collate, "shuffle": shuffled}
+    return torch.utils.data.DataLoader(dataset, **about)
 
 
 if __name__ == "__main__":

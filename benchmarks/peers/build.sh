@@ -17,11 +17,6 @@ environment=$root/.venvs/peers/$name
 python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-if [ ! -f "$list" ]; then
-    echo "no peer $name: there is no $list" >&2
-    exit 2
-fi
-
 directive() {
     sed -n "s/^#: $1 //p" "$list" | tr '\n' ' '
 }

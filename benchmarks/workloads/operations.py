@@ -18,15 +18,11 @@ from PIL import Image, ImageFilter
 from fastdata import _native
 
 SIZE = 224
+_NAMES = dict.fromkeys(("Pillow", *_native.simd_levels()), "")
 
 WORKLOAD = Workload(
     "Augmentations",
-    contenders(
-        __file__,
-        dict.fromkeys(("Pillow", *_native.simd_levels()), ""),
-        folder="tree",
-        tolerance=None,
-    ),
+    contenders(__file__, _NAMES, folder="tree", tolerance=None),
     options={"rounds": 7, "threads": (1,), "timeout": 900.0},
     transposed=True,
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,14 @@ if os.environ.get("FASTDATA_SCALE") == "small":
     SHAPES = {"one part": (1, 3, 40), "five parts": (5, 3, 40)}
 BATCH, BATCHES = 256 if len(SHAPES) > 2 else 16, 40 if len(SHAPES) > 2 else 4
 
+_COLUMNS = "open, ms|first batch, ms|first batch, CPU ms|resume, CPU ms|memory, MB|a batch, CPU ms"
+_COLUMNS += "|read a batch, kB"
+
 WORKLOAD = Workload(
     "Billions of samples",
     contenders(__file__, {"random": "", "quasi-random": ""}, folder="{case}"),
     cases=tuple(SHAPES),
-    columns=(
-        "open, ms",
-        "first batch, ms",
-        "first batch, CPU ms",
-        "resume, CPU ms",
-        "memory, MB",
-        "a batch, CPU ms",
-        "read a batch, kB",
-    ),
+    columns=_COLUMNS.split("|"),
     check="",
     options={"threads": (1,)},
 )
@@ -66,16 +61,16 @@ def prepare(tree: str, out: str, case: str) -> None:
     index(data, folder if parts == 1 else first, workers=1, **keyed)
     if parts == 1:
         return
-    text, made = json.loads((first / MANIFEST_NAME).read_text()), []
+    own, made = Manifest.load(first), []
     for number in range(parts):
         part = folder / PART_NAME.format(number)
         if number:
             shutil.copytree(first, part, copy_function=os.link)
             (part / MANIFEST_NAME).unlink()
-            source = {**text["source"], "fingerprint": str(number)}
-            (part / MANIFEST_NAME).write_text(json.dumps({**text, "source": source}))
+            text = replace(own, source={**own.source, "fingerprint": str(number)}).to_json()
+            (part / MANIFEST_NAME).write_text(text)
         made.append(Part.of(PART_NAME.format(number), Manifest.load(part)))
-    (folder / MANIFEST_NAME).write_text(Parts.of(made, Manifest.load(first)).to_json())
+    (folder / MANIFEST_NAME).write_text(Parts.of(made, own).to_json())
 
 
 def _now() -> Any:

@@ -153,12 +153,9 @@ def open_loader(request: Request) -> Any:
         return torch_loader(_Files(folder, transform, masks), request, **about)
     from fastdata import ImageDataset
 
-    dataset = ImageDataset(
-        folder / ("masked" if masks else "boxed"),
-        transforms=transform,
-        fields=("image", "mask") if masks else ("image", "boxes", "labels"),
-        formats=None if masks else {"boxes": "xywh"},
-    )
+    boxed: Any = {"fields": ("image", "boxes", "labels"), "formats": {"boxes": "xywh"}}
+    read: Any = {"fields": ("image", "mask")} if masks else boxed
+    dataset = ImageDataset(folder / ("masked" if masks else "boxed"), transforms=transform, **read)
     return fastdata_loader(dataset, request, require_native=True, **about)
 
 
