@@ -32,7 +32,10 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "hugging_face": (["--case=shuffled"], ("datasets",)),
     "in_place": ([], ("webdataset",)),
     "kinds": (["--case=progressive JPEG, rewritten as baseline"], ()),
-    "packing": ([], ("webdataset",)),
+    "packing": (
+        ["--contender=tar, sync", "--contender=shards", "--contender=index of tars"],
+        ("webdataset",),
+    ),
     "pairs": ([], ("open_clip", "open_clip_train", "webdataset")),
     "recipes": ([], ()),
     "remote": (["--contender=local", "--contender=ranges"], ()),

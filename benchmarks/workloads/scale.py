@@ -57,7 +57,7 @@ def prepare(tree: str, out: str, case: str) -> None:
             tar.write({"__key__": f"{row:08}", "jpg": file.getvalue(), "cls": row % 1000})
     for number in range(1, tars):
         os.link(data / "000000.tar", data / f"{number:06}.tar")
-    keyed = {"source": {"shard_keys": True}}  # all tars have the same names in them
+    keyed: Any = {"source": {"shard_keys": True}}  # all tars have the same names in them
     index(data, folder if parts == 1 else first, workers=1, **keyed)
     if parts == 1:
         return
