@@ -21,14 +21,13 @@ class Contender:
     """Way to load images.
 
     Attributes:
-        name: Its name in tables. The part before the first hyphen is its family.
+        name: Its name in tables; its family is the part before the first hyphen.
         adapter: File below ``benchmarks``, or any path, that loads in this way.
         environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter.
         needs: Module with which this interpreter runs it where there is no such folder.
         folder: Where in the work folder its data is, which others may share; "tree" for the images
             as they are, "" for the dataset that the user named. With "{case}", each case has one.
         prepared_as: Variant to prepare the data with, if another.
-        staged: Whether the data is staged to memory first (fastdata's own format only).
         device: Where it has its batches; without a GPU, it is left out if that is one.
         max_side: Largest longer side of its stored images, to which Pillow reduces the expected
             ones; None if they keep their size.
@@ -36,7 +35,6 @@ class Contender:
         tolerance: Largest mean absolute difference of an image's pixels from the expected ones, in
             levels of 255; None if they are not compared.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
-        why: Why that is more than one level.
     """
 
     name: str

@@ -33,13 +33,7 @@ class Spread(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A table.
-
-    Attributes:
-        title: The measurement.
-        columns: Headings; the first column is text, the others are numbers.
-        rows: Cells as text.
-    """
+    """A table of text; the first column is left-aligned, the others are numbers."""
 
     title: str
     columns: list[str]

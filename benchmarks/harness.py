@@ -42,10 +42,7 @@ from fastdata.text import human_count
 class Options:
     """Options of a measurement; `Request` says what contenders make of them.
 
-    Attributes:
-        rounds: Fresh processes of each contender, case and number of threads.
-        dtype: For contenders without a dtype of their own.
-        timeout: Seconds that a process may take beyond warm-up and steady state.
+    A process may take ``timeout`` seconds beyond warm-up and steady state.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -62,12 +59,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Data:
-    """Data to read.
+    """Data to read: the user's dataset, and a tree, repeated to a number of ``images``.
 
-    Attributes:
-        work: Folder of prepared data.
-        dataset: A dataset of fastdata's, for the contender without a folder.
-        tree: An ImageFolder tree, for all others; repeated to a number of ``images`` if given.
+    ``work`` is the folder of what is prepared for contenders.
     """
 
     work: Path
@@ -112,11 +106,9 @@ def measure(
         shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
         about = {name: getattr(contender, name) for name in shown}
         results[contender.name] = about | {"error": "", "checks": {}, "versions": {}, "runs": []}
-    _say(
-        f"{workload}: checking {human_count(len(contenders), 'contender')}, then "
-        f"{human_count(len(contenders) * options.rounds * len(cases), 'process', 'processes')} of "
-        f"{options.warmup + options.seconds:g} s, for each number of threads"
-    )
+    runs = len(contenders) * options.rounds * len(cases) * len(options.threads)
+    length = f"{human_count(runs, 'process', 'processes')} of {options.seconds:g} s"
+    _say(f"{workload}: {human_count(len(contenders), 'contender')} to check, then {length}")
     if data.tree is not None:
         tree = data.tree.absolute()
         if data.images:

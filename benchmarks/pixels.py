@@ -78,12 +78,7 @@ def reduced(image: Image.Image, max_side: int | None, *, area: bool = False) -> 
 
 
 class PillowCheck:
-    """Check of images and labels against Pillow's.
-
-    Args:
-        tree: Class folders of few images.
-        dataset: Dataset of the contender whose data is not made of the tree.
-    """
+    """Check of images and labels against Pillow's, of a small tree and of the user's dataset."""
 
     def __init__(self, tree: Path, dataset: Path | None = None) -> None:
         self._tree, self._dataset = tree, dataset
@@ -127,11 +122,7 @@ class PillowCheck:
 
 
 class PeerCheck:
-    """Check of a contender's batches against those of the first contender.
-
-    Args:
-        random: Whether contenders draw at random: then means and spreads of images are compared.
-    """
+    """Check of batches against the first contender's; of random ones, of means and spreads."""
 
     def __init__(self, count: int, *, random: bool = False) -> None:
         self._count, self._random = count, random

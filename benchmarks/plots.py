@@ -34,10 +34,7 @@ FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdat
 
 
 def loaders(result: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
-    """Plot images a second of each loader with the most threads, the fastest first.
-
-    ``among`` are the contenders to show; all if none of these was measured.
-    """
+    """Plot images a second of loaders with the most threads; of all, if none of ``among`` ran."""
     grouped = rows_of(result)
     most = max(threads for _, _, threads in grouped)
     speeds = {

@@ -66,10 +66,9 @@ def environment() -> dict[str, str]:
 
 
 def _run(command: list[str], timeout: float, text: str = "") -> tuple[str, str]:
-    """Run a process in its own group, which is killed after a timeout and in the end.
+    """Run a process in a group of its own, which is killed after a timeout and in the end.
 
-    Returns:
-        What it printed; and how it ended with its last output, "" if all is well.
+    Returns what it printed; and how it ended with its last output, "" if all is well.
     """
     with tempfile.TemporaryFile() as errors:
         try:

@@ -20,8 +20,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-Batches = Any
-
 #: How long the loader goes on after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
 _MEMORY_EVERY = 0.1
@@ -64,7 +62,7 @@ class Request:
 
 
 def serve(
-    open_loader: Callable[[Request], Batches] | None = None,
+    open_loader: Callable[[Request], Any] | None = None,
     prepare: Callable[[str, str, str], None] | None = None,
     *,
     figures: Callable[[Request], dict[str, Any]] | None = None,
@@ -132,7 +130,7 @@ def _age() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
-def _batches(loader: Batches) -> Iterator[Sequence[Any]]:
+def _batches(loader: Any) -> Iterator[Sequence[Any]]:
     """Yield epoch after epoch."""
     while True:
         batch = None
@@ -142,7 +140,7 @@ def _batches(loader: Batches) -> Iterator[Sequence[Any]]:
             raise RuntimeError("the loader gave no batch in a whole epoch")
 
 
-def _hand_over(request: Request, loader: Batches) -> None:
+def _hand_over(request: Request, loader: Any) -> None:
     """Write batches of the first samples, which the benchmark compares."""
     import numpy as np
 

@@ -27,22 +27,16 @@ def prepare(tree: str, out: str, variant: str) -> None:
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """Open the README's loader; variant "staged" reads the copy of ``fastdata stage``."""
     from fastdata import DataLoader, ImageDataset
-    from fastdata.transforms import (
-        CenterCrop,
-        Compose,
-        Normalize,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        Resize,
-    )
+    from fastdata import transforms as t
 
+    size = request.size
     if request.crop == "train":
-        steps: list[Any] = [RandomResizedCrop(request.size), RandomHorizontalFlip()]
+        steps: list[Any] = [t.RandomResizedCrop(size), t.RandomHorizontalFlip()]
     else:
-        steps = [Resize(round(request.size * 256 / 224)), CenterCrop(request.size)]
+        steps = [t.Resize(round(size * 256 / 224)), t.CenterCrop(size)]
     if request.dtype == "float32":
-        steps.append(Normalize((0, 0, 0), (1, 1, 1)))
-    transform = Compose(steps)
+        steps.append(t.Normalize((0, 0, 0), (1, 1, 1)))
+    transform = t.Compose(steps)
     dataset: Any
     if request.variant == "imagefolder":
         dataset = import_torchvision().datasets.ImageFolder(request.data, transform)

@@ -25,14 +25,9 @@ NAMES = sorted(
 )
 
 
-def workload(name: str) -> Any:
-    """Return a workload."""
-    return importlib.import_module(name).WORKLOAD
-
-
 def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, given: Any) -> Any:
     """Run a workload; return its results."""
-    of = workload(name)
+    of = importlib.import_module(name).WORKLOAD
     chosen = [one for one in of.contenders if not only or one.name in only]
     for one in chosen:
         if one.missing:
@@ -55,7 +50,7 @@ def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, give
 
 def table(result: dict[str, Any]) -> figures.Figures:
     """Return the table of a workload's results."""
-    of = workload(result["workload"])
+    of = importlib.import_module(result["workload"]).WORKLOAD
     if of.transposed:
         return figures.transposed(result, of.title)
     return figures.table(result, of.columns, title=of.title, against=of.against)

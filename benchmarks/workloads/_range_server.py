@@ -1,7 +1,6 @@
 """HTTP server of byte ranges over a slow link, in its own process.
 
-Each answer begins after a latency; all answers together get no more than a rate, as on a link
-that they share. It prints its port, and serves until its standard input ends.
+All answers together get no more than the rate of the link. It serves until its input ends.
 """
 
 from __future__ import annotations

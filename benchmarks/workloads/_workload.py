@@ -23,10 +23,8 @@ class Workload(NamedTuple):
     """A study; page.md says how it is measured.
 
     Attributes:
-        against: Contender that ratios are taken to.
         check: "peer" to compare all with the first contender, "random" to compare means and
             spreads of images; "" where contenders load different things.
-        options: Options of the harness, where they differ.
         transposed: Whether the table has a row for each figure.
     """
 

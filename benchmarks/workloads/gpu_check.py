@@ -2,8 +2,7 @@
 
     python benchmarks/workloads/gpu_check.py --tree photographs --tests tests --out gpu-check
 
-It needs torch, DALI and fastdata; pytest for the tests. Each step is a process with a limit of
-seconds; its output and figures stay in the folder OUT when a later step fails.
+It needs torch, DALI and fastdata; pytest for the tests. OUT keeps the output of each step.
 """
 
 from __future__ import annotations

@@ -31,11 +31,12 @@ def page(results: Path) -> str:
     for narrow, name in ((False, "loaders.svg"), (True, "loaders-narrow.svg")):
         (results / name).write_text(plots.loaders(loaders, plots.FULL_SIZE, narrow=narrow))
     of = {name: _section(result, loaders) for name, result in found.items() if name != "recipes"}
+    versions = {f"{k} {v}" for c in loaders["contenders"] for k, v in c["versions"].items()}
     shown = figures.table(loaders, figures.LOADERS, most=True, sort=True)
     text = (_HERE / "page.md").read_text("utf-8")
     return text.format(
         machine=_machine(loaders),
-        versions=_versions(loaders),
+        versions=", ".join(sorted(versions)),
         ratios=_ratios(loaders),
         loaders=shown,
         notes=_notes(loaders),
@@ -107,11 +108,6 @@ def _machine(result: dict[str, Any]) -> str:
     parts = [f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_gb']} GB", about["simd"]]
     parts += [f"Python {about['python']}", f"fastdata {about['packages']['fastdata']}"]
     return ", ".join([*parts, *filter(None, [about.get("gpu")])])
-
-
-def _versions(result: dict[str, Any]) -> str:
-    every = {f"{k} {v}" for c in result["contenders"] for k, v in c["versions"].items()}
-    return ", ".join(sorted(every))
 
 
 @click.command()
