@@ -9,34 +9,24 @@ from typing import Any
 
 import click
 from fastdata.benchmarks import contenders
-from fastdata.benchmarks.adapters._recipes import RECIPES
 from fastdata.benchmarks.contenders import Contender
 
 from fastdata.cli.locations import Folder, json_option, print_json
 from fastdata.errors import UsageError
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Type of a list of different numbers from 1, separated by commas."""
-
-    name = "N,N,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the numbers in order, each once."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
-        except ValueError:
-            numbers = ()
-        if not numbers or min(numbers) < 1:
-            self.fail(f"{value!r}: numbers from 1, by commas: 1,2,4", param, ctx)
-        return numbers
+def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """Return different numbers from 1, in the order in which an option names them."""
+    if value is None:
+        return None
+    found = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
+    if not all(found):
+        raise click.BadParameter(f"{value!r}: numbers from 1, by commas: 1,2,4", ctx, param)
+    return tuple(found)
 
 
 _PATH = click.Path(path_type=Path)
+_SHOWN: dict[str, Any] = {"show_default": True}
 
 
 @click.command("bench")
@@ -66,7 +56,8 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--threads",
-    type=Numbers(),
+    callback=numbers,
+    metavar="N,N,…",
     help="Thread counts to measure. [default: 1, 2, 4, … up to the CPUs]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10, show_default=True)
@@ -76,27 +67,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
-@click.option(
-    "--recipe",
-    "recipes",
-    type=click.Choice(list(RECIPES)),
-    multiple=True,
-    help="Augmentations to measure, beside the same crop without; float32, normalised. May be "
-    "repeated. [default: the crop alone]",
-)
-@click.option(
-    "--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", show_default=True
-)
-@click.option(
-    "--order", type=click.Choice(["random", "sequential"]), default="random", show_default=True
-)
-@click.option("--cold", is_flag=True, help="Drop the page cache before each process.")
+@click.option("--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", **_SHOWN)
+@click.option("--order", type=click.Choice(["random", "sequential"]), default="random", **_SHOWN)
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     default=300,
-    show_default=True,
     help="Seconds, beyond warm-up and measurement, after which a contender is killed.",
+    **_SHOWN,
 )
 @click.option("--out", "out_path", type=_PATH, metavar="FILE", help="Keep the results here.")
 @click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot images/s to an .svg.")
@@ -125,10 +103,10 @@ def command(
       $ fastdata bench imagenet-train-lmdb --seconds 1 --rounds 1 --threads 1
       fastdata bench imagenet-train-lmdb --threads 1,2,4 --out now.json --plot now.svg
       fastdata bench --tree imagenet/train --against torch,dali --rounds 5
-      fastdata bench --tree imagenet/train --ways lmdb --recipe trivialaugment --recipe simclr
     """
     try:  # they need more packages than fastdata does
-        from fastdata.benchmarks import bench, bench_figures, measure, plots
+        from fastdata.benchmarks import figures, harness, plots
+        from fastdata.benchmarks.pixels import PillowCheck
     except ModuleNotFoundError as error:
         raise UsageError(
             f"benchmarks need {error.name}, which is not installed",
@@ -140,26 +118,28 @@ def command(
         for option, value in (("--against", against), ("--ways", ways), ("--images", images)):
             if value is not None:
                 raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
-    if plot_path is not None:
-        if options["recipes"]:
-            raise UsageError("--plot has no place for recipes", "Leave --plot or --recipe out.")
-        if plot_path.suffix != ".svg":
-            raise UsageError(f"{plot_path}: plots are SVG files", "Give a name that ends in .svg.")
+    if plot_path is not None and plot_path.suffix != ".svg":
+        raise UsageError(f"{plot_path}: plots are SVG files", "Give a name that ends in .svg.")
     if options["warmup"] is None:
         options["warmup"] = min(3.0, options["seconds"])
-    how = bench.Options(threads=threads or bench.default_threads(), **options)
-    chosen = [] if dataset is None else [bench.container_contender(dataset, contenders.FASTDATA)]
+    how = harness.Options(threads=threads or harness.default_threads(), **options)
+    chosen = [] if dataset is None else [contenders.of_dataset(dataset)]
     if tree is not None:
-        chosen += _of_tree(ways, against, chosen, recipes=bool(how.recipes))
-    data = bench.Data(work=work, dataset=dataset, tree=tree, images=images)
-    keep = partial(measure.save, path=out_path)
-    result = bench.bench(chosen, data, how, contenders.default_environments(), keep)
+        chosen += _of_tree(ways, against, chosen)
+    data = harness.Data(work, dataset, tree, images)
+    result = harness.measure(
+        chosen,
+        data,
+        how,
+        PillowCheck(data.small, dataset),
+        keep=partial(harness.save, path=out_path),
+    )
     if as_json:
         print_json(result)
     else:
-        for table in bench_figures.tables(result):
-            table.show()
-    failures = bench_figures.failures(result)
+        title = "Loaders alone: {crop} crop, {dtype}, {order}".format(**options)
+        figures.table(result, figures.LOADERS, title=title, sort=True).show()
+    failures = figures.failures(result)
     if plot_path is not None and any(contender["runs"] for contender in result["contenders"]):
         plot_path.write_text(plots.loaders(result))
     for failure in failures:
@@ -167,18 +147,12 @@ def command(
     sys.exit(1 if failures else 0)
 
 
-def _of_tree(
-    ways: str | None, against: str | None, taken: list[Contender], *, recipes: bool
-) -> list[Contender]:
+def _of_tree(ways: str | None, against: str | None, taken: list[Contender]) -> list[Contender]:
     """Return the contenders that read the tree: peers, and fastdata's ways unless one is taken."""
-    environments, ours = contenders.default_environments(), contenders.FASTDATA
     chosen = []
     if not taken or ways is not None:
         names = None if ways is None else [f"fastdata-{way}" for way in ways.split(",")]
-        found = contenders.choose(names, ours, environments, gpu=False, recipes=recipes)
         known = {contender.name for contender in taken}
-        chosen = [contender for contender in found if contender.name not in known]
+        chosen = [c for c in contenders.choose(names, contenders.FASTDATA) if c.name not in known]
     names = None if against is None else against.split(",")
-    gpu = contenders.has_gpu()
-    peers = contenders.choose(names, contenders.PEERS, environments, gpu=gpu, recipes=recipes)
-    return chosen + peers
+    return chosen + contenders.choose(names, contenders.PEERS)

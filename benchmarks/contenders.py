@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 
 _HERE = Path(__file__).resolve().parent
-#: Adapters that run where fastdata is installed, and the modules that all adapters share. Adapters
-#: of other environments are in ``peers``, which is in a checkout alone.
-ADAPTERS = _HERE / "adapters"
 
 
 @dataclass(frozen=True)
@@ -22,43 +21,35 @@ class Contender:
     """Way to load images.
 
     Attributes:
-        name: Its name in tables. The part before the first hyphen is its family.
+        name: Its name in tables; its family is the part before the first hyphen.
         adapter: File below ``benchmarks``, or any path, that loads in this way.
-        variant: One of the adapter's ways to load.
-        environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter; "" for the
-            one that runs the benchmark.
-        folder: Where in the work folder its data is; contenders with the same one share it.
-            "tree" for the images as they are.
+        environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter.
+        needs: Module with which this interpreter runs it where there is no such folder.
+        folder: Where in the work folder its data is, which others may share; "tree" for the images
+            as they are, "" for the dataset that the user named. With "{case}", each case has one.
         prepared_as: Variant to prepare the data with, if another.
-        staged: Whether the data is staged to memory first (fastdata's own format only).
-        needs_gpu: Whether it is left out on machines without a GPU.
-        needs: A module of this environment without which it is left out.
-        dtype: Its only dtype; None if the options decide.
-        recipes: Whether it takes part where recipes of augmentation are measured.
-        max_side: Largest longer side of its stored images, in pixels; None if they keep their
-            size. The expected pixels are cut from images that Pillow reduced to it.
+        device: Where it has its batches; without a GPU, it is left out if that is one.
+        max_side: Largest longer side of its stored images, to which Pillow reduces the expected
+            ones; None if they keep their size.
         area: Whether it averages areas, as OpenCV's INTER_AREA does, of a window of its own.
-        tolerance: Largest mean absolute difference of an image's pixels from Pillow's, in levels
-            of 255.
+        tolerance: Largest mean absolute difference of an image's pixels from the expected ones, in
+            levels of 255; None if they are not compared.
         mean_tolerance: The same of all images checked; None for ``tolerance``.
-        why: Why that is more than one level.
-        note: Remark for readers of its figures.
     """
 
     name: str
     adapter: str
     variant: str = ""
     environment: str = ""
+    needs: str = ""
     folder: str = "tree"
     prepared_as: str | None = None
     staged: bool = False
-    needs_gpu: bool = False
-    needs: str = ""
+    device: str = "cpu"
     dtype: str | None = None
-    recipes: bool = False
     max_side: int | None = None
     area: bool = False
-    tolerance: float = 1.0
+    tolerance: float | None = 1.0
     mean_tolerance: float | None = None
     why: str = ""
     note: str = ""
@@ -73,200 +64,118 @@ class Contender:
         """Name of the loader's project."""
         return self.name.partition("-")[0]
 
-    def interpreter(self, environments: Path) -> Path:
-        """Return the Python that runs it, which may not exist."""
-        return environments / self.environment / "bin/python" if self.environment else _THIS
+    @property
+    def interpreter(self) -> Path:
+        """The Python that runs it."""
+        own = environments() / self.environment / "bin/python"
+        return own if self.environment and own.exists() else Path(sys.executable)
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot run here; "" if it can."""
+        if self.device != "cpu" and not has_gpu():
+            return "there is no GPU"
+        if not self.path.exists():
+            return "its adapter is in a checkout of fastdata alone"
+        here = self.interpreter == Path(sys.executable)
+        if here and self.environment and not self.needs:
+            return f"there is no {environments() / self.environment}"
+        if here and self.needs and not _has_module(self.needs):
+            return f"{self.needs} is not installed"
+        return ""
 
 
-_THIS = Path(sys.executable)
+def _fastdata(name: str, note: str, variant: str = "", **more: Any) -> Contender:
+    about = {"folder": f"fastdata-{name}", "prepared_as": name, **more}
+    return Contender(f"fastdata-{name}", _FASTDATA, variant or name, note=note, **about)
+
+
+def _staged(name: str, **more: Any) -> Contender:
+    about = {"folder": f"fastdata-{name}", "prepared_as": name, "staged": True, **more}
+    return _fastdata(f"{name}-shm", f"fastdata-{name}, staged to /dev/shm", "staged", **about)
+
+
+def _torch(name: str, variant: str, note: str, **more: Any) -> Contender:
+    return Contender(name, "adapters/torch_loader.py", variant, note=note, **more)
+
+
+def _peer(name: str, adapter: str, note: str, variant: str = "", **more: Any) -> Contender:
+    about = {"environment": name.partition("-")[0], **more}
+    return Contender(name, f"peers/{adapter}.py", variant, note=note, **about)
+
+
+def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
+    why = "FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's"
+    about = {"tolerance": 15.0, "mean_tolerance": 6.0, "area": True, "why": why}
+    about |= {"folder": f"ffcv-{name}", "max_side": max_side}
+    return _peer(f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, **about)
+
+
+_FASTDATA = "adapters/fastdata_loader.py"
+_LMDB: dict[str, Any] = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
+_FILTER, _FFMPEG = "DALI's antialiasing filter is another", "FFmpeg's scaler is another"
+_DALI: dict[str, Any] = {"needs": "nvidia.dali", "tolerance": 2.0, "why": _FILTER}
+#: It needs a torch with CUDA.
+_API: dict[str, Any] = {**_DALI, "device": "cuda", "dtype": "uint8"}
+_TORCHCODEC: dict[str, Any] = {"environment": "torchcodec", "needs": "torchcodec", "dtype": "uint8"}
+_PILLOW_SIMD: dict[str, Any] = {"environment": "pillow_simd", "dtype": "uint8"}
+_NVJPEG = "nvJPEG's upsampling and DALI's filter are others"
+_GPU: dict[str, Any] = {"needs": "nvidia.dali", "device": "cuda", "tolerance": 4.0, "why": _NVJPEG}
 
 FASTDATA = [
-    *(
-        Contender(
-            f"fastdata-{name}",
-            "adapters/fastdata_loader.py",
-            name,
-            folder=f"fastdata-{name}",
-            recipes=True,
-            note=note,
-        )
-        for name, note in (
-            ("lmdb", "the JPEGs in LMDB"),
-            ("parquet", "the JPEGs in Parquet"),
-            ("shards", "the JPEGs in tar shards"),
-            ("folder", "the JPEGs where they are, with an index of them"),
-        )
-    ),
-    Contender(
-        "fastdata-imagefolder",
-        "adapters/fastdata_loader.py",
-        "imagefolder",
-        recipes=True,
-        note="nothing converted: seek points are found in the first epoch",
-    ),
-    Contender(
-        "fastdata-raw",
-        "adapters/fastdata_loader.py",
-        "raw",
-        folder="fastdata-raw",
-        recipes=True,
-        max_side=256,
-        note="pixels in LMDB, longer side at most 256",
-    ),
-    *(
-        Contender(
-            f"fastdata-{name}-shm",
-            "adapters/fastdata_loader.py",
-            "staged",
-            folder=f"fastdata-{name}",
-            prepared_as=name,
-            staged=True,
-            recipes=True,
-            max_side=256 if name == "raw" else None,
-            note=f"fastdata-{name}, staged to /dev/shm",
-        )
-        for name in ("lmdb", "parquet", "shards", "raw")
-    ),
+    _fastdata("lmdb", "the JPEGs in LMDB"),
+    _fastdata("parquet", "the JPEGs in Parquet"),
+    _fastdata("shards", "the JPEGs in tar shards"),
+    _fastdata("folder", "the JPEGs where they are, with an index of them"),
+    _fastdata("imagefolder", "nothing converted: the first epoch finds seek points", folder="tree"),
+    _fastdata("raw", "pixels in LMDB, longer side at most 256", max_side=256),
+    *(_staged(name) for name in ("lmdb", "parquet", "shards")),
+    _staged("raw", max_side=256),
+    _fastdata("gpu", "fastdata-lmdb, to the GPU", device="cuda", **_LMDB),
 ]
 
 PEERS = [
-    Contender(
-        "torch-float32",
-        "adapters/torch_loader.py",
-        "tree",
-        dtype="float32",
-        recipes=True,
-        note="torch's DataLoader, torchvision's ImageFolder, Pillow; float32 batches",
-    ),
-    Contender(
-        "torch-v2",
-        "adapters/torch_loader.py",
-        "v2",
-        dtype="float32",
-        needs="torchvision",
-        recipes=True,
-        note="torchvision's v2: Pillow decodes, all else is done on uint8 tensors",
-    ),
-    Contender(
-        "torch-uint8",
-        "adapters/torch_loader.py",
-        "tree",
-        dtype="uint8",
-        note="torch's DataLoader and Pillow; uint8 batches by fastdata.fast_collate",
-    ),
-    Contender(
-        "torch-lmdb",
-        "adapters/torch_loader.py",
-        "lmdb",
-        folder="torch-lmdb",
-        note="torch-uint8 reading LMDB by py-lmdb",
-    ),
-    Contender(
-        "hf",
-        "adapters/torch_loader.py",
-        "hf",
-        folder="hf",
-        note="Hugging Face datasets in torch's DataLoader, Pillow",
-    ),
-    Contender(
-        "pillow-simd",
-        "adapters/torch_loader.py",
-        "tree",
-        environment="pillow_simd",
-        dtype="uint8",
-        recipes=True,
-        note="torch-uint8 with pillow-simd in Pillow's place",
-    ),
+    _torch("torch-float32", "tree", "torch's DataLoader, ImageFolder, Pillow", dtype="float32"),
+    _torch("torch-uint8", "tree", "the same with fastdata.fast_collate", dtype="uint8"),
+    _torch("torch-torchcodec", "torchcodec", "torch-uint8, torchcodec decodes", **_TORCHCODEC),
+    _torch("hf", "hf", "Hugging Face datasets, torch's DataLoader", folder="hf", needs="datasets"),
+    _torch("pillow-simd", "tree", "torch-uint8 with pillow-simd", **_PILLOW_SIMD),
     *(
-        Contender(name, f"peers/{adapter}.py", environment=name, folder=folder, note=note)
-        for name, adapter, folder, note in (
-            ("torchdata", "torchdata_nodes", "tree", "torchdata.nodes, Pillow"),
-            (
-                "webdataset",
-                "webdataset_loader",
-                "webdataset",
-                "tar shards, webdataset's loader, Pillow",
-            ),
-            ("streaming", "streaming_loader", "streaming", "MosaicML Streaming, Pillow"),
-            ("litdata", "litdata_loader", "litdata", "Lightning's LitData, Pillow"),
+        _peer(name, f"{name}_loader", note, folder=name, needs=needs)
+        for name, note, needs in (
+            ("webdataset", "tar shards, webdataset's loader, Pillow", "webdataset"),
+            ("streaming", "MosaicML Streaming, Pillow", "streaming.base.util"),
+            ("litdata", "Lightning's LitData, Pillow", "litdata"),
         )
     ),
-    *(
-        Contender(
-            f"petastorm-{pool}",
-            "peers/petastorm_reader.py",
-            pool,
-            environment="petastorm",
-            folder="petastorm",
-            note=f"petastorm's pool of {'threads' if pool == 'thread' else 'processes'}, Pillow",
-        )
-        for pool in ("thread", "process")
-    ),
-    Contender(
-        "spdl",
-        "peers/spdl_pipeline.py",
-        environment="spdl",
-        tolerance=4.0,
-        why="FFmpeg has a colour conversion and a scaler of its own",
-        note="SPDL: FFmpeg in threads",
-    ),
-    Contender(
-        "dali-cpu",
-        "peers/dali_pipeline.py",
-        "cpu",
-        environment="dali",
-        recipes=True,
-        tolerance=2.0,
-        why="DALI's antialiasing filter is another",
-        note="NVIDIA DALI on the CPU",
-    ),
-    Contender(
-        "dali-fastdata",
-        "adapters/fastdata_loader.py",
-        "dali",
-        needs="nvidia.dali",
-        folder="fastdata-lmdb",
-        prepared_as="lmdb",
-        tolerance=2.0,
-        why="DALI's antialiasing filter is another",
-        note="fastdata.dali.DALILoader, on the CPU",
-    ),
-    Contender(
-        "dali-mixed",
-        "peers/dali_pipeline.py",
-        "mixed",
-        needs="nvidia.dali",
-        needs_gpu=True,
-        tolerance=4.0,
-        why="nvJPEG's upsampling and DALI's filter are others",
-        note="NVIDIA DALI, decoding on the GPU",
-    ),
-    *(
-        Contender(
-            f"ffcv-{name}",
-            "peers/ffcv_loader.py",
-            name,
-            environment="ffcv",
-            folder=f"ffcv-{name}",
-            max_side=max_side,
-            area=True,
-            tolerance=15.0,
-            mean_tolerance=6.0,
-            why="FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's",
-            note=f"FFCV: {note}",
-        )
-        for name, max_side, note in (
-            ("q90", None, "JPEG of quality 90, full size"),
-            ("500", 500, "JPEG of quality 90, longer side at most 500"),
-            ("half", 500, "longer side at most 500; half of the images as pixels"),
-            ("raw", 500, "pixels, longer side at most 500"),
-            ("raw256", 256, "pixels, longer side at most 256"),
-        )
-    ),
+    _peer("petastorm-thread", "petastorm_reader", "threads", "thread", folder="petastorm"),
+    _peer("petastorm-process", "petastorm_reader", "processes", "process", folder="petastorm"),
+    _peer("spdl", "spdl_pipeline", "SPDL: FFmpeg in threads", tolerance=4.0, why=_FFMPEG),
+    _peer("dali-cpu", "dali_pipeline", "NVIDIA DALI on the CPU", "cpu", **_DALI),
+    Contender("dali-fastdata", _FASTDATA, "dali", note="DALILoader, on the CPU", **_DALI, **_LMDB),
+    _torch("dali-torchvision", "dali", "DALI's API like torchvision's, in torch's workers", **_API),
+    _peer("dali-mixed", "dali_pipeline", "DALI on the GPU", "mixed", **{**_GPU, "environment": ""}),
+    Contender("dali-fastdata-mixed", _FASTDATA, "dali", note="DALILoader", **_GPU, **_LMDB),
+    _ffcv("q90", None, "JPEG of quality 90, full size"),
+    _ffcv("500", 500, "JPEG of quality 90, longer side at most 500"),
+    _ffcv("half", 500, "longer side at most 500; half of the images as pixels"),
+    _ffcv("raw", 500, "pixels, longer side at most 500"),
+    _ffcv("raw256", 256, "pixels, longer side at most 256"),
 ]
 
 
-def default_environments() -> Path:
+def of_dataset(dataset: Path) -> Contender:
+    """Return the contender that reads a dataset: by its container, or as raw pixels."""
+    manifest = ImageDataset(dataset).manifest
+    raw = manifest.options.get("encoding") == "raw"
+    name = f"fastdata-{'raw' if raw else manifest.container}"
+    known = {contender.name: contender for contender in FASTDATA}
+    # The reference is decoded from the dataset itself, so its images keep their size.
+    found = known.get(name) or replace(known["fastdata-lmdb"], name=name, note="an index in place")
+    return replace(found, max_side=None, folder="")
+
+
+def environments() -> Path:
     """Return the folder of ``make bench-peers``, in this checkout or else below this folder."""
     checkout = Path(__file__).resolve().parent.parent
     root = checkout if (checkout / "Makefile").exists() else Path.cwd()
@@ -285,14 +194,7 @@ def _has_module(name: str) -> bool:
         return False
 
 
-def choose(
-    names: Iterable[str] | None,
-    among: Iterable[Contender],
-    environments: Path,
-    *,
-    gpu: bool,
-    recipes: bool = False,
-) -> list[Contender]:
+def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Contender]:
     """Return the contenders that names select.
 
     ``names`` are contenders or families; None for all that can run here.
@@ -300,36 +202,18 @@ def choose(
     Raises:
         UsageError: A name is unknown, or its contenders cannot run here.
     """
-    among = list(among)
-
-    def missing(contender: Contender) -> str:
-        if recipes and not contender.recipes:
-            return "it has no recipes of augmentation"
-        if contender.needs_gpu and not gpu:
-            return "there is no GPU"
-        if contender.needs and not _has_module(contender.needs):
-            return f"{contender.needs} is not installed"
-        if not contender.path.exists():
-            return "its adapter is in a checkout of fastdata alone"
-        if not contender.interpreter(environments).exists():
-            return f"there is no {contender.interpreter(environments)}"
-        return ""
-
+    able = [contender for contender in among if not contender.missing]
     if names is None:
-        return [contender for contender in among if not missing(contender)]
-    chosen = []
+        return able
+    chosen: dict[str, Contender] = {}
     for name in names:
         found = [c for c in among if name in (c.name, c.family)]
         if not found:
             known = ", ".join(c.name for c in among)
             raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
-        can = [c for c in found if not missing(c)]
-        if not can:
-            peer = found[0].environment
-            others = ", ".join(c.name for c in among if not missing(c))
-            raise UsageError(
-                f"{name} cannot run here: {missing(found[0])}",
-                f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {others}.",
-            )
-        chosen += [c for c in can if c not in chosen]
-    return chosen
+        chosen |= {c.name: c for c in found if c in able}
+        if not any(c in able for c in found):
+            peer, can = found[0].environment, ", ".join(c.name for c in able)
+            hint = f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {can}."
+            raise UsageError(f"{name} cannot run here: {found[0].missing}", hint)
+    return list(chosen.values())

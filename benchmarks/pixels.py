@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fastdata.benchmarks.adapters._recipes import MEAN, STD, pipeline
-from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from fastdata.benchmarks.adapters._transforms import val_crop
-from fastdata.benchmarks.contender_process import ContenderError
+from fastdata.benchmarks.adapters._transforms import image_folder, val_crop
+from fastdata.benchmarks.contenders import Contender
+from fastdata.benchmarks.processes import ContenderError
 from PIL import Image
 
-Pixels = npt.NDArray[Any]
+from fastdata.dataset import ImageDataset
 
-#: Largest factor between a recipe's mean change and torchvision's: libraries draw from other ranges
-#: and fill in other ways, but a missing operation shows.
-FACTOR = 1.5
+Pixels = npt.NDArray[Any]
+#: Returns the arrays of a contender's first batches, of at least so many samples.
+HandOver = Callable[[int], list[Pixels]]
+#: Called with a contender, a case, and a function that returns its first batches' arrays. Returns
+#: figures for the results, or raises a ContenderError.
+Check = Callable[["Contender", str, HandOver], dict[str, Any]]
+
+#: Most standard errors between means or spreads of random images.
+_ERRORS = 4.5
+#: Most that values which are no images may be apart, such as boxes in pixels.
+_CLOSE = 1e-3
+
+#: Side of the crops; images to check contenders with, of several classes.
+SIZE, CHECKED = 224, 48
 
 
 class Reference(NamedTuple):
-    """Expected first samples.
-
-    Attributes:
-        images: uint8, shape (N, size, size, 3): Pillow's Resize and CenterCrop.
-        labels: int64, shape (N,).
-    """
+    """Expected first samples: uint8 images, (N, size, size, 3), and int64 labels, (N,)."""
 
     images: Pixels
     labels: Pixels
@@ -41,12 +48,10 @@ def reference(
     With ``area``, cut the central square of 224 / 256 of the shorter side, in whole pixels, and
     average areas, as FFCV's ``CenterCropRGBImageDecoder`` does.
     """
-    images, labels = [], []
-    for image, label in samples:
-        crop = _area_crop if area else val_crop
-        images.append(np.asarray(crop(image.convert("RGB"), size)))
-        labels.append(label)
-    return Reference(np.stack(images), np.array(labels, np.int64))
+    crop = _area_crop if area else val_crop
+    images, labels = zip(*samples, strict=True)
+    cropped = [np.asarray(crop(image.convert("RGB"), size)) for image in images]
+    return Reference(np.stack(cropped), np.array(labels, np.int64))
 
 
 def _area_crop(image: Image.Image, size: int) -> Image.Image:
@@ -72,118 +77,124 @@ def reduced(image: Image.Image, max_side: int | None, *, area: bool = False) -> 
     return image.resize((width, height), averaging)
 
 
-class Given(NamedTuple):
-    """Samples that a contender handed over.
+class PillowCheck:
+    """Check of images and labels against Pillow's, of a small tree and of the user's dataset."""
 
-    Attributes:
-        path: The ``.npz`` that it wrote.
-        dtype: Expected dtype of its images: "uint8" or "float32".
-        normalised: Whether they are normalised by ImageNet's mean and standard deviation.
-    """
+    def __init__(self, tree: Path, dataset: Path | None = None) -> None:
+        self._tree, self._dataset = tree, dataset
+        self._wanted = cache(self._make)
 
-    path: Path
-    dtype: str
-    normalised: bool = False
+    def __call__(self, contender: Contender, case: str, hand_over: HandOver) -> dict[str, Any]:
+        """Return how far a contender's pixels are from the expected ones."""
+        own = contender.folder == ""
+        wanted = self._wanted(own, contender.max_side, contender.area)
+        levels = _levels(*_joined(hand_over(len(wanted.labels))), wanted)
+        each = np.abs(levels - wanted.images).mean(axis=(1, 2, 3))
+        worst, mean = int(np.argmax(np.nan_to_num(each, nan=np.inf))), float(each.mean())
+        limit = contender.tolerance or 0.0
+        for found, most, named in (
+            (float(each[worst]), limit, f"image {worst} differs"),
+            (mean, contender.mean_tolerance or limit, "images differ"),
+        ):
+            if not found <= most:
+                raise ContenderError(
+                    f"wrong pixels: {named} from Pillow's by {found:.2f} levels on average, more "
+                    f"than {most:g}"
+                )
+        return {"difference": float(each[worst]), "mean_difference": mean}
 
-    def levels(self, wanted: Reference) -> Pixels:
-        """Return its images in the layout of ``wanted``, as floats.
+    def _make(self, own: bool, max_side: int | None, area: bool) -> Reference:
+        samples = self._of_dataset() if own else self._of_tree(max_side, area)
+        return reference(islice(samples, CHECKED), SIZE, area=area)
 
-        Raises:
-            ContenderError: Shape, dtype or labels are wrong; says which.
-        """
-        with np.load(self.path) as file:
-            images, labels = file["images"], file["labels"]
-        if images.dtype != self.dtype:
-            raise ContenderError(f"wrong dtype: {images.dtype}, not {self.dtype}")
-        count, size = wanted.images.shape[:2]
-        if images.shape == (count, 3, size, size):
-            images = images.transpose(0, 2, 3, 1)
-        if images.shape != wanted.images.shape:
-            raise ContenderError(
-                f"wrong shape: {images.shape}, neither {(count, 3, size, size)} nor "
-                f"{wanted.images.shape}"
+    def _of_tree(self, max_side: int | None, area: bool) -> Iterator[tuple[Image.Image, int]]:
+        for path, label in image_folder(str(self._tree)):
+            with Image.open(path) as image:
+                yield reduced(image, max_side, area=area), label
+
+    def _of_dataset(self) -> Iterator[tuple[Image.Image, int]]:
+        assert self._dataset is not None
+        dataset = ImageDataset(self._dataset)
+        # As the adapter: without labels, numbers of samples are compared.
+        dataset.fields = ("image", "label" if "label" in dataset.fields else "index")
+        for index in range(len(dataset)):
+            yield dataset[index]
+
+
+class PeerCheck:
+    """Check of batches against the first contender's; of random ones, of means and spreads."""
+
+    def __init__(self, count: int, *, random: bool = False) -> None:
+        self._count, self._random = count, random
+        self._first: dict[str, tuple[str, list[Pixels]]] = {}
+
+    def __call__(self, contender: Contender, case: str, hand_over: HandOver) -> dict[str, Any]:
+        """Raise a ContenderError if a contender's batches are not those of the first one."""
+        given = hand_over(self._count)
+        if contender.tolerance is None:
+            return {}
+        name, wanted = self._first.setdefault(case, (contender.name, given))
+        if [one.shape for one in given] != [one.shape for one in wanted]:
+            raise ContenderError(f"wrong shapes: not those of {name}")
+        if not self._random:
+            for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
+                _compare(one, other, contender.tolerance, f"array {number} is not {name}'s")
+            return {}
+        for shape in {one.shape[1:] for one in given if one.ndim > 2}:
+            both = (
+                np.concatenate([x for x in of if x.shape[1:] == shape]) for of in (given, wanted)
             )
-        if labels.shape != (count,) or (labels != wanted.labels).any():
-            bad = int(np.argmax(labels != wanted.labels)) if labels.shape == (count,) else 0
-            raise ContenderError(
-                f"wrong labels: sample {bad} has {labels.reshape(-1)[bad : bad + 1].tolist()}, "
-                f"not {wanted.labels[bad]}"
-            )
-        levels: Pixels = images.astype(np.float64)
-        if self.normalised:
-            levels = levels * STD + MEAN
-        return levels * (255 if self.dtype == "float32" else 1)
+            if (apart := _errors_apart(*both)) > _ERRORS:
+                raise ContenderError(f"wrong images: {apart:.1f} standard errors from {name}'s")
+        return {}
 
 
-class Difference(NamedTuple):
-    """Mean absolute differences from Pillow's images, in levels of 255.
+def _compare(one: Pixels, other: Pixels, tolerance: float, said: str) -> None:
+    if one.dtype.kind in "USO":
+        if not np.array_equal(one, other):
+            raise ContenderError(f"wrong texts: {said}")
+        return
+    away = np.abs(one.astype(np.float64) - other)
+    images = one.ndim > 2
+    level = (1 / 255 if one.dtype.kind == "f" else 1.0) * tolerance
+    if one.size and not (away.mean() <= level if images else away.max() <= _CLOSE):
+        kind = "pixels" if images else "values"
+        raise ContenderError(f"wrong {kind}: {said}: {away.mean():.4f} away on average")
 
-    Attributes:
-        worst: The largest of any image.
-        mean: The mean over all images.
-    """
 
-    worst: float
-    mean: float
+def _errors_apart(one: Pixels, other: Pixels) -> float:
+    """Return how many standard errors the means or spreads of images are apart, the larger."""
+    apart = []
+    for value in (np.mean, np.std):
+        these, those = (value(images.reshape(len(images), -1), axis=1) for images in (one, other))
+        error = np.sqrt(these.var() / len(these) + those.var() / len(those)) + 1e-9
+        apart.append(abs(these.mean() - those.mean()) / error)
+    return float(max(apart))
 
 
-def check(
-    given: Given, wanted: Reference, tolerance: float, mean_tolerance: float | None = None
-) -> Difference:
-    """Compare the samples that a contender handed over.
+def _joined(arrays: list[Pixels]) -> tuple[Pixels, Pixels]:
+    """Return all images, and all labels, of batches of (images, labels)."""
+    if len(arrays) % 2:
+        raise ContenderError("wrong batches: not (images, labels)")
+    return np.concatenate(arrays[::2]), np.concatenate([one.reshape(-1) for one in arrays[1::2]])
 
-    Tolerances are the largest mean absolute difference, in levels of 255: of any image, and of all.
 
-    Raises:
-        ContenderError: Shape, dtype, labels or values are wrong; says which.
-    """
-    differences = np.abs(given.levels(wanted) - wanted.images).mean(axis=(1, 2, 3))
-    worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-    if not differences[worst] <= tolerance:
+def _levels(images: Pixels, labels: Pixels, wanted: Reference) -> Pixels:
+    """Return images in the layout of ``wanted``, as floats in levels of 255."""
+    count, size = wanted.images.shape[:2]
+    images, labels = images[:count], labels[:count]
+    if images.dtype not in (np.uint8, np.float32):
+        raise ContenderError(f"wrong dtype: {images.dtype}")
+    if images.shape == (count, 3, size, size):
+        images = images.transpose(0, 2, 3, 1)
+    if images.shape != wanted.images.shape:
+        raise ContenderError(f"wrong shape: {images.shape}, not {wanted.images.shape}")
+    if labels.shape != (count,):
+        raise ContenderError(f"wrong labels: {len(labels)} of {count} samples have one")
+    if (wrong := labels != wanted.labels).any():
+        bad = int(np.argmax(wrong))
         raise ContenderError(
-            f"wrong pixels: image {worst} differs from Pillow's by {differences[worst]:.2f} levels "
-            f"on average, more than {tolerance:g}"
+            f"wrong labels: sample {bad} has {labels[bad]}, not {wanted.labels[bad]}"
         )
-    mean = float(differences.mean())
-    most = tolerance if mean_tolerance is None else mean_tolerance
-    if not mean <= most:
-        raise ContenderError(
-            f"wrong pixels: images differ from Pillow's by {mean:.2f} levels on average, more "
-            f"than {most:g}"
-        )
-    return Difference(float(differences[worst]), mean)
-
-
-def torchvisions_change(wanted: Reference, recipe: str) -> float:
-    """Return the mean change of images by torchvision's recipe, in levels of 255."""
-    import torch
-
-    augment = pipeline(import_torchvision().transforms, recipe)
-    images = [Image.fromarray(image) for image in wanted.images]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that wait for each other on small images
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            augmented = np.stack([augment(image).numpy() for image in images])
-    finally:
-        torch.set_num_threads(threads)
-    levels = 255 * (augmented.transpose(0, 2, 3, 1) * STD + MEAN)
-    return float(np.abs(levels - wanted.images).mean())
-
-
-def check_change(given: Given, wanted: Reference, expected: float) -> float:
-    """Check the mean change of randomly augmented images; return it, in levels of 255.
-
-    ``expected`` is torchvision's change.
-
-    Raises:
-        ContenderError: Shape, dtype or labels are wrong, or it is not about as far.
-    """
-    found = float(np.abs(given.levels(wanted) - wanted.images).mean())
-    if not expected / FACTOR <= found <= expected * FACTOR:
-        raise ContenderError(
-            f"wrong augmentation: it changes images by {found:.1f} levels on average, "
-            f"torchvision's by {expected:.1f}"
-        )
-    return found
+    levels: Pixels = images.astype(np.float64) * (255 if images.dtype == np.float32 else 1)
+    return levels

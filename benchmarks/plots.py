@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from html import escape
 from typing import Any
 
-from fastdata.benchmarks.bench_figures import median, rate, runs_by_threads
+from fastdata.benchmarks.figures import median, rows_of
 
-#: Readable names of the contenders in bench.json.
+#: Readable names of contenders.
 NAMES = {
     "fastdata-lmdb": "fastdata, JPEGs as they are",
     "fastdata-raw": "fastdata, pixels ≤ 256",
@@ -23,7 +23,7 @@ NAMES = {
     "torch-uint8": "torch, Pillow",
     "spdl": "SPDL",
     "hf": "Hugging Face datasets",
-    "torchdata": "torchdata",
+    "torch-torchcodec": "torch, torchcodec",
     "litdata": "LitData",
     "streaming": "Streaming",
     "webdataset": "WebDataset",
@@ -33,25 +33,21 @@ NAMES = {
 FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdata-raw"]
 
 
-def loaders(bench: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
-    """Plot images a second of each loader with the most threads, the fastest first.
-
-    ``among`` are the contenders to show; all if none of these was measured.
-    """
-    grouped = {c["name"]: runs_by_threads(c) for c in bench["contenders"] if c["runs"]}
-    most = max(threads for runs in grouped.values() for threads in runs)
+def loaders(result: dict[str, Any], among: Collection[str] = (), *, narrow: bool = False) -> str:
+    """Plot images a second of loaders with the most threads; of all, if none of ``among`` ran."""
+    grouped = rows_of(result)
+    most = max(threads for _, _, threads in grouped)
+    speeds = {
+        name: median(runs, "images/s") or 0.0
+        for (case, name, threads), runs in grouped.items()
+        if threads == most and case == ""
+    }
     rows = [
-        (NAMES.get(name, name), median(grouped[name][most], rate) or 0.0, _ours(name))
-        for name in [name for name in grouped if name in among] or grouped
-        if most in grouped[name]
+        (NAMES.get(name, name), speeds[name], name.startswith("fastdata"))
+        for name in [name for name in speeds if name in among] or speeds
     ]
     rows.sort(key=lambda row: -row[1])
-    axis = f"images a second, {most} threads"
-    return _bars("Images a second of each loader", axis, rows, narrow=narrow)
-
-
-def _ours(name: str) -> bool:
-    return name.startswith("fastdata")
+    return _bars(f"images a second, {most} threads", rows, narrow=narrow)
 
 
 #: Widths for a laptop's page and for a phone's, in units of the SVG's view box.
@@ -69,47 +65,32 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 </style>"""
 
 
-def _bars(
-    title: str, axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool = False
-) -> str:
-    """Draw horizontal bars.
-
-    Rows are (name, value, whether it is ours), from top to bottom. A narrow plot, for phones, has
-    names above their bars.
-    """
+def _bars(axis: str, rows: Sequence[tuple[str, float, bool]], *, narrow: bool) -> str:
+    """Draw horizontal bars: name, value, whether it is ours. A narrow plot has names above bars."""
     whole, step, above = (_NARROW, 46, 18) if narrow else (_WIDTH, 26, 0)
-    left = 4 if narrow else 12 + max(_width(name, ours) for name, _, ours in rows)
+    longest = max(len(name) * _CHARACTER * (1.1 if ours else 1) for name, _, ours in rows)
+    left = 4 if narrow else 12 + longest
     room, height = whole - left - 70, step * len(rows)
     most = max(value for _, value, _ in rows)
     parts = []
     for number, (name, value, ours) in enumerate(rows):
         y, length = 10 + above + step * number, room * value / most
         strong = ' class="strong"' if ours else ""
-        kind = "ours" if ours else "theirs"
+        kind, place = "ours" if ours else "theirs", (left - 8, y + 14, name, "end")
         parts += [
-            _text(left, y - 5, name, "start", strong)
-            if narrow
-            else _text(left - 8, y + 14, name, "end", strong),
+            _text(*((left, y - 5, name, "start") if narrow else place), strong),
             f'<rect class="{kind}" x="{left:.1f}" y="{y}" width="{length:.1f}" height="18" '
             f'rx="2"><title>{escape(name)}: {value:,.0f}</title></rect>',
             _text(left + length + 6, y + 14, f"{value:,.0f}", "start", strong),
         ]
     parts.append(_text(left, height + 30, axis, "start"))
     said = "; ".join(f"{name}: {value:,.0f}" for name, value, _ in rows)
-    return _svg(title, f"{axis}. {said}.", height + 40, parts, whole)
-
-
-def _width(name: str, strong: bool) -> float:
-    return len(name) * _CHARACTER * (1.1 if strong else 1)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height + 40}" role="img">'
+        f"<title>Images a second of each loader</title><desc>{escape(f'{axis}. {said}.')}</desc>"
+    )
+    return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"
 
 
 def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
-
-
-def _svg(title: str, said: str, height: float, parts: Sequence[str], width: float) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
-        f"<title>{escape(title)}</title><desc>{escape(said)}</desc>"
-    )
-    return "\n".join((head, _STYLE, *parts, "</svg>")) + "\n"

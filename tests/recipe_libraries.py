@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.adapters._transforms import MEAN, STD
 
 _MODELS = (
     "resnet50",

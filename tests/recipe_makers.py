@@ -1,6 +1,6 @@
 """Recipes of libraries and of well-known training scripts: the rows of docs/recipes.md.
 
-``python -m fastdata.benchmarks.recipes`` measures what `recipes` returns. `small` says which of
+``python benchmarks/workloads recipes`` measures what `recipes` returns. `small` says which of
 them are for images of 32 x 32 pixels, as CIFAR's.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import published
 import torch
-from fastdata.benchmarks.adapters._recipes import MEAN, STD
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.adapters._transforms import MEAN, STD
 from recipe_libraries import libraries
 
 Makers = dict[str, Callable[[], Any]]

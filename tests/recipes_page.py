@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from containers import pack_tree
-from fastdata.benchmarks.recipes import lines_added
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
 from recipe_makers import LINES, recipes, small
+from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset

@@ -21,7 +21,7 @@ import loader_data
 import pytest
 from annotated import write_coco, write_masked, write_voc, write_yolo
 from click.testing import CliRunner
-from fastdata.benchmarks import measure
+from fastdata.benchmarks.figures import Figures
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
@@ -396,7 +396,7 @@ def test_figures_are_whole_however_narrow_the_terminal_is(small: Path) -> None:
     narrow = {"COLUMNS": "20"}
     done = CliRunner().invoke(cli, ["info", str(small / "imagenet-train-lmdb")], env=narrow)
     assert "20 of 4 classes" in done.stdout
-    figures = measure.Figures("title", ["name", "images/s"], [["a" * 30, "1,234,567"]])
+    figures = Figures("title", ["name", "images/s"], [["a" * 30, "1,234,567"]])
     with CliRunner().isolation(env=narrow) as (out, *_):
         figures.show()
         assert out.getvalue().decode().splitlines()[2] == f"{'a' * 30}  1,234,567"

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastdata.benchmarks.recipes import lines_added
 from loader_data import images
 from PIL import Image
 from recipe_packages import need
+from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader

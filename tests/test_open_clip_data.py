@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 from fastdata.converters.packing import pack
 from fastdata.converters.webdataset import WebDataset
 from jpegs import encode, picture
@@ -168,15 +167,7 @@ def test_what_it_cannot_honour_it_says(setting: _Setting, caplog: pytest.LogCapt
 
 
 def test_a_small_run_of_the_benchmark(made_tree: Path, tmp_path: Path) -> None:
-    import_torchvision()
-    from fastdata.benchmarks import pages, pairs
+    from test_bench_workloads import run
 
-    path = tmp_path / "pairs.json"
-    options = ["--images=16", "--threads=1", "--batch=4", "--batches=2", "--rounds=1"]
-    root = str(made_tree / "train")
-    found = CliRunner().invoke(pairs.main, [root, *options, "--out", str(path)])
-    assert found.exit_code == 0, found.output
-    result = json.loads(path.read_text())
-    assert result["pairs"] == 16 and len(result["turns"]["webdataset"]) == 1
-    page = CliRunner().invoke(pages.main, ["pairs", str(tmp_path)]).output
-    assert str(pairs.figures(result)) in page
+    result = run("pairs", made_tree / "train", tmp_path)
+    assert not [one["error"] for one in result["contenders"] if one["error"]]

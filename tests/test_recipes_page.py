@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastdata.benchmarks.recipes import lines_added
 from recipe_draws import differences, native, originals
 from recipe_makers import LINES, recipes, small
 from recipe_packages import need
 from recipes_page import compiled, levels, page
+from script_lines import lines_added
 
 from fastdata.transforms.compile import Recipe
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import published
 import pytest
-from fastdata.benchmarks.recipes import lines_added
 from loader_data import tree
 from PIL import Image
 from recipe_makers import LINES, recipes, small
+from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader

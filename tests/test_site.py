@@ -8,12 +8,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fastdata.benchmarks import bench_figures, plots
+from fastdata.benchmarks import figures, plots
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _DOCS = _REPOSITORY / "docs"
@@ -132,7 +131,7 @@ def _read(name: str) -> Any:
     return json.loads((_RESULTS / f"{name}.json").read_text("utf-8"))
 
 
-#: What the README calls the contenders of bench.json.
+#: What the README calls the contenders of loaders.json.
 _README_ROWS = {
     "fastdata, JPEGs in LMDB": "fastdata-lmdb",
     "fastdata, torchvision's folder, not converted": "fastdata-imagefolder",
@@ -145,23 +144,21 @@ _README_ROWS = {
 
 def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     text = (_REPOSITORY / "README.md").read_text("utf-8")
-    bench = _read("bench")
-    table = bench_figures.figures(bench)
-    measured = {row[0]: row[2:4] for row in table.rows if row[1] == "2"}
+    table = figures.table(_read("loaders"), ("images/s",), most=True)
+    measured = {row[0]: re.split(r" \(|\)", row[1])[:2] for row in table.rows}
     shown = re.findall(r"^\| (.*) \| ([\d,]+) \| ([\d,]+ to [\d,]+) \|$", text, re.MULTILINE)
     assert {name: [rate, spread] for name, rate, spread in shown} == {
         name: measured[contender] for name, contender in _README_ROWS.items()
     }
     turns = {
-        (name, threads): median(images / seconds for images, seconds, *_ in windows)
-        for name, by_threads in _read("training")["workloads"]["resnet50"]["turns"].items()
-        for threads, windows in by_threads.items()
+        (name, threads): figures.median(runs, "images/s")
+        for (_, name, threads), runs in figures.rows_of(_read("training")).items()
     }
-    step = turns["step", "0"]
+    step = turns["the step alone", 0]
     assert f"trains {step:,.0f} images/s" in text
-    assert f"Two decode threads feed it at {turns['fastdata', '2'] / step:.0%} of that," in text
-    assert f" four at {turns['fastdata', '4'] / step:.0%}, torch's" in text
-    assert f"with 16 workers at {turns['torch', '16'] / step:.0%}\n" in text
+    assert f"Two decode threads feed it at {turns['fastdata', 2] / step:.0%} of that," in text
+    assert f" four at {turns['fastdata', 4] / step:.0%}, torch's" in text
+    assert f"with 16 workers at {turns['torch', 16] / step:.0%}\n" in text
 
 
 def test_every_cell_of_the_comparison_has_a_source() -> None:
@@ -174,7 +171,7 @@ def test_every_cell_of_the_comparison_has_a_source() -> None:
 
 
 def test_names_in_plots_do_not_overlap_and_stay_inside() -> None:
-    result = _read("bench")
+    result = _read("loaders")
     for svg in (
         plots.loaders(result),
         plots.loaders(result, plots.FULL_SIZE),

@@ -39,11 +39,11 @@ def modules_on_disk() -> set[str]:
     }
     for folder, name in _FOLDERS.items():
         root = _REPOSITORY / folder
-        # Peers' adapters and their originals' recipes are used in a checkout alone.
+        # Peers' adapters, and studies, are used in a checkout alone.
         found |= {
             f"{name}/{path.relative_to(root).as_posix()}"
             for path in root.glob("**/*.py")
-            if path.parent not in (root / "peers", root / "recipes")
+            if path.parent not in (root / "peers", root / "workloads")
         }
     return found
 
@@ -81,7 +81,6 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == modules_on_disk()
     assert {"fastdata/py.typed", "fastdata/_native.pyi"} <= names
     assert "fastdata/examples/train_imagenet.slurm" in names
-    assert "fastdata/benchmarks/templates/benchmarks.md" in names
     assert any(name.startswith("fastdata/_native.") and name.endswith(".so") for name in names)
 
 

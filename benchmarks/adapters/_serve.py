@@ -7,20 +7,18 @@ peer itself is redirected to stderr.
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
+import re
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-Batches = Iterable[tuple[Any, Any]]
 
 #: How long the loader goes on after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
@@ -36,20 +34,14 @@ class Request:
     Attributes:
         data: Folder (or file) with the data prepared for this contender.
         variant: One of the adapter's ways to load.
-        batch_size: Samples a batch.
         threads: Decode threads, or worker processes, as the peer's documentation recommends.
         crop: "train" for RandomResizedCrop(size) and a horizontal flip of every other image;
             "val" for Resize(size * 256 / 224) and CenterCrop(size).
-        size: Side of the crop, in pixels.
         dtype: "uint8", or "float32" from 0 to 1 as torchvision's ToTensor.
-        recipe: A name in `_recipes`. Its augmentations follow the crop, and float32 is normalised
-            by ImageNet's mean and standard deviation; "" for neither.
+        case: One of the workload's cases.
         order: "random" for a new order each epoch; "sequential" for the order of the data.
-        seconds: Steady state to be timed, after the warm-up.
-        warmup: Seconds before that, from the first batch on.
-        check: 0 to measure; n to write the first n samples to ``out`` and do no more.
-        out: Path of that ``.npz``, with arrays ``images`` and ``labels``.
-        seed: Seed of order and crops.
+        check: 0 to measure; n to write batches of the first n samples to ``out`` and do no more.
+        out: Path of that ``.npz``, with the arrays of each batch in order.
     """
 
     data: str
@@ -59,7 +51,8 @@ class Request:
     crop: str = "train"
     size: int = 224
     dtype: str = "uint8"
-    recipe: str = ""
+    case: str = ""
+    device: str = "cpu"
     order: str = "random"
     seconds: float = 10.0
     warmup: float = 2.0
@@ -69,20 +62,25 @@ class Request:
 
 
 def serve(
-    open_loader: Callable[[Request], Batches],
+    open_loader: Callable[[Request], Any] | None = None,
     prepare: Callable[[str, str, str], None] | None = None,
     *,
+    figures: Callable[[Request], dict[str, Any]] | None = None,
     packages: Sequence[str] = (),
     end_at_once: bool = False,
 ) -> None:
     """Run an adapter.
 
     Args:
-        open_loader: Opens a loader, which yields (images, labels) and can be iterated again, a
-            pass an epoch. Images are uint8 of shape (N, 3, H, W) or (N, H, W, 3), or float32 from 0
-            to 1 of shape (N, 3, H, W); labels are ints of shape (N,).
+        open_loader: Opens a loader of batches, which can be iterated again, a pass an epoch; or
+            returns a function that returns an epoch's batches. The second part of a batch has the
+            length of its number of samples. Loaders of images yield (images, labels): uint8 of
+            shape (N, 3, H, W) or (N, H, W, 3), or float32 from 0 to 1 of shape (N, 3, H, W); ints
+            of shape (N,). A loader may have methods ``use``, which takes each batch, and
+            ``finish``, which waits for what ``use`` began.
         prepare: Called as (tree, out, variant) for ``adapter.py prepare TREE OUT VARIANT``. It
             converts the ImageFolder tree to the folder ``out``, which ``variant`` reads.
+        figures: Measures something else than the loader, and returns the figures of a round.
         packages: Distributions whose versions go into the results.
         end_at_once: Whether to end the process without closing the loader.
     """
@@ -94,23 +92,16 @@ def serve(
     emit = _events()
     try:
         request = Request(**json.loads(sys.stdin.readline()))
-        imports = _ImportClock()
-        since_start = _age()
-        begun = time.perf_counter()
-        with imports:
+        loader: Any = ()
+        if open_loader is not None and (request.check or figures is None):
             loader = open_loader(request)
-        opened = time.perf_counter() - begun - imports.seconds
-        emit(
-            event="ready",
-            import_s=since_start + imports.seconds,
-            open_s=opened,
-            versions=_versions(packages),
-        )
         if request.check:
             _hand_over(request, loader)
+        elif figures is None:
+            _measure(request, loader, emit)
         else:
-            _measure(request, loader, opened, emit)
-        emit(event="done")
+            emit(event="round", **figures(request))
+        emit(event="done", versions=_versions(packages))
         if end_at_once:
             os._exit(0)
     except BaseException as error:
@@ -122,7 +113,6 @@ def serve(
 
 def _events() -> Callable[..., None]:
     """Keep the real stdout for events; send other output to stderr from now on."""
-    sys.stdout.flush()
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -133,143 +123,111 @@ def _events() -> Callable[..., None]:
     return emit
 
 
-class _ImportClock:
-    """Clock of this thread's imports, at any depth of calls."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-        self._thread = threading.get_ident()
-        self._import = builtins.__import__
-
-    def __enter__(self) -> None:
-        builtins.__import__ = self._timed
-
-    def __exit__(self, *error: object) -> None:
-        builtins.__import__ = self._import
-
-    def _timed(self, *args: Any, **options: Any) -> Any:
-        if self._depth or threading.get_ident() != self._thread:
-            return self._import(*args, **options)
-        self._depth += 1
-        begun = time.perf_counter()
-        try:
-            return self._import(*args, **options)
-        finally:
-            self.seconds += time.perf_counter() - begun
-            self._depth -= 1
-
-
 def _age() -> float:
-    """Return the seconds since this process started: Python's start and the adapter's imports."""
-    try:
-        started = int(_stat("self")[19]) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        return time.process_time()
+    """Return the seconds since this process started."""
+    stat = Path("/proc/self/stat").read_text()
+    started = int(_fields(stat)[19]) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
-def _batches(loader: Batches) -> Iterator[tuple[Any, Any]]:
+def _batches(loader: Any) -> Iterator[Sequence[Any]]:
     """Yield epoch after epoch."""
     while True:
-        empty = True
-        for images, labels in loader:
-            empty = False
-            yield images, labels
-        if empty:
+        batch = None
+        for batch in loader() if callable(loader) else loader:
+            yield batch
+        if batch is None:
             raise RuntimeError("the loader gave no batch in a whole epoch")
 
 
-def _hand_over(request: Request, loader: Batches) -> None:
-    """Write the first samples, which the benchmark compares."""
+def _hand_over(request: Request, loader: Any) -> None:
+    """Write batches of the first samples, which the benchmark compares."""
     import numpy as np
 
-    images: list[Any] = []
-    labels: list[Any] = []
+    arrays: list[Any] = []
     count = 0
-    for some, their in loader:
-        images.append(np.array(_on_host(some)))  # copied: a loader may fill the same memory again
-        labels.append(np.array(_on_host(their)).reshape(-1))
-        count += len(images[-1])
+    for batch in loader() if callable(loader) else loader:
+        arrays += _arrays(batch)
+        count += len(batch[1])
         if count >= request.check:
             break
-    if not images:
+    if not arrays:
         raise RuntimeError("the loader gave no batch in a whole epoch")
-    np.savez(
-        request.out,
-        images=np.concatenate(images)[: request.check],
-        labels=np.concatenate(labels)[: request.check],
-    )
+    np.savez(request.out, *arrays)
 
 
-def _on_host(array: Any) -> Any:
-    return array.cpu() if hasattr(array, "cpu") else array
+def _arrays(value: Any) -> Iterator[Any]:
+    """Yield copies of all arrays in a batch: a loader may fill the same memory again."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        value = [value[name] for name in sorted(value)]
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _arrays(part)
+        return
+    if hasattr(value, "cpu"):
+        value = value.cpu()
+        value = value.float() if value.dtype.is_floating_point else value
+    if isinstance(value, bytes):
+        value = np.frombuffer(value, np.uint8)
+    yield np.array(value)
 
 
-def _measure(request: Request, loader: Batches, opened: float, emit: Callable[..., None]) -> None:
-    begun = time.perf_counter()
+def _measure(request: Request, loader: Any, emit: Callable[..., None]) -> None:
+    use = getattr(loader, "use", _touch)
+    finish = getattr(loader, "finish", lambda: None)
     batches = _batches(loader)
-    images, labels = next(batches)
-    _touch(images, labels)
-    emit(
-        event="first",
-        seconds=opened + time.perf_counter() - begun,
-        shape=list(images.shape),
-        dtype=str(images.dtype).rpartition(".")[2],
-    )
-    shape, dtype = tuple(images.shape[1:]), images.dtype
+    first = next(batches)
+    _touch(first)
+    seconds, shown = _age(), {}
+    if hasattr(images := first[0], "shape"):
+        shown = {"shape": list(images.shape), "dtype": str(images.dtype).rpartition(".")[2]}
+    emit(event="first", seconds=seconds, **shown)
+    use(first)
+    finish()
 
     end = time.perf_counter() + request.warmup
     while time.perf_counter() < end:
-        _touch(*next(batches))
+        use(next(batches))
+    finish()
 
-    count = 0
-    tree = _Tree()
-    cpu, read, stored = tree.cpu_seconds(), tree.bytes_read(), tree.bytes_read("read_bytes")
+    count, waited = 0, 0.0
+    cpu, read = total(*CPU), total(*READ)
     begun = now = time.perf_counter()
     while not count or now - begun < request.seconds:
-        images, labels = next(batches)
-        count += _touch(images, labels)
-        if tuple(images.shape[1:]) != shape or images.dtype != dtype:
-            raise RuntimeError(
-                f"a batch of {images.shape} {images.dtype} after one of {shape} {dtype} an image"
-            )
+        batch = next(batches)
+        waited += time.perf_counter() - now
+        use(batch)
+        count += len(batch[1])
         now = time.perf_counter()
-    seconds = now - begun
-    tree = _Tree()
-    result = {
-        "images": count,
-        "seconds": seconds,
-        "cpu_s": _difference(tree.cpu_seconds(), cpu),
-        "bytes_read": _difference(tree.bytes_read(), read),
-        "bytes_from_storage": _difference(tree.bytes_read("read_bytes"), stored),
-    }
+    finish()
+    result = {"images": count, "seconds": time.perf_counter() - begun, "waited_s": waited}
+    result |= {"cpu_s": total(*CPU) - cpu, "bytes_read": total(*READ) - read}
 
     # Looking at memory takes time, so the clock has stopped.
-    peak = _Tree().private_bytes()
+    peak = total(*PRIVATE)
     begun = looked = time.perf_counter()
     while (now := time.perf_counter()) - begun < min(_MEMORY_SECONDS, request.seconds):
-        _touch(*next(batches))
+        use(next(batches))
         if now - looked >= _MEMORY_EVERY:
             looked = now
-            peak = max(peak or 0, _Tree().private_bytes() or 0) or None
+            peak = max(peak, total(*PRIVATE))
     emit(event="round", **result, peak_private_bytes=peak)
 
 
-def _touch(images: Any, labels: Any) -> int:
-    """Wait for a batch, also on a GPU, by reading its last value.
+def _touch(batch: Sequence[Any]) -> None:
+    """Wait for a batch, also on a GPU, by reading the last value of its images.
 
     One value: torch would copy a channels-last image with a thread pool that spins afterwards.
     """
-    count = len(labels)
-    if len(images) != count:
-        raise RuntimeError(f"a batch of {len(images)} images and {count} labels")
-    float(images[-1, -1, -1, -1])
-    return count
-
-
-def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
+    last = batch[0]
+    if hasattr(last, "shape") and len(last) != len(batch[1]):
+        raise RuntimeError(f"a batch of {len(last)} images and {len(batch[1])} labels")
+    while isinstance(last, (list, tuple)):
+        last = last[-1]
+    if hasattr(last, "ndim"):
+        float(last[(-1,) * last.ndim])
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:
@@ -285,63 +243,30 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _stat(process: str) -> list[str]:
+def _fields(stat: str) -> list[str]:
     """Fields of /proc/PID/stat from the third on: the second may hold anything."""
-    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+    return stat.rpartition(")")[2].split()
 
 
-class _Tree:
-    """This process and all below it, as /proc shows them; figures are None where it cannot."""
+#: Figures of a process: a file of /proc, and the number in it. Memory maps are not in what read
+#: calls returned, and mapped files are no private memory: they belong to the page cache.
+CPU = "stat", lambda text: sum(map(int, _fields(text)[11:15])) / os.sysconf("SC_CLK_TCK")
+READ = "io", lambda text: sum(map(int, re.findall(r"rchar: (\d+)", text)))
+PRIVATE = (
+    "smaps_rollup",
+    lambda text: 1024 * sum(map(int, re.findall(r"Private_Dirty: +(\d+)", text))),
+)
 
-    def __init__(self) -> None:
-        parents: dict[str, list[str]] = {}
-        try:
-            names = [name for name in os.listdir("/proc") if name.isdigit()]
-        except OSError:
-            names = []
-        for name in names:
-            try:
-                parents.setdefault(_stat(name)[1], []).append(name)
-            except OSError:
-                continue  # it has ended
-        self.processes = [str(os.getpid())] if names else []
-        for process in self.processes:
-            self.processes += parents.get(process, [])
 
-    def cpu_seconds(self) -> float | None:
-        """User and system time, of children that have ended too."""
-        ticks = 0
-        for process in self.processes:
-            try:
-                ticks += sum(map(int, _stat(process)[11:15]))
-            except OSError:
-                continue
-        return ticks / os.sysconf("SC_CLK_TCK") if self.processes else None
-
-    def bytes_read(self, field: str = "rchar") -> int | None:
-        """Return the bytes that read calls returned, memory maps left out; or, for ``read_bytes``,
-        those that storage delivered.
-        """
-        total = None
-        for process in self.processes:
-            try:
-                lines = Path("/proc", process, "io").read_text().splitlines()
-            except OSError:
-                continue
-            values = dict(line.split(": ") for line in lines)
-            total = (total or 0) + int(values[field])
-        return total
-
-    def private_bytes(self) -> int | None:
-        """Return the private bytes of all processes together. Mapped files are left out: they
-        belong to the page cache.
-        """
-        total = None
-        for process in self.processes:
-            try:
-                lines = Path("/proc", process, "smaps_rollup").read_text().splitlines()
-            except OSError:
-                continue
-            private = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")]
-            total = (total or 0) + 1024 * sum(private)
-        return total
+def total(file: str, value: Callable[[str], Any]) -> Any:
+    """Return the sum of a figure of this process and all below it."""
+    below: dict[str, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            below.setdefault(_fields((path / "stat").read_text())[1], []).append(path.name)
+    processes, total = [str(os.getpid())], 0
+    for process in processes:
+        processes += below.get(process, [])
+        with suppress(OSError):
+            total += value(Path("/proc", process, file).read_text())
+    return total

@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 SUFFIXES = (".jpg", ".jpeg")
+#: ImageNet's mean and standard deviation.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def random_resized_box(
@@ -53,14 +55,17 @@ def train_crop(image: Image.Image, size: int) -> Image.Image:
     return image
 
 
-def val_crop(image: Image.Image, size: int) -> Image.Image:
-    """Apply Resize(256) and CenterCrop(224), at any size in that ratio."""
-    width, height = image.size
+def resized(width: int, height: int, size: int) -> tuple[int, int]:
+    """Return width and height after Resize(256) for CenterCrop(224), at any size in that ratio."""
     short = shorter_side(size)
     if width <= height:
-        width, height = short, int(short * height / width)
-    else:
-        width, height = int(short * width / height), short
+        return short, int(short * height / width)
+    return int(short * width / height), short
+
+
+def val_crop(image: Image.Image, size: int) -> Image.Image:
+    """Apply Resize(256) and CenterCrop(224), at any size in that ratio."""
+    width, height = resized(*image.size, size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
@@ -85,11 +90,6 @@ class ToArray:
             return pixels
         # ToTensor: transposed to a contiguous array first, then divided.
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)).astype(np.float32) / np.float32(255)
-
-
-def layout(dtype: str) -> str:
-    """Return the layout of stacked arrays of `ToArray`."""
-    return "nchw" if dtype == "float32" else "nhwc"
 
 
 def image_folder(tree: str) -> list[tuple[str, int]]:

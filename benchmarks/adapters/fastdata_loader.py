@@ -1,7 +1,4 @@
-"""fastdata's own loader, over each container, raw pixels, and a tree; or with DALI.
-
-Recipes are torchvision's own transforms, which the core must have.
-"""
+"""fastdata's own loader, over each container, raw pixels, and a tree; or with DALI."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from _recipes import crop, pipeline
 from _serve import Request, serve
 from _torchvision import import_torchvision
 
@@ -31,25 +27,16 @@ def prepare(tree: str, out: str, variant: str) -> None:
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """Open the README's loader; variant "staged" reads the copy of ``fastdata stage``."""
     from fastdata import DataLoader, ImageDataset
-    from fastdata.transforms import (
-        CenterCrop,
-        Compose,
-        Normalize,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        Resize,
-    )
+    from fastdata import transforms as t
 
+    size = request.size
     if request.crop == "train":
-        steps: list[Any] = [RandomResizedCrop(request.size), RandomHorizontalFlip()]
+        steps: list[Any] = [t.RandomResizedCrop(size), t.RandomHorizontalFlip()]
     else:
-        steps = [Resize(round(request.size * 256 / 224)), CenterCrop(request.size)]
+        steps = [t.Resize(round(size * 256 / 224)), t.CenterCrop(size)]
     if request.dtype == "float32":
-        steps.append(Normalize((0, 0, 0), (1, 1, 1)))
-    transform = Compose(steps)
-    if request.recipe:
-        tv = import_torchvision().transforms
-        transform = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
+        steps.append(t.Normalize((0, 0, 0), (1, 1, 1)))
+    transform = t.Compose(steps)
     dataset: Any
     if request.variant == "imagefolder":
         dataset = import_torchvision().datasets.ImageFolder(request.data, transform)
@@ -70,7 +57,7 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         order=request.order,
         seed=request.seed,
         persistent_workers=True,
-        **({"require_native": True} if request.recipe else {}),
+        **({"device": request.device} if request.device != "cpu" else {}),
     )
 
 

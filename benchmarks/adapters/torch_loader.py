@@ -1,33 +1,51 @@
-"""PyTorch's own DataLoader with Pillow: over a tree, over LMDB, over Hugging Face datasets.
+"""PyTorch's own DataLoader with Pillow: over a tree, over Hugging Face datasets.
 
-Recipes are torchvision's transforms of PIL images; variant "v2" has all but decoding on tensors.
 float32 batches are collated by torch, as its ImageNet example does; uint8 ones by
 `fastdata.fast_collate` where fastdata is installed, else as stacked arrays.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
-import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from _recipes import crop, pipeline
 from _serve import Request, serve
-from _stack import stack
-from _torchvision import import_torchvision
-from _transforms import ToArray, image_folder, train_crop, val_crop
+from _stack import loader_options, stack
+from _transforms import ToArray, image_folder, shorter_side, train_crop, val_crop
 from PIL import Image
+
+
+class _DaliCrop:
+    """DALI's transforms of torchvision's names; each worker has a pipeline of its own."""
+
+    def __init__(self, crop: str) -> None:
+        self._crop, self._made = crop, None
+
+    def __call__(self, image: Image.Image, size: int) -> Image.Image:
+        from nvidia.dali.experimental import torchvision as tv
+
+        if self._made is None:
+            steps = [tv.RandomResizedCrop(size), tv.RandomHorizontalFlip()]
+            steps = (
+                [tv.Resize(shorter_side(size)), tv.CenterCrop(size)]
+                if self._crop == "val"
+                else steps
+            )
+            self._made = tv.Compose(steps, batch_size=1, num_threads=1)
+        return self._made(image)
 
 
 class _Transform:
     """float32 as ToTensor makes it; uint8 stays a PIL image, which fast_collate takes."""
 
     def __init__(self, request: Request, *, collated: bool) -> None:
-        self._crop = train_crop if request.crop == "train" else val_crop
+        self._crop: Any = train_crop if request.crop == "train" else val_crop
+        if request.variant == "dali":
+            self._crop = _DaliCrop(request.crop)
         self._size = request.size
         self._array = None if collated else ToArray(request.crop, request.size, request.dtype)
         self._float = request.dtype == "float32"
@@ -37,19 +55,6 @@ class _Transform:
             return self._crop(image.convert("RGB"), self._size)
         pixels = self._array(image)
         return torch.from_numpy(pixels) if self._float else pixels
-
-
-class _Recipe:
-    """Crop and augmentations of torchvision."""
-
-    def __init__(self, request: Request) -> None:
-        import_torchvision()
-        v2 = ".v2" if request.variant == "v2" else ""
-        tv = importlib.import_module(f"torchvision.transforms{v2}")
-        self._pipeline = pipeline(tv, request.recipe, crop(tv, request.crop, request.size))
-
-    def __call__(self, image: Image.Image) -> Any:
-        return self._pipeline(image.convert("RGB"))
 
 
 class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
@@ -65,32 +70,19 @@ class _Tree(torch.utils.data.Dataset[tuple[Any, int]]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self._samples[index]
         with open(path, "rb") as file:
-            return self._transform(Image.open(file)), label
+            return self._transform(self._open(file)), label
+
+    def _open(self, file: Any) -> Image.Image:
+        return Image.open(file)
 
 
-class _Lmdb(torch.utils.data.Dataset[tuple[Any, int]]):
-    """Values are a label in four bytes and a JPEG; opened in each worker, as py-lmdb asks."""
+class _Torchcodec(_Tree):
+    """The same, decoded by torchcodec."""
 
-    def __init__(self, path: str, transform: Callable[[Image.Image], Any]) -> None:
-        self._path = path
-        self._transform = transform
-        self._transaction: Any = None
-        self._samples = int((Path(path) / "samples").read_text())
+    def _open(self, file: Any) -> Image.Image:
+        from torchcodec.decoders import decode_jpeg
 
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        if self._transaction is None:
-            import lmdb
-
-            environment = lmdb.open(
-                self._path, readonly=True, lock=False, readahead=False, meminit=False
-            )
-            self._transaction = environment.begin(buffers=True)
-        value = self._transaction.get(b"%09d" % index)
-        label = int.from_bytes(value[:4], "little")
-        return self._transform(Image.open(io.BytesIO(value[4:]))), label
+        return Image.fromarray(decode_jpeg(file.read()).permute(1, 2, 0).numpy())
 
 
 class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
@@ -112,66 +104,42 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
         return self._transform(Image.open(io.BytesIO(row["image"]["bytes"]))), row["label"]
 
 
-_DATASETS = {"tree": _Tree, "v2": _Tree, "lmdb": _Lmdb, "hf": _HuggingFace}
+_DATASETS = {"tree": _Tree, "dali": _Tree, "torchcodec": _Torchcodec, "hf": _HuggingFace}
 
 
 def prepare(tree: str, out: str, variant: str) -> None:
-    """Write an LMDB by py-lmdb, or a dataset by Hugging Face's ``save_to_disk``."""
-    files = image_folder(tree)
-    if variant == "lmdb":
-        import lmdb
-
-        os.makedirs(out)
-        size = sum(os.path.getsize(path) + 8192 for path, _ in files)
-        with lmdb.open(out, map_size=2 * size + (64 << 20)) as environment:
-            for begin in range(0, len(files), 1000):
-                with environment.begin(write=True) as transaction:
-                    for index in range(begin, min(begin + 1000, len(files))):
-                        path, label = files[index]
-                        value = label.to_bytes(4, "little") + Path(path).read_bytes()
-                        transaction.put(b"%09d" % index, value, append=True)
-        (Path(out) / "samples").write_text(str(len(files)))
-        return
+    """Write a dataset by Hugging Face's ``save_to_disk``."""
     import datasets
 
     def rows() -> Iterable[dict[str, Any]]:
-        for path, label in files:
+        for path, label in image_folder(tree):
             yield {"image": {"path": None, "bytes": Path(path).read_bytes()}, "label": label}
 
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     cache = out + ".cache"
     made = datasets.Dataset.from_generator(rows, features=features, cache_dir=cache)
     made.save_to_disk(out)
-    import shutil
-
     shutil.rmtree(cache)
 
 
 def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     """Open the loader of PyTorch's ImageNet example: shuffled, persistent workers."""
     collate: Any = None
-    transform: Any
-    if request.recipe or request.variant == "v2":
-        transform = _Recipe(request)
-    elif request.dtype == "uint8":
+    if request.dtype == "uint8":
         try:
             from fastdata import fast_collate as collate
         except ImportError:
             collate = stack
-        transform = _Transform(request, collated=collate is not stack)
-    else:
-        transform = _Transform(request, collated=False)
+    transform = _Transform(request, collated=collate not in (None, stack))
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
-    return torch.utils.data.DataLoader(
+    dataset, shuffled = (
         _DATASETS[request.variant](request.data, transform),
-        batch_size=request.batch_size,
-        shuffle=request.order == "random",
-        num_workers=request.threads,
-        collate_fn=collate,
-        persistent_workers=request.threads > 0,
+        request.order == "random",
     )
+    about = {**loader_options(request), "collate_fn": collate, "shuffle": shuffled}
+    return torch.utils.data.DataLoader(dataset, **about)
 
 
 if __name__ == "__main__":
-    serve(open_loader, prepare, packages=["fastdata", "lmdb", "datasets"])
+    serve(open_loader, prepare, packages=["fastdata", "datasets"])

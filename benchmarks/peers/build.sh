@@ -1,10 +1,6 @@
 #!/bin/sh
-# Builds the environment of one peer of the loader benchmark, .venvs/peers/NAME, from
-# benchmarks/peers/NAME.txt: peers cannot share one environment. PYTHON chooses the interpreter.
-#
-#     benchmarks/peers/build.sh ffcv
-#
-# NAME.txt is a pip requirements file. Comment lines in it that start with `#:` say the rest:
+# Builds .venvs/peers/NAME from benchmarks/peers/NAME.txt: peers cannot share one environment. PYTHON
+# chooses the interpreter. NAME.txt is a pip requirements file, whose lines that start with `#:` say
 #
 #     #: apt PACKAGES    Debian packages; installed when run by root, else named
 #     #: share PEER      the packages of this other environment are visible here too
@@ -20,11 +16,6 @@ list=$here/$name.txt
 environment=$root/.venvs/peers/$name
 python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-
-if [ ! -f "$list" ]; then
-    echo "no peer $name: there is no $list" >&2
-    exit 2
-fi
 
 directive() {
     sed -n "s/^#: $1 //p" "$list" | tr '\n' ' '

@@ -16,16 +16,12 @@ import numpy as np
 from _serve import Request, serve
 from _transforms import image_folder
 
+_JPEG, _500 = {"write_mode": "jpg", "jpeg_quality": 90}, {"max_resolution": 500}
 _WRITE: dict[str, dict[str, Any]] = {
-    "q90": {"write_mode": "jpg", "jpeg_quality": 90},
-    "500": {"write_mode": "jpg", "jpeg_quality": 90, "max_resolution": 500},
-    "half": {
-        "write_mode": "proportion",
-        "compress_probability": 0.5,
-        "jpeg_quality": 90,
-        "max_resolution": 500,
-    },
-    "raw": {"write_mode": "raw", "max_resolution": 500},
+    "q90": _JPEG,
+    "500": {**_JPEG, **_500},
+    "half": {**_JPEG, "write_mode": "proportion", "compress_probability": 0.5, **_500},
+    "raw": {"write_mode": "raw", **_500},
     "raw256": {"write_mode": "raw", "max_resolution": 256},
 }
 
@@ -72,15 +68,10 @@ def open_loader(request: Request) -> Iterable[Any]:
         ToTorchImage,
     )
 
-    image: list[Any]
+    size = (request.size, request.size)
+    image: list[Any] = [CenterCropRGBImageDecoder(size, ratio=224 / 256)]
     if request.crop == "train":
-        image = [
-            RandomResizedCropRGBImageDecoder((request.size, request.size)),
-            RandomHorizontalFlip(),
-        ]
-    else:
-        ratio = request.size / round(request.size * 256 / 224)
-        image = [CenterCropRGBImageDecoder((request.size, request.size), ratio=ratio)]
+        image = [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()]
     if request.dtype == "float32":
         image.append(NormalizeImage(np.zeros(3), np.full(3, 255.0), np.float32))
     image += [ToTensor(), ToTorchImage()]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,55 +57,46 @@ class _Transform:
         return frame
 
 
-class _Epochs:
-    def __init__(self, request: Request) -> None:
-        import petastorm.transform  # noqa: F401 -- counted as import
+def open_loader(request: Request) -> Any:
+    """Return a function that opens a reader, which continues over epochs: opening takes time."""
+    import petastorm.transform  # noqa: F401
 
-        warnings.simplefilter("ignore")
-        # Its worker processes unpickle classes of this file.
-        os.environ["PYTHONPATH"] += os.pathsep + str(Path(__file__).resolve().parent)
-        self._request = request
-        self._shape = (request.size, request.size, 3)
-        if request.dtype == "float32":
-            self._shape = (3, request.size, request.size)
-
-    def __iter__(self) -> Iterator[Any]:
-        from petastorm import make_batch_reader
-        from petastorm.transform import TransformSpec
-
-        request = self._request
-        images = np.empty((0, *self._shape), np.dtype(request.dtype))
-        labels = np.empty(0, np.int64)
-        length = int(np.prod(self._shape))
-        # Workers change the order of the data, so a check uses none.
-        with make_batch_reader(
-            "file://" + str(Path(request.data).resolve()),
-            schema_fields=["image", "label"],
-            reader_pool_type="dummy" if request.check else request.variant,
-            workers_count=request.threads,
-            shuffle_row_groups=request.order == "random",
-            shuffle_rows=request.order == "random",
-            seed=request.seed + 1,  # with 0, its reader polls without waiting and starves workers
-            num_epochs=1 if request.check else None,
-            transform_spec=TransformSpec(
-                _Transform(request),
-                edit_fields=[("image", np.dtype(request.dtype).type, (length,), False)],
-            ),
-        ) as reader:
-            for rows in reader:
-                these = rows.image.reshape(-1, *self._shape)
-                images = np.concatenate([images, these]) if len(images) else these
-                labels = np.concatenate([labels, rows.label])
-                while len(labels) >= request.batch_size:
-                    yield images[: request.batch_size], labels[: request.batch_size]
-                    images, labels = images[request.batch_size :], labels[request.batch_size :]
-            if len(labels):
-                yield images, labels
+    warnings.simplefilter("ignore")
+    # Its worker processes unpickle classes of this file.
+    os.environ["PYTHONPATH"] += os.pathsep + str(Path(__file__).resolve().parent)
+    return partial(_epoch, request)
 
 
-def open_loader(request: Request) -> Iterable[Any]:
-    """Open a reader that continues over epochs: reopening it takes time."""
-    return _Epochs(request)
+def _epoch(request: Request) -> Iterator[Any]:
+    from petastorm import make_batch_reader
+    from petastorm.transform import TransformSpec
+
+    shape = (request.size, request.size, 3)
+    shape = (3, *shape[:2]) if request.dtype == "float32" else shape
+    dtype, size = np.dtype(request.dtype), request.batch_size
+    images, labels = np.empty((0, *shape), dtype), np.empty(0, np.int64)
+    edited = [("image", dtype.type, (int(np.prod(shape)),), False)]
+    # Workers change the order of the data, so a check uses none.
+    with make_batch_reader(
+        "file://" + str(Path(request.data).resolve()),
+        schema_fields=["image", "label"],
+        reader_pool_type="dummy" if request.check else request.variant,
+        workers_count=request.threads,
+        shuffle_row_groups=request.order == "random",
+        shuffle_rows=request.order == "random",
+        seed=request.seed + 1,  # with 0, its reader polls without waiting and starves workers
+        num_epochs=1 if request.check else None,
+        transform_spec=TransformSpec(_Transform(request), edit_fields=edited),
+    ) as reader:
+        for rows in reader:
+            these = rows.image.reshape(-1, *shape)
+            images = np.concatenate([images, these]) if len(images) else these
+            labels = np.concatenate([labels, rows.label])
+            while len(labels) >= size:
+                yield images[:size], labels[:size]
+                images, labels = images[size:], labels[size:]
+        if len(labels):
+            yield images, labels
 
 
 if __name__ == "__main__":

@@ -7,38 +7,31 @@ thread makes a whole batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from _serve import Request, serve
-from _transforms import image_folder, random_resized_box, shorter_side
+from _transforms import image_folder, random_resized_box, resized
 
 
-class _Epochs:
-    def __init__(self, request: Request) -> None:
-        import spdl.io  # counted as import
-        import spdl.pipeline  # noqa: F401
+def open_loader(request: Request) -> Any:
+    """Return a function that opens a pipeline over the tree itself."""
+    samples, drawn = image_folder(request.data), random.Random(request.seed)
 
-        self._request = request
-        self._samples = image_folder(request.data)
-        self._random = random.Random(request.seed)
-
-    def __iter__(self) -> Iterator[Any]:
+    def epoch() -> Iterator[Any]:
         from spdl.pipeline import PipelineBuilder
 
-        request = self._request
-        samples = list(self._samples)
-        if request.order == "random":
-            self._random.shuffle(samples)
+        shuffled = request.order == "random"
         pipeline = (
             PipelineBuilder()
-            .add_source(samples)
+            .add_source(drawn.sample(samples, len(samples)) if shuffled else samples)
             .aggregate(request.batch_size, drop_last=not request.check)
             .pipe(
-                self._load,
+                partial(_load, request),
                 concurrency=request.threads,
-                output_order="completion" if request.order == "random" else "input",
+                output_order="completion" if shuffled else "input",
             )
             .add_sink(3)
             .build(num_threads=request.threads)
@@ -46,48 +39,38 @@ class _Epochs:
         with pipeline.auto_stop():
             yield from pipeline
 
-    def _load(self, samples: Sequence[tuple[str, int]]) -> tuple[Any, Any]:
-        import spdl.io
-
-        frames = []
-        for path, _ in samples:
-            packets = spdl.io.demux_image(path)
-            graph = self._filter(packets.width, packets.height)
-            frames.append(spdl.io.decode_packets(packets, filter_desc=graph))
-        images = spdl.io.to_numpy(spdl.io.convert_frames(frames))
-        labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
-        if self._request.dtype == "float32":
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).astype(np.float32)
-            images /= 255
-        return images, labels
-
-    def _filter(self, width: int, height: int) -> str:
-        from spdl.io import get_video_filter_desc
-
-        size = self._request.size
-        if self._request.crop == "train":
-            left, top, w, h = random_resized_box(width, height)
-            steps = [f"crop={w}:{h}:{left}:{top}:exact=1", f"scale={size}:{size}:flags=bilinear"]
-            if random.random() < 0.5:
-                steps.append("hflip")
-        else:
-            short = shorter_side(size)
-            if width <= height:
-                width, height = short, int(short * height / width)
-            else:
-                width, height = int(short * width / height), short
-            left, top = round((width - size) / 2), round((height - size) / 2)
-            steps = [
-                f"scale={width}:{height}:flags=bilinear",
-                "format=rgb24",
-                f"crop={size}:{size}:{left}:{top}:exact=1",
-            ]
-        return get_video_filter_desc(filter_desc=",".join(steps), pix_fmt="rgb24")
+    return epoch
 
 
-def open_loader(request: Request) -> Iterable[Any]:
-    """Open a pipeline for each epoch, over the tree itself."""
-    return _Epochs(request)
+def _load(request: Request, samples: Sequence[tuple[str, int]]) -> tuple[Any, Any]:
+    import spdl.io
+
+    frames = []
+    for path, _ in samples:
+        packets = spdl.io.demux_image(path)
+        graph = _filter(request, packets.width, packets.height)
+        frames.append(spdl.io.decode_packets(packets, filter_desc=graph))
+    images = spdl.io.to_numpy(spdl.io.convert_frames(frames))
+    labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
+    if request.dtype == "float32":
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).astype(np.float32) / 255
+    return images, labels
+
+
+def _filter(request: Request, width: int, height: int) -> str:
+    from spdl.io import get_video_filter_desc
+
+    size = request.size
+    if request.crop == "train":
+        left, top, w, h = random_resized_box(width, height)
+        steps = [f"crop={w}:{h}:{left}:{top}:exact=1", f"scale={size}:{size}:flags=bilinear"]
+        steps += ["hflip"] if random.random() < 0.5 else []
+    else:
+        width, height = resized(width, height, size)
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        steps = [f"scale={width}:{height}:flags=bilinear", "format=rgb24"]
+        steps += [f"crop={size}:{size}:{left}:{top}:exact=1"]
+    return get_video_filter_desc(filter_desc=",".join(steps), pix_fmt="rgb24")
 
 
 if __name__ == "__main__":

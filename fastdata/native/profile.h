@@ -1,4 +1,4 @@
-// Where the time goes, by stage: for benchmarks/decode.py. While it is off, it costs a
+// Where the time goes, by stage: for doctor and benchmarks. While it is off, it costs a
 // predictable branch a row.
 #pragma once
 

@@ -1,0 +1,117 @@
+"""Data of contenders: each has its own, converted once, and read into the page cache.
+
+Every peer's data is written by the peer's own writer, in the peer's own environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from fastdata.benchmarks.adapters._transforms import image_folder
+from fastdata.benchmarks.contenders import Contender
+from fastdata.benchmarks.processes import ContenderError, run_preparation
+
+from fastdata.errors import SourceError
+
+
+def repeat_tree(tree: Path, out: Path, images: int) -> Path:
+    """Make a tree of links that repeats a tree's images."""
+    files = listing(tree)
+    stamp = out.with_name(out.name + ".stamp")
+    wanted = json.dumps([str(tree.resolve()), len(files), images])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    for number in range(images):
+        source = Path(files[number % len(files)][0])
+        folder = out / source.relative_to(tree).parts[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        name = "-".join(source.relative_to(tree).parts[1:])
+        os.symlink(source.resolve(), folder / f"{number // len(files):06d}-{name}")
+    stamp.write_text(wanted)
+    return out
+
+
+def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
+    """Make a tree of few images of several classes, so that wrong labels show early."""
+    by_class: dict[int, list[str]] = {}
+    for path, label in listing(tree):
+        by_class.setdefault(label, []).append(path)
+    shutil.rmtree(out, ignore_errors=True)
+    chosen = list(by_class.values())[:classes]
+    for paths in chosen:
+        for path in paths[: -(-images // len(chosen))]:
+            target = out / Path(path).relative_to(tree)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(Path(path).resolve(), target)
+    return out
+
+
+def listing(tree: Path) -> list[tuple[str, int]]:
+    """Return paths and labels of a tree, in torchvision's order."""
+    files = image_folder(str(tree)) if tree.is_dir() else []
+    if not files:
+        raise SourceError(f"{tree}: no images in class folders", "Name the folder of the classes.")
+    return files
+
+
+def prepare(contender: Contender, tree: Path, work: Path, case: str = "") -> Path:
+    """Prepare a contender's data, unless they exist; return their path."""
+    if contender.folder == "tree":
+        return tree
+    folder = contender.folder.format(case=case)
+    out, stamp = work / folder, work / f"{folder}.stamp"
+    # What follows from the tree and the writer is there already if neither has changed.
+    content = hashlib.sha256(contender.path.read_bytes())
+    for path, label in listing(tree):
+        content.update(f"{path}\0{label}\0{os.stat(path).st_size}\0".encode())
+    wanted = content.hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return out
+    print(f"preparing {out}", file=sys.stderr)
+    stamp.unlink(missing_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    variant = contender.variant if contender.prepared_as is None else contender.prepared_as
+    variant = case if folder != contender.folder else variant
+    run_preparation(contender.interpreter, contender.path, tree, out, variant)
+    if not out.exists():
+        raise ContenderError(f"preparing {out.name} made nothing")
+    stamp.write_text(wanted)
+    return out
+
+
+def fill(data: Path) -> bool:
+    """Read the data once into the page cache; return False if it does not fit."""
+    if size(data) > psutil.virtual_memory().available:
+        return False
+    buffer = bytearray(1 << 20)
+    seen = set()
+    for path in _files(data):
+        about = path.stat()
+        if (about.st_dev, about.st_ino) in seen:
+            continue  # a tree of links has each image many times
+        seen.add((about.st_dev, about.st_ino))
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return True
+
+
+def size(data: Path) -> int:
+    """Return the bytes of all files of a folder, or of one file."""
+    return sum(path.stat().st_size for path in _files(data))
+
+
+def _files(data: Path) -> Iterator[Path]:
+    if data.is_file():
+        yield data
+    for folder, _, names in os.walk(data, followlinks=True):
+        yield from (Path(folder, name) for name in names)
