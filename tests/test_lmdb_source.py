@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from contextlib import closing
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import msgpack
-import numpy as np
 import pytest
 from fastdata.converters import LmdbImages, Source, pack
 from hypothesis import HealthCheck, given, settings
@@ -166,29 +163,13 @@ def test_keys_that_are_no_text_and_entries_left_out(tmp_path: Path) -> None:
     assert dataset.classes == []
 
 
-def array_file() -> bytes:
-    out = io.BytesIO()
-    np.save(out, np.zeros((3, 3)))
-    return out.getvalue()
-
-
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (pickle.dumps((IMAGES[0], 3)), "a pickled Python object"),
-        (msgpack.packb((IMAGES[0], 3)), "a map or list of msgpack"),
-        (array_file(), "a NumPy array"),
-        (b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x03abc\x28\x05", "a Datum of Caffe's"),
-        (b"\x22\xff\x10" + IMAGES[0] + b"\x28\x05\x38\x01", "a Datum of Caffe's"),
-        (b"cat.jpg", "the text 'cat.jpg'"),
-        (b"\xfe\x01" * 20, "40 bytes that begin with fe01"),
-        (b"", "empty"),
-    ],
+    "value", [pickle.dumps((IMAGES[0], 3)), b"\x08\x03\x10\x80\x02", b"cat.jpg", b""]
 )
-def test_values_that_are_no_images_are_named(tmp_path: Path, value: bytes, said: str) -> None:
+def test_values_that_are_no_images_are_named(tmp_path: Path, value: bytes) -> None:
     path = write(tmp_path / "in", {b"000%d" % n: value for n in range(3)})
     result = convert("lmdb", "--root", path, "--out", tmp_path / "out")
-    require_said(result, 1, "its values are no image files; that of 0000 is", said, "the images'")
+    require_said(result, 1, "no image files; that of 0000", repr(value[:16]), "the images'")
 
 
 def test_named_databases(tmp_path: Path) -> None:

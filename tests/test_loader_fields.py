@@ -122,10 +122,10 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def as_samples(batch: list[Any]) -> list[tuple[Any, ...]]:
+def as_samples(batch: dict[str, Any]) -> list[dict[str, Any]]:
     """The samples of a native batch, as the dataset gives them."""
     columns: list[Any] = []
-    for name, values in zip(ALL, batch, strict=True):
+    for name, values in batch.items():
         if isinstance(values, Ragged):
             columns.append([one.numpy() for one in values.list()])
         elif name in ("image", "mask") or isinstance(values, list):
@@ -134,7 +134,7 @@ def as_samples(batch: list[Any]) -> list[tuple[Any, ...]]:
             columns.append(values.tolist())
         else:
             columns.append(list(values.numpy()))
-    return list(zip(*columns, strict=True))
+    return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def torch_loader(dataset: Any, **options: Any) -> Any:
@@ -148,7 +148,7 @@ def torch_loader(dataset: Any, **options: Any) -> Any:
 def test_values_are_those_that_pyarrow_has(container: str) -> None:
     dataset, rows = opened(container=container), table().to_pylist()
     for number, row in enumerate(rows):
-        sample = dict(zip(ALL, dataset[number], strict=True))
+        sample = dataset[number]
         for name in ("caption", "tags", "meta", "raw", "maybe"):
             assert equal(sample[name], row[name]), name
         for name, dtype in (("score", "f8"), ("small", "i2"), ("flag", "?")):
@@ -170,11 +170,11 @@ def test_values_that_a_user_changes_are_the_users_own() -> None:
         column: Any = dataset.column(name)
         column[:] = 0
     for sample in dataset.__getitems__([0, 1]):
-        for value in (sample[1], sample[3]):
+        for value in (sample["emb"], sample["ids"]):
             value[:] = 0
-        sample[4]["w"] = 7
+        sample["meta"]["w"] = 7
     for batch in DataLoader(opened(("image", "score", "emb", "ids")), 8):
-        for tensor in (batch[1], batch[2], batch[3].values):
+        for tensor in (batch["score"], batch["emb"], batch["ids"].values):
             tensor.zero_()
     assert equal([dataset[number] for number in range(ROWS)], expected)
 
@@ -190,20 +190,19 @@ def test_native_batches_hold_the_datasets_samples(container: str, threads: int) 
     loader = DataLoader(dataset, 16, num_workers=threads, require_native=True)
     for _ in range(2):
         batches = list(loader)
-        assert [len(batch[2]) for batch in batches] == [16, 16, 8]
-        found = [sample for batch in batches for sample in as_samples(batch)]
-        assert equal([list(one) for one in found], [list(one) for one in expected])
-    assert [type(one).__name__ for one in batches[0][7:9]] == ["Ragged"] * 2
+        assert [len(batch["caption"]) for batch in batches] == [16, 16, 8]
+        assert equal([one for batch in batches for one in as_samples(batch)], expected)
+    assert all(isinstance(batches[0][name], Ragged) for name in ("quads", "ids"))
     shuffled = DataLoader(dataset, 16, shuffle=True, seed=1, num_workers=threads)
     found = [sample for batch in shuffled for sample in as_samples(batch)]
-    assert [one[-1] for one in found] != sorted(one[-1] for one in found)
-    assert all(equal(list(one), list(expected[one[-1]])) for one in found)
+    rows = [one["index"] for one in found]
+    assert rows != sorted(rows) and equal(found, [expected[row] for row in rows])
     assert loader.stats().kinds == {"jpeg": {"native": ROWS}, "png": {"native": ROWS}}
     assert "mask (centre crop of 12 x 12, uint8), caption, score" in loader.explain()
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
-def test_the_workers_path_and_torchs_give_the_same_tuples() -> None:
+def test_the_workers_path_and_torchs_give_the_same_samples() -> None:
     crop = Compose([CenterCrop(16), as_it_is])
     plain = opened()
     expected = [plain[number] for number in range(ROWS)]
@@ -227,7 +226,8 @@ def test_a_transform_may_be_views_or_a_schedule() -> None:
     several = {"image": Views(CenterCrop(16), CenterCrop(8)), "mask": Views(CenterCrop(4), count=2)}
     dataset = opened(("image", "mask", "caption"), several)
     for options in ({}, {"collate_fn": default_collate}):
-        (first, second), (third, _), captions = next(iter(DataLoader(dataset, 4, **options)))
+        batch = next(iter(DataLoader(dataset, 4, **options)))
+        (first, second), (third, _), captions = batch.values()
         assert [one.shape[-1] for one in (first, second, third)] == [16, 8, 4]
         assert len(captions) == 4
     stages = Schedule(lambda epoch: CenterCrop(8 if epoch else 16))
@@ -235,9 +235,9 @@ def test_a_transform_may_be_views_or_a_schedule() -> None:
         dataset = opened(("image", "mask"), {**EQUAL, name: stages})
         for require in (True, False):
             loader = DataLoader(dataset, ROWS, require_native=require)
-            sides = [dict(zip(dataset.fields, next(iter(loader)), strict=True)) for _ in range(2)]
+            sides = [next(iter(loader)) for _ in range(2)]
             assert [one[name].shape[-1] for one in sides] == [16, 8]
-        assert dataset.__getitems__([0])[0][dataset.fields.index(name)].shape[-1] == 8
+        assert dataset.__getitems__([0])[0][name].shape[-1] == 8
 
 
 # Which samples.
@@ -251,7 +251,7 @@ def test_subsets_and_concatenations() -> None:
         expected = [of[number] for number in range(len(of))]
         loader = DataLoader(of, 5, num_workers=1, require_native=True)
         found = [sample for batch in loader for sample in as_samples(batch)]
-        assert equal([list(one) for one in found], [list(one) for one in expected])
+        assert equal(found, expected)
         assert equal(
             [one for batch in DataLoader(of, 5, collate_fn=list) for one in batch], expected
         )
@@ -262,7 +262,7 @@ def test_subsets_and_concatenations() -> None:
     parts = [opened(("image", "maybe", "mask"), lacking=lacking) for lacking in (False, True)]
     whole = ConcatDataset([Subset(parts[0], [1, 3]), Subset(parts[1], [1, 3, 2])])
     (batch,) = DataLoader(whole, 5, require_native=True)
-    assert batch[1] == [1, 3, 1, 3, None]
+    assert batch["maybe"] == [1, 3, 1, 3, None]
     with pytest.raises(UsageError, match="parts 0 and 1 of the ConcatDataset"):
         DataLoader(ConcatDataset([dataset, parts[0]]), 4, require_native=True)
 
@@ -320,8 +320,7 @@ def test_fields_may_be_set_between_epochs() -> None:
         assert equal(dataset.__getitems__(list(range(8))), expected)
         native, by_torch = (next(iter(loader)) for loader in loaders)
         assert equal(by_torch, default_collate(expected))
-        for name, values, others in zip(names, native, by_torch, strict=True):
-            assert equal(values, list(others) if name == "caption" else others)
+        assert equal(native, by_torch)
     for wrong in ("image", ("nope",), ()):
         with pytest.raises(UsageError, match="fields="):
             dataset.fields = wrong  # type: ignore[assignment]
@@ -334,10 +333,10 @@ def test_columns_named_as_what_a_loader_adds(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": table()["image"], **columns}), tmp_path / "a.parquet")
     pack(ParquetImages(tmp_path / "a.parquet"), tmp_path / "out", container="lmdb", order="source")
     dataset = ImageDataset(tmp_path / "out", CenterCrop(16), fields=("image", "index", "valid"))
-    assert dataset[3][1:] == dataset.__getitems__([3])[0][1:] == (97, "é number 3")
+    for sample in (dataset[3], *dataset.__getitems__([3])):
+        assert (sample["index"], sample["valid"]) == (97, "é number 3")
     for fields in (None, ("index", "valid")):
-        batch = next(iter(DataLoader(dataset, 4, fields=fields)))
-        found = batch if fields else dict(zip(dataset.fields, batch, strict=True))
+        found = next(iter(DataLoader(dataset, 4, fields=fields)))
         assert found["index"].tolist() == [100, 99, 98, 97] and found["valid"][3] == "é number 3"
         with pytest.raises(UsageError, match="has a field of that name"):
             DataLoader(dataset, 4, fields=fields, on_error="zero")
@@ -352,12 +351,12 @@ def test_a_further_image_needs_a_transform_to_be_in_a_batch() -> None:
     (batch,) = DataLoader(dataset, ROWS, fields=("image", "index"))
     assert [*batch] == ["image", "index"] and batch["image"].shape == (ROWS, 3, 16, 16)
     for batch in DataLoader(dataset, 20, collate_fn=list):  # by torch's way
-        assert all(isinstance(mask, Image.Image) for _, mask in batch)
+        assert all(isinstance(one["mask"], Image.Image) for one in batch)
 
 
 def test_colours_of_a_second_image() -> None:
     dataset = ImageDataset(packed(), fields=("image", "mask"), color="gray", exif_transpose=True)
-    assert [one.mode for one in dataset[3]] == ["L", "L"]
+    assert [one.mode for one in dataset[3].values()] == ["L", "L"]
     with pytest.raises(UsageError, match="makes RGB of all images"):
         ImageDataset(packed(), {"mask": CenterCrop(12)}, fields=("image", "mask"), color="gray")
 
@@ -368,7 +367,7 @@ def test_colours_of_a_second_image() -> None:
 def test_samples_that_lack_a_second_image() -> None:
     dataset = opened(("image", "mask", "small"), lacking=True)
     expected = [dataset[number] for number in range(ROWS)]
-    assert [row[1] is None for row in expected] == [not i % 4 for i in range(ROWS)]
+    assert [row["mask"] is None for row in expected] == [not i % 4 for i in range(ROWS)]
     assert equal(dataset.__getitems__(list(range(ROWS))), expected)
     found = [
         one for b in DataLoader(dataset, 16, collate_fn=list, require_native=True) for one in b
@@ -379,14 +378,14 @@ def test_samples_that_lack_a_second_image() -> None:
         next(iter(DataLoader(dataset, 16)))
     with pytest.warns(UserWarning, match="replaced by others"):
         batches = list(DataLoader(dataset, 16, on_error="skip", order="random", seed=0))
-    rows = [row for batch in batches for row in batch[2].tolist()]
-    masks = [mask for batch in batches for mask in batch[1]]
-    assert all(equal(mask, dataset[row][1]) for row, mask in zip(rows, masks, strict=True))
+    rows = [row for batch in batches for row in batch["small"].tolist()]
+    masks = [mask for batch in batches for mask in batch["mask"]]
+    assert all(equal(mask, dataset[row]["mask"]) for row, mask in zip(rows, masks, strict=True))
     assert len(rows) == ROWS and all(row % 4 for row in rows)
     with pytest.warns(UserWarning, match="zeroed"):
         (batch,) = DataLoader(dataset, ROWS, on_error="zero")
-    assert batch[-1].tolist() == [bool(i % 4) for i in range(ROWS)]
-    assert not batch[1][::4].any() and batch[1][1::4].any()
+    assert batch["valid"].tolist() == [bool(i % 4) for i in range(ROWS)]
+    assert not batch["mask"][::4].any() and batch["mask"][1::4].any()
 
 
 def _damage(root: Path, field: str, row: int) -> None:
@@ -415,12 +414,12 @@ def test_a_damaged_blob_is_an_error_of_its_sample(tmp_path: Path, field: str) ->
         with pytest.raises(FastdataError, match="sample 7"):
             list(DataLoader(dataset, 8, num_workers=1, collate_fn=collate))
     with pytest.warns(UserWarning, match="sample 7"):
-        rows = [n for b in DataLoader(dataset, 8, on_error="skip") for n in b[1].tolist()]
+        rows = [n for b in DataLoader(dataset, 8, on_error="skip") for n in b["small"].tolist()]
     assert len(rows) == ROWS and 7 not in rows
     with pytest.warns(UserWarning, match="sample 7"):
         (batch,) = DataLoader(dataset, ROWS, on_error="zero")
-    assert [i for i, valid in enumerate(batch[-1].tolist()) if not valid] == [7]
-    assert batch[2][7] is None if field == "raw" else not batch[2][7].any()
+    assert [i for i, valid in enumerate(batch["valid"].tolist()) if not valid] == [7]
+    assert batch[field][7] is None if field == "raw" else not batch[field][7].any()
 
 
 @pytest.mark.parametrize("field", ["caption", "quads"])
@@ -435,21 +434,23 @@ def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
     dataset = ImageDataset(root, EQUAL["image"], fields=("image", "small", field))
     with pytest.raises(DatasetError, match=field):
         dataset[17]
-    assert dataset[15][1] == 15
+    assert dataset[15]["small"] == 15
     with pytest.raises(DatasetError, match=field):
         list(DataLoader(dataset, 8, num_workers=1))
     with pytest.warns(UserWarning, match=field):
         batches = list(DataLoader(dataset, 12, on_error="skip"))
-    rows = [n for batch in batches for n in batch[1].tolist()]
+    rows = [n for batch in batches for n in batch["small"].tolist()]
     assert len(rows) == ROWS and not {*rows} & {*range(16, 24)}
     for batch in batches:
-        values = batch[2].list() if isinstance(batch[2], Ragged) else batch[2]
-        for row, value in zip(batch[1].tolist(), values, strict=True):
-            expected = dataset[row][2]
+        values = batch[field].list() if isinstance(batch[field], Ragged) else batch[field]
+        for row, value in zip(batch["small"].tolist(), values, strict=True):
+            expected = dataset[row][field]
             assert equal(np.asarray(value), np.asarray(expected)) or value == expected
     with pytest.warns(UserWarning, match=field):
         batches = list(DataLoader(dataset, 20, on_error="zero"))
-    assert [v for b in batches for v in b[-1].tolist()] == [not 16 <= i < 24 for i in range(ROWS)]
+    assert [v for b in batches for v in b["valid"].tolist()] == [
+        not 16 <= i < 24 for i in range(ROWS)
+    ]
 
 
 # Samples whose image is not asked for.
@@ -477,7 +478,7 @@ def test_images_that_are_not_asked_for_are_not_read(tmp_path: Path, transform: A
     root = without_blobs(tmp_path)
     asked = ImageDataset(root, transform, fields=NO_BLOBS)
     for samples in (asked.__getitems__(range(ROWS)), [asked[i] for i in range(ROWS)]):
-        found = [(text, small, boxes.tolist()) for text, small, boxes, _ in samples]
+        found = [(one["caption"], one["small"], one["quads"].tolist()) for one in samples]
         assert found == by_pyarrow(range(ROWS))
     options: dict[str, Any] = {"shuffle": True, "num_workers": 1, "require_native": True}
     every = ImageDataset(root, transform, fields=("image", "mask", *NO_BLOBS))
@@ -491,9 +492,9 @@ def test_images_that_are_not_asked_for_are_not_read(tmp_path: Path, transform: A
         for _ in range(2):
             found, rows = [], []
             for batch in loader:
-                if isinstance(batch[0] if isinstance(batch, list) else batch, tuple):
-                    batch = list(zip(*batch, strict=True))
-                texts, small, boxes, numbers = batch.values() if isinstance(batch, dict) else batch
+                if isinstance(batch, list):
+                    batch = {name: [one[name] for one in batch] for name in NO_BLOBS}
+                texts, small, boxes, numbers = batch.values()
                 lists = boxes.list() if isinstance(boxes, Ragged) else boxes
                 rows += [int(number) for number in numbers]
                 found += zip(texts, map(int, small), [one.tolist() for one in lists], strict=True)
@@ -504,7 +505,7 @@ def test_images_that_are_not_asked_for_are_not_read(tmp_path: Path, transform: A
 def test_images_that_are_not_asked_for_are_not_fetched(tmp_path: Path) -> None:
     with WebServer(without_blobs(tmp_path)) as server:
         far = ImageDataset(server.url, fields=NO_BLOBS)
-        assert far[3][0] == far.__getitems__([3])[0][0] == "é number 3"
+        assert far[3]["caption"] == far.__getitems__([3])[0]["caption"] == "é number 3"
         for fields in (("caption",), ("caption", "key"), ("index",)):
             batches = [*DataLoader(far, 16, num_workers=1, fields=fields)]
             assert [len(batch[fields[0]]) for batch in batches] == [16, 16, 8]
@@ -525,11 +526,11 @@ def test_labels_without_their_images(tmp_path: Path, kind: str) -> None:
         dataset = ImageDataset(path, CenterCrop(16), fields=("label", "index"), **options)
         wanted = {i: label + (5 if options else 0) for i, label in expected.items()}
         loader = DataLoader(dataset, 16, shuffle=True, num_workers=1)
-        pairs = [pair for labels, rows in loader for pair in zip(rows, labels, strict=True)]
+        pairs = [p for b in loader for p in zip(b["index"], b["label"], strict=True)]
         assert {int(row): int(label) for row, label in pairs} == wanted
-        assert all(label.dtype == torch.int64 for label, _ in loader)
-        assert dataset.__getitems__([2, 1]) == [(wanted[2], 2), (wanted[1], 1)]
-        assert dataset[2] == (wanted[2], 2)
+        assert all(batch["label"].dtype == torch.int64 for batch in loader)
+        samples = [{"label": wanted[row], "index": row} for row in (2, 1)]
+        assert dataset.__getitems__([2, 1]) == samples and dataset[2] == samples[0]
     if kind == "torchvision":
         return
     index = path / ImageDataset(path).manifest.index.name
@@ -541,7 +542,7 @@ def test_labels_without_their_images(tmp_path: Path, kind: str) -> None:
         with pytest.raises(CorruptionError, match="row 3"):
             get()
     with pytest.warns(UserWarning, match="row 3"):
-        rows = [row for b in DataLoader(dataset, 8, on_error="skip") for row in b[1].tolist()]
+        rows = [r for b in DataLoader(dataset, 8, on_error="skip") for r in b["index"].tolist()]
     assert 3 not in rows and len(rows) == len(dataset)
 
 
@@ -549,7 +550,7 @@ def test_labels_without_their_images(tmp_path: Path, kind: str) -> None:
 
 
 def _padded(batch: list[Any]) -> dict[str, Any]:
-    images, captions, boxes = zip(*batch, strict=True)
+    images, captions, boxes = zip(*(one.values() for one in batch), strict=True)
     tensors = [torch.from_numpy(one) for one in boxes]
     return {
         "x": torch.stack(images),
@@ -559,19 +560,24 @@ def _padded(batch: list[Any]) -> dict[str, Any]:
 
 
 def _drawing(batch: list[Any]) -> Any:
-    return torch.rand(3), random.random(), np.random.rand(), torch.stack([one[0] for one in batch])
+    return (
+        torch.rand(3),
+        random.random(),
+        np.random.rand(),
+        torch.stack([one["image"] for one in batch]),
+    )
 
 
 def _changing(batch: list[Any]) -> Any:
-    for image, _, boxes in batch:
-        image[:] = 255 - image
-        boxes += 1
-    return [one[0].clone() for one in batch], [one[2] for one in batch]
+    for one in batch:
+        one["image"][:] = 255 - one["image"]
+        one["quads"] += 1
+    return [one["image"].clone() for one in batch], [one["quads"] for one in batch]
 
 
 COLLATES: list[Any] = [
     default_collate,
-    lambda batch: tuple(zip(*batch, strict=True)),
+    lambda batch: tuple(zip(*(one.values() for one in batch), strict=True)),
     _padded,
     functools.partial(_padded),
     _changing,
@@ -598,16 +604,16 @@ def test_a_collate_fn_that_needs_pil_images_gets_them() -> None:
     for transform in (None, lambda image: image):
         dataset = opened(("image", "caption"), transform)
         for batch in DataLoader(dataset, 16, collate_fn=list):
-            assert all(isinstance(image, Image.Image) for image, _ in batch)
+            assert all(isinstance(one["image"], Image.Image) for one in batch)
         with pytest.raises(UsageError, match="require_native"):
             DataLoader(dataset, 16, collate_fn=list, require_native=True)
 
 
 def test_an_error_of_a_collate_fn_costs_its_batch_only() -> None:
     def fails(batch: list[Any]) -> Any:
-        if any(one[1] == 20 for one in batch):
+        if any(one["small"] == 20 for one in batch):
             raise KeyError("mine")
-        return [one[1] for one in batch]
+        return [one["small"] for one in batch]
 
     iterator = iter(
         DataLoader(opened(("image", "small"), CenterCrop(16)), 10, num_workers=1, collate_fn=fails)
@@ -659,7 +665,7 @@ def test_every_field_goes_to_a_device() -> None:
                 DeviceLoader(DataLoader(opened(), 16, pin_memory=True), "cuda"),
             ):
                 for batch, expected in zip(loader, plain, strict=True):
-                    for one, other in zip(batch, expected, strict=True):
+                    for one, other in zip(batch.values(), expected.values(), strict=True):
                         tensors = [one.values, one.offsets] if isinstance(one, Ragged) else [one]
                         for tensor in tensors:
                             assert isinstance(tensor, list) or tensor.is_cuda
