@@ -143,7 +143,8 @@ class Run:
         schedule = Schedule(batches, numbering, key, known, sampler=sampler, among=among)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
-        images: Any = SimpleNamespace(fields=("image", "label"), keys=(), transforms_targets=False)
+        about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
+        images: Any = SimpleNamespace(fields=("image", "label"), **about)
         return NativeIterator(
             pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
             length, None, lambda: None,

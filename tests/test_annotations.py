@@ -286,7 +286,7 @@ class TestSmallerImages:
             with pytest.raises(UsageError, match=f"but not their {name}, which"):
                 pack(source("captions", name), out, encoding=self.SMALL, workers=1)
         pack(source("captions", "labels"), out, encoding=self.SMALL, workers=1)
-        assert max(ImageDataset(out, fields=("image",))[0][0].size) == 20
+        assert max(ImageDataset(out, fields=("image",))[0]["image"].size) == 20
 
     def test_a_packed_dataset(self, tmp_path: Path) -> None:
         root = write_voc(tmp_path / "in")

@@ -106,7 +106,7 @@ def test_splits_of_save_to_disk(tmp_path: Path) -> None:
         assert list(dataset.read(range(len(dataset)))) == [
             row["image"]["bytes"] for row in decoded(rows)
         ]
-        assert [dataset[n][2] for n in range(len(dataset))] == rows["caption"]
+        assert [dataset[n]["caption"] for n in range(len(dataset))] == rows["caption"]
 
 
 def test_the_cache_of_datasets(tmp_path: Path) -> None:

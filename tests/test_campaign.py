@@ -159,7 +159,7 @@ def by_loader(of: Dataset) -> Callable[[], Any]:
     if of.mask is not None:
         # A sample without a mask is no sample of a loader that asks for masks.
         found = ImageDataset(of.path, fields=[of.mask])
-        masked = [row for row, (mask,) in enumerate(found) if mask]
+        masked = [row for row, sample in enumerate(found) if sample[of.mask]]
         names = ("image", of.mask)
         both = ImageDataset(of.path, {name: CenterCrop(32) for name in names}, fields=names)
         loaders.append(DataLoader(Subset(both, masked), 5))
@@ -168,7 +168,7 @@ def by_loader(of: Dataset) -> Callable[[], Any]:
         found: list[Any] = [dataset.classes]
         for loader in loaders:
             for batch in loader:
-                found += map(plain, batch if isinstance(batch, (tuple, list)) else [batch])
+                found += map(plain, batch.values())
         return found
 
     return read
@@ -180,7 +180,7 @@ def by_items(of: Dataset) -> Callable[[], Any]:
     def read() -> list[Any]:
         found = [dataset.classes, dataset.labels.tolist() if "label" in of.has else []]
         for number in range(len(dataset)):
-            found += [*map(plain, dataset[number]), dataset.row(number).key]
+            found += [*map(plain, dataset[number].values()), dataset.row(number).key]
         return found
 
     return read

@@ -262,20 +262,22 @@ class Run:
         """Return the fields of some rows."""
         if self.way == "columns" and {"txt", "label"} & set(self.fields):
             columns = [
-                data.column(name) if name in ("txt", "label") else [data[row][at] for row in rows]
-                for at, name in enumerate(self.fields)
+                data.column(name)
+                if name in ("txt", "label")
+                else [data[row][self.named(name)] for row in rows]
+                for name in self.fields
             ]
             columns = [c[rows.start : rows.stop] if len(c) > len(rows) else c for c in columns]
             found = list(zip(*columns, strict=True))
         elif self.way in ("items", "columns"):
-            found = [data[row] for row in rows]
+            found = [data[row].values() for row in rows]
         elif self.way == "loader":
-            batches = list(DataLoader(data, 4, sampler=list(rows)))
-            batches = [one.values() if isinstance(one, dict) else one for one in batches]
-            found = [sample for batch in batches for sample in zip(*batch, strict=True)]
+            batches: Any = DataLoader(data, 4, sampler=list(rows))
+            found = [one for batch in batches for one in zip(*batch.values(), strict=True)]
         else:
             options: dict[str, Any] = {"batch_size": None, "num_workers": 1}
-            found = list(torch.utils.data.DataLoader(data, sampler=list(rows), **options))
+            loader = torch.utils.data.DataLoader(data, sampler=list(rows), **options)
+            found = [sample.values() for sample in loader]
         return [tuple(map(plain, self.fields, sample)) for sample in found]
 
     def __call__(self) -> str:

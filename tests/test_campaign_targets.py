@@ -60,9 +60,8 @@ def _loader(
 def test_samples_with_targets_come_once(v2: Any) -> None:
     """Over ranks and epochs, with bad samples, resumed with other threads."""
     transform = target_data.training(v2)
-    sizes = [
-        one.width * one.height for (one,) in ImageDataset(target_data.dataset(), fields=["image"])
-    ]
+    images = (one["image"] for one in ImageDataset(target_data.dataset(), fields=["image"]))
+    sizes = [one.width * one.height for one in images]
     most = sorted(sizes)[ROWS * 3 // 4]
     bad = {row for row, size in enumerate(sizes) if size > most}
     alone = _samples(_loader(transform, 0, None, order="sequential"))

@@ -131,8 +131,8 @@ def test_a_dataset_that_is_packed_again_while_it_is_open(tmp_path: Path, contain
         # Torch reports so a worker that cannot unpickle its dataset.
         with pytest.raises(RuntimeError, match="exited unexpectedly"):
             list(torch.utils.data.DataLoader(dataset, None, **options))
-    image, caption = captions(out)[0]
-    assert (int(image[0, 0, 0]), caption) == (3, "text 3")
+    sample = captions(out)[0]
+    assert (int(sample["image"][0, 0, 0]), sample["txt"]) == (3, "text 3")
 
 
 @pytest.mark.parametrize("container", ["lmdb", slow("shards"), slow("parquet")])
@@ -172,4 +172,4 @@ def test_too_many_open_files(tmp_path: Path, limited: Callable[[int], None]) -> 
         for other in others:
             os.close(other)
     assert not isinstance(caught.value, CorruptionError)
-    assert torch.equal(dataset[0][0], before[0])
+    assert torch.equal(dataset[0]["image"], before["image"])

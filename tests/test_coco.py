@@ -397,7 +397,7 @@ class TestSizes:
                 warnings.simplefilter("error")
                 ImageDataset(path)
                 dataset = ImageDataset(path, fields=("image", "boxes"), exif_transpose=True)
-            assert dataset[0][0].size == (40, 60)
+            assert dataset[0]["image"].size == (40, 60)
             if path == out:
                 pack(PackedDataset(out), tmp_path / "again", workers=1)
         given = ("--root", tmp_path / "images", "--annotations", tmp_path / "x.json")

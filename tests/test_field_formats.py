@@ -109,7 +109,7 @@ class TestAtLoading:
             fields = {field.name: field for field in one.source.fields}
             assert fields["boxes"].format == "xywh"
             assert fields["n"].format == fields["image"].format == ""
-            assert [boxes for _, boxes in one] == BOXES
+            assert [sample["boxes"] for sample in one] == BOXES
         ImageDataset(packed, formats={})
         assert all(not field.format for field in ImageDataset(packed).source.fields)
 

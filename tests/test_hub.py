@@ -218,7 +218,7 @@ def test_loaders_read_the_hub(write: Any, hub: Hub) -> None:
     )
     for workers in (0, 2):
         loader: Any = DataLoader(dataset, 3, shuffle=True, num_workers=workers, require_native=True)
-        texts = sorted(text for _, several in loader for text in several)
+        texts = sorted(text for batch in loader for text in batch["text"])
         assert texts == [f"text {n}" for n in range(8)]
 
 

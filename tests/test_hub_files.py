@@ -133,7 +133,7 @@ def test_bad_rows_are_left_out_on_first_use(
         warnings.simplefilter("ignore", SlowPathWarning)
         assert len(ImageDataset(files)) == 5
     loader: Any = DataLoader(opened, 2, num_workers=1, require_native=True)
-    texts = [text for _, several in loader for text in several]
+    texts = [text for batch in loader for text in batch["text"]]
     assert texts == [dataset[n]["text"] for n in (0, 1, 3, 5, 6)]
 
 

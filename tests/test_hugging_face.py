@@ -92,7 +92,7 @@ def test_samples_have_the_values_of_datasets(made: Any) -> None:
     opened.fields = tuple(schema)
     assert len(opened) == len(rows)
     for at, row in enumerate(rows):
-        for (name, field), value in zip(schema.items(), opened[at], strict=True):
+        for (name, field), value in zip(schema.items(), opened[at].values(), strict=True):
             assert plain(value) == plain(expected(row, field, image, label)), (at, name)
 
 
@@ -109,7 +109,8 @@ def test_batches_have_the_values_of_datasets(made: Any) -> None:
     for _ in range(2):  # with what the first epoch has learnt
         seen = 0
         for batch in loader:
-            columns = [one.list() if isinstance(one, Ragged) else list(one) for one in batch]
+            assert tuple(batch) == opened.fields
+            columns = [one.list() if isinstance(one, Ragged) else [*one] for one in batch.values()]
             for sample in zip(*columns, strict=True):
                 row = rows[good[seen]]
                 found = dict(zip(opened.fields, sample, strict=True))
@@ -286,7 +287,7 @@ def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
     code = line.replace("...", "transform")
     names = {"fastdata": fastdata, "dataset": rows, "transform": steps(v2)}
     loader: Any = DataLoader(eval(code, names), 4, require_native=True)
-    found = torch.cat([labels for _, labels in loader]).tolist()
+    found = torch.cat([batch["label"] for batch in loader]).tolist()
     assert found == rows["label"][:]
 
 
@@ -310,9 +311,10 @@ def test_images_are_turned_as_datasets_turns_them(hugging_face: Any, tmp_path: P
     opened = ImageDataset(dataset, crops, fields=("image", "second"))
     loader: Any = DataLoader(opened, 6, num_workers=1, require_native=True)
     for _ in range(2):
-        found = [torch.cat(one) for one in zip(*loader, strict=True)]
-        for number, row in enumerate(dataset):
-            for name, images in zip(("image", "second"), found, strict=True):
+        batches = list(loader)
+        for name in ("image", "second"):
+            images = torch.cat([batch[name] for batch in batches])
+            for number, row in enumerate(dataset):
                 width, height = row[name].size
                 left, top = round((width - 20) / 2), round((height - 20) / 2)
                 wanted = row[name].crop((left, top, left + 20, top + 20))
@@ -356,8 +358,8 @@ def test_torchs_workers(start: str, hugging_face: Any, tmp_path: Path) -> None:
     options: Any = {"num_workers": 2, "multiprocessing_context": start}
     for one in (opened, torch.utils.data.Subset(opened, [3, 1])):
         loader = torch.utils.data.DataLoader(one, 2, **options)
-        found = [key for *_, keys in loader for key in keys]
-        assert found == [one[at][2] for at in range(len(one))]
+        found = [key for batch in loader for key in batch["key"]]
+        assert found == [one[at]["key"] for at in range(len(one))]
 
 
 def photographs(datasets: Any, root: Path) -> Any:

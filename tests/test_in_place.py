@@ -81,7 +81,7 @@ def _assert_all(dataset: ImageDataset, expected: dict[str, Any]) -> None:
     assert dataset.column("txt").to_pylist() == [text for _, _, text, _ in expected.values()]
     masks = ImageDataset(dataset.path, fields=("seg.png",), **_options(dataset))
     for n, (*_, mask) in enumerate(expected.values()):
-        (found,) = masks[n]
+        found = masks[n]["seg.png"]
         assert (found is None) == (mask is None)
         if mask is not None:
             assert np.array_equal(found.convert("L"), Image.open(io.BytesIO(mask)))
@@ -209,7 +209,7 @@ def test_tars_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
                 out, transform=RandomResizedCrop(16), fields=("label", "txt", "image"), **options
             )
             loader = DataLoader(with_texts, 16, shuffle=True, num_workers=2, require_native=True)
-            texts = [one for _, several, _ in loader for one in several]
+            texts = [one for batch in loader for one in batch["txt"]]
             assert sorted(texts) == sorted(text for _, _, text, _ in expected.values())
             require_said(run("verify", "--workers", 1, out, *gcs.arguments), 0)
     require_said(run("verify", tmp_path / "here-4"), 1)  # without options: another server

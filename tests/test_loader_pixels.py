@@ -125,8 +125,8 @@ def test_images_without_labels_that_the_core_declines(tmp_path: Path, container:
     table = pa.table({"path": list(wanted)})
     pack(TableImages(table, tree), tmp_path / "packed", container=container, workers=1)
     dataset = ImageDataset(tmp_path / "packed", Resize((30, 40)), fields=("image", "key"))
-    for batch, keys in DataLoader(dataset, 4, num_workers=0, require_native=True):
-        for image, key in zip(batch, keys, strict=True):
+    for batch in DataLoader(dataset, 4, num_workers=0, require_native=True):
+        for image, key in zip(*batch.values(), strict=True):
             assert np.array_equal(image.permute(1, 2, 0).numpy(), wanted[f"{key}.png"])
 
 

@@ -217,7 +217,7 @@ def test_transforms_of_masks_alone_are_refused(v2: Any, grey: Path) -> None:
     with pytest.raises(UsageError, match=r"transforms="):
         DataLoader(dataset, 2, fields=("image", "mask"))
     still = ImageDataset(grey, v2.ToImage(), fields=("image", "mask"))
-    assert still[0][1].mode == "L"
+    assert still[0]["mask"].mode == "L"
     joint = ImageDataset(grey, transforms=v2.Resize((9, 9)), fields=("image", "mask"))
     with pytest.raises(UsageError, match="follows the image"):
         DataLoader(joint, 2, fields=("mask",))

@@ -61,8 +61,8 @@ def rows_of(batches: Any) -> list[tuple[int, int]]:
     """(source, row) of each sample."""
     return [
         pair
-        for _, _, numbers, places in batches
-        for pair in zip(places.tolist(), numbers.tolist(), strict=True)
+        for batch in batches
+        for pair in zip(batch["source"].tolist(), batch["index"].tolist(), strict=True)
     ]
 
 
@@ -75,10 +75,12 @@ def test_samples_are_those_of_the_sources(threads: int) -> None:
     assert "order: that of the Mixture" in loader.explain()
     for epoch in range(2):
         seen = 0
-        for pixels, labels, rows, places in loader:
+        for batch in loader:
+            pixels, labels, rows, places = batch.values()
             assert places.dtype == rows.dtype == torch.int64
             for image, label, row, place in zip(pixels, labels, rows, places, strict=True):
-                wanted, wanted_label, wanted_row = parts[place][row // 2 if place == 1 else row]
+                sample = parts[place][row // 2 if place == 1 else row]
+                wanted, wanted_label, wanted_row = sample.values()
                 assert (label, row) == (wanted_label, wanted_row)
                 assert np.abs(image.numpy().astype(int) - wanted.numpy().astype(int)).max() <= 1
             seen += len(rows)
@@ -96,8 +98,8 @@ def test_torchs_own_loader_takes_it() -> None:
         ours = list(loader)
         assert rows_of(torchs) == rows_of(ours)
         for one, other in zip(torchs, ours, strict=True):
-            assert (one[0].int() - other[0].int()).abs().max() <= 1
-    assert data[-1][2] == data[199][2]
+            assert (one["image"].int() - other["image"].int()).abs().max() <= 1
+    assert data[-1]["index"] == data[199]["index"]
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:
@@ -134,7 +136,7 @@ def test_each_batch_has_one_source_if_asked() -> None:
         loader_of(mixed(group=8), 12)
     halves = loader_of(mixed(group=8), 4)
     halves.load_state_dict({**halves.state_dict(), "position": 4})
-    assert all(len(set(batch[3].tolist())) == 1 for batch in halves)
+    assert all(len(set(batch["source"].tolist())) == 1 for batch in halves)
     late = loader_of(mixed(group=8), 8)
     late.load_state_dict({**late.state_dict(), "position": 4})
     with pytest.raises(UsageError, match="at position 4 with batch_size=8"):
@@ -183,7 +185,7 @@ def test_weights_beside_datasets_and_lengths_of_epochs() -> None:
             break
     far = loader_of(Mixture(pairs, samples="endless"), 64)
     far.load_state_dict({**far.state_dict(), "position": 10**12})
-    assert len(next(iter(far))[0]) == 64
+    assert len(next(iter(far))["image"]) == 64
 
 
 @pytest.mark.parametrize("group", [1, 4, 7])
@@ -211,7 +213,7 @@ def test_a_field_of_its_own_is_not_taken_for_the_source() -> None:
     )
     fields = ("image", "source")
     own = loader_of(Mixture({"a": chosen, "b": chosen}), 8)
-    assert sorted(next(iter(own))[1].tolist()) == [10, 10, 11, 11, 12, 12, 13, 13]
+    assert sorted(next(iter(own))["source"].tolist()) == [10, 10, 11, 11, 12, 12, 13, 13]
     with pytest.raises(UsageError, match="source 'b' have no 'source'"):
         Mixture({"a": chosen, "b": other}, fields=fields).fields  # noqa: B018
     with pytest.raises(UsageError, match="stores a field 'source' of its own"):
@@ -227,7 +229,8 @@ def test_fields_are_those_in_common_or_asked_for() -> None:
     assert Mixture(parts).fields == ("image", "label")
     data = Mixture(parts, fields=("source", "label", "image"), samples=90)
     for batches in (loader_of(data, 30), torch.utils.data.DataLoader(data, 30)):
-        for places, labels, pixels in batches:
+        for batch in batches:
+            places, labels, pixels = batch.values()
             assert (labels.dtype, places.dtype) == (torch.int64,) * 2
             assert pixels.shape[0] == len(places)
     by_name = next(iter(loader_of(data, 30, fields=("key", "source"))))
@@ -241,8 +244,8 @@ def test_fields_are_those_in_common_or_asked_for() -> None:
 def test_a_target_transform_is_of_its_source() -> None:
     parts = {"a": images(SMALL), "b": ImageDataset(dataset("shards"), SMALL, shifted)}
     data = Mixture(parts, fields=("label", "source"), samples=100)
-    for labels, places in loader_of(data, 20):
-        assert ((labels >= 100) == (places == 1)).all()
+    for batch in loader_of(data, 20):
+        assert ((batch["label"] >= 100) == (batch["source"] == 1)).all()
 
 
 def test_a_bad_sample_is_named_and_replaced_by_the_mixtures_shares(tmp_path: Any) -> None:
@@ -254,14 +257,14 @@ def test_a_bad_sample_is_named_and_replaced_by_the_mixtures_shares(tmp_path: Any
     loader = loader_of(data, 4, on_error="skip")
     with pytest.warns(UserWarning, match="10 samples could not be decoded"):
         batches = list(loader)
-    assert {place for batch in batches for place in batch[2].tolist()} == {1}
-    assert sum(len(batch[0]) for batch in batches) == 40
+    assert {place for batch in batches for place in batch["source"].tolist()} == {1}
+    assert sum(len(batch["image"]) for batch in batches) == 40
 
 
 def test_a_subset_of_a_mixture_and_a_mixture_in_a_concatenation() -> None:
     data = mixed()
     part = loader_of(Subset(data, [5, 0, 199]), 3)
-    assert rows_of(part) == [data[at][2:][::-1] for at in (5, 0, 199)]
+    assert rows_of(part) == [(data[at]["source"], data[at]["index"]) for at in (5, 0, 199)]
     with pytest.warns(SlowPathWarning, match="part 1 of the ConcatDataset is a Mixture"):
         DataLoader(ConcatDataset([images(SMALL), mixed(fields=("image", "label"))]), 4)
 
@@ -298,19 +301,21 @@ def test_each_source_has_its_own_transform(name: str, threads: int) -> None:
     loader = loader_of(data, 16, num_workers=threads)
     alone = {}
     for place, part in enumerate(parts.values()):
-        for images_of, _, rows in loader_of(part, 16, num_workers=threads):
+        for batch in loader_of(part, 16, num_workers=threads):
+            images_of, _, rows = batch.values()
             views = images_of if isinstance(images_of, list) else [images_of]
             for slot, row in enumerate(rows.tolist()):
                 alone[place, row] = [view[slot] for view in views]
     seen = []
-    for pixels, _, rows, places in loader:
+    for batch in loader:
+        pixels, _, rows, places = batch.values()
         views = pixels if isinstance(pixels, list) else [pixels]
         for slot, pair in enumerate(zip(places.tolist(), rows.tolist(), strict=True)):
             assert same([view[slot] for view in views], alone[pair])
             seen.append(pair)
     assert sorted(seen) == [(place, row) for place in range(3) for row in range(SAMPLES)]
     place, row = seen[0]
-    wanted = list(parts.values())[place][row][0]
+    wanted = list(parts.values())[place][row]["image"]
     first = wanted[0] if isinstance(wanted, list) else wanted
     assert (alone[place, row][0].float() - first.float()).abs().max() <= (
         1 if name != "floats" else 0.05

@@ -118,8 +118,9 @@ def test_from_webdatasets_tars_and_back(tmp_path: Path, kind: str) -> None:
     for container in ("shards", "lmdb", "parquet", "again"):
         data = ImageDataset(tmp_path / container, fields=("key", *members))
         for row in data:
-            for name, values in zip(members, row[1:], strict=True):
-                assert same(values, members[name][int(row[0])]), (container, name)
+            assert list(row) == ["key", *members]
+            for name in members:
+                assert same(row[name], members[name][int(row["key"])]), (container, name)
     for folder in ("shards", "again"):
         read = webdataset.WebDataset(
             str(tmp_path / folder / "shard-000000.tar"), shardshuffle=False
@@ -187,7 +188,7 @@ def test_arrays_of_several_types_are_blobs(tmp_path: Path, odd: np.ndarray) -> N
     assert [(field.name, field.kind) for field in source.fields] == [("x.npy", "blob")]
     pack(source, tmp_path / "out", workers=1)
     rows = ImageDataset(tmp_path / "out", fields=("x.npy",))
-    assert [row[0] if isinstance(row, tuple) else row for row in rows] == members["x.npy"]
+    assert [row["x.npy"] for row in rows] == members["x.npy"]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
     from torchvision import tv_tensors
     from torchvision.transforms.v2 import functional
 
-    image, boxes, labels = ImageDataset(packed, fields=("image", "boxes", "labels"))[row]
+    plain = ImageDataset(packed, fields=("image", "boxes", "labels"))
+    image, boxes, labels = plain[row].values()
     given = torch.tensor(np.array(boxes), dtype=torch.float32).reshape(-1, 4)
     about: dict[str, Any] = {"format": "XYWH", "canvas_size": (image.height, image.width)}
     found = tv_tensors.BoundingBoxes(given, **about)

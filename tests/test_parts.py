@@ -81,7 +81,7 @@ def assert_all(dataset: ImageDataset, expected: Members) -> None:
     assert dataset.column("txt").to_pylist() == texts
     # One by one, against the order of parts.
     loader = DataLoader(ImageDataset(dataset.path, fields=("txt", "label"), **options(dataset)), 1)
-    assert [text for (text,), _ in loader] == texts
+    assert [text for batch in loader for text in batch["txt"]] == texts
 
 
 def options(dataset: ImageDataset) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def test_samples_and_order(tars: Any, tmp_path: Path, order: Any, threads: int) 
     for _ in range(2):
         keys = []
         for one, many in zip(*loaders, strict=True):
-            assert torch.equal(one[0], many[0])
-            assert torch.equal(one[1], many[1])
-            assert one[2:] == many[2:]
-            keys += many[3]
+            assert torch.equal(one["image"], many["image"])
+            assert torch.equal(one["label"], many["label"])
+            assert (one["txt"], one["key"]) == (many["txt"], many["key"])
+            keys += many["key"]
         assert sorted(keys) == list(expected)
 
 
@@ -144,7 +144,8 @@ def test_an_index_grows_by_parts_and_keeps_its_row_numbers(tars: Any, tmp_path: 
     assert verify(out).problems == []
     require_said(run("index", root, "--out", out, "--force", "--part-files", 4), 0)
     assert len(list(out.glob("part-*"))) == 2
-    assert sorted(ImageDataset(out, fields=("key",))) == sorted((key,) for key in expected | added)
+    keys = [sample["key"] for sample in ImageDataset(out, fields=("key",))]
+    assert sorted(keys) == sorted(expected | added)
 
 
 def test_a_dataset_of_one_becomes_the_first_part(tars: Any, tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_few_parts_are_open_at_a_time(tmp_path: Path, limited: Callable[[int], N
     loader = DataLoader(data, 4, shuffle=True, num_workers=2, require_native=True)
     limited(len(os.listdir("/proc/self/fd")) + 80)
     for _ in range(2):
-        assert sorted(n for _, _, numbers in loader for n in numbers.tolist()) == [*range(200)]
+        assert sorted(n for batch in loader for n in batch["index"].tolist()) == [*range(200)]
 
 
 # Ends the process before its n-th step that changes what is on the disk, for every n.
@@ -411,8 +412,8 @@ def test_parts_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
             dataset = ImageDataset(out, **steps, cache=cache, remote=small, **given)
             assert dataset.is_remote
             loader = DataLoader(dataset, 8, require_native=True, **shuffled)
-            for (one, texts), (other, others) in zip(loader, same_crops, strict=True):
-                assert texts == others and torch.equal(one, other)
+            for one, other in zip(loader, same_crops, strict=True):
+                assert one["txt"] == other["txt"] and torch.equal(one["image"], other["image"])
         assert loader.stats().remote.refetched == 0
         pieces = list(folder.glob("fastdata-pieces/*/*.piece"))
         assert 0 < sum(piece.stat().st_size for piece in pieces) <= 4 << 12

@@ -235,12 +235,12 @@ def test_a_dataset_stays_the_same_in_another_folder(
     expected = [10 * i for i in range(ROWS)]
     if other != "label":
         assert [int(str(number)) for number in data.column(other)] == expected
-        assert [int(number) for _, numbers in lazy for number in numbers] == expected
-    assert [int(x[0, 0, 0]) for images, _ in lazy for x in images] == expected
+        assert [int(number) for batch in lazy for number in batch[other]] == expected
+    assert [int(x[0, 0, 0]) for batch in lazy for x in batch["image"]] == expected
     for same in (original, pickle.loads(pickled)):
-        assert [same[i][0].getpixel((0, 0))[0] for i in range(len(expected))] == expected
+        assert [same[i]["image"].getpixel((0, 0))[0] for i in range(ROWS)] == expected
         assert len(same.read([0])[0]) > 0
-    assert [image.getpixel((0, 0))[0] for batch in workers for image, _ in batch] == expected
+    assert [one["image"].getpixel((0, 0))[0] for batch in workers for one in batch] == expected
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

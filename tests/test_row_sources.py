@@ -24,8 +24,8 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, Ragged
+from fastdata.batches.batch import Settings
 from fastdata.batches.images import Images
-from fastdata.batches.pipeline import Settings
 from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.images import recognise
@@ -187,7 +187,7 @@ class Conformance:
         images = Images(
             "rows", source, options, lambda learns: source, None, None, recipe, subset=numbers
         )
-        decoder = SampleDecoder(images, {"image": Settings(recipe, True, options.limits)})
+        decoder = SampleDecoder(images, {"image": Settings(recipe, options.limits)})
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:
@@ -381,7 +381,8 @@ class FieldConformance:
         data, rows = opened
         everything = data.__getitems__([*range(len(rows))]) if hasattr(data, "__getitems__") else []
         for sample in (*((at, data[at]) for at in range(0, len(rows), 7)), *enumerate(everything)):
-            assert_row(dict(zip(LOADED, sample[1], strict=True)), int(rows[sample[0]]))
+            assert tuple(sample[1]) == LOADED
+            assert_row(sample[1], int(rows[sample[0]]))
 
     def test_loaded_shuffled_and_resumed(self, opened: Any) -> None:
         data, rows = opened
@@ -400,7 +401,8 @@ class FieldConformance:
 
     def check(self, batch: Any) -> list[int]:
         """Compare each sample of a batch with the row of its number in its part; return these."""
-        columns = [one.list() if isinstance(one, Ragged) else list(one) for one in batch]
+        assert tuple(batch) == LOADED
+        columns = [one.list() if isinstance(one, Ragged) else list(one) for one in batch.values()]
         samples = [dict(zip(LOADED, sample, strict=True)) for sample in zip(*columns, strict=True)]
         for sample in samples:
             assert_row(sample, int(sample["index"]))

@@ -101,7 +101,7 @@ def test_values_are_those_of_pyarrow(kind: str, tmp_path: Path) -> None:
     assert dataset.targets == TABLE["label"].to_pylist()
     for row in (0, 1, COUNT - 1):
         expected = _bytes("mask")[row]
-        assert (dataset[row][3] is None) == (expected is None)
+        assert (dataset[row]["mask"] is None) == (expected is None)
         if expected is not None:
             assert dataset.source.encoded(row, "mask").data == expected
     assert {path.name: path.read_bytes() for path in (tmp_path / "in").iterdir()} == before
@@ -135,7 +135,7 @@ def _loader(place: Path, memory: int, **options: Any) -> Any:
 
 
 def _texts(batches: Any) -> list[str]:
-    return [text for _, texts in batches for text in texts]
+    return [text for batch in batches for text in batch["text"]]
 
 
 #: Bytes of a row group's images.

@@ -62,7 +62,7 @@ def test_boxes_follow_the_matrix(packed: Path, v2: Any, name: str) -> None:  # n
     loader = DataLoader(dataset, 5, num_workers=2, collate_fn=list, require_native=True)
     samples = [sample for batch in loader for sample in batch]
     for row, (image, target) in enumerate(samples):
-        stored, boxes = plain[row]
+        stored, boxes = plain[row].values()
         geometry = target["geometry"]
         assert geometry.matrix.dtype == torch.float64
         assert geometry.source_size.tolist() == list(stored.size)
@@ -126,7 +126,7 @@ def _theirs(
     """Return the same of torchvision's own draws."""
     from torchvision import tv_tensors
 
-    image, boxes = ImageDataset(packed, fields=("image", "boxes"))[_ROW]
+    image, boxes = ImageDataset(packed, fields=("image", "boxes"))[_ROW].values()
     size = image.height, image.width
     given = torch.tensor(np.array(boxes), dtype=torch.float32)
     target = tv_tensors.BoundingBoxes(given, format="XYWH", canvas_size=size)

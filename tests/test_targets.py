@@ -83,7 +83,7 @@ def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
     from torchvision.transforms.v2 import functional
 
     plain = ImageDataset(packed, fields=_FIELDS)
-    image, boxes, labels, points, name = plain[row]
+    image, boxes, labels, points, name = plain[row].values()
     size = image.height, image.width
     given = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
     found = tv_tensors.BoundingBoxes(given, format="XYWH", canvas_size=size)
@@ -296,14 +296,15 @@ def test_a_transform_of_images_alone_may_not_move_them(v2: Any, packed: Path, ma
     # As plain values, and without the image, they may be loaded.
     fields = ("image", "boxes", "labels")
     plain = ImageDataset(packed, transform, fields=fields, formats={"boxes": ""})
-    assert len(plain[3][1]) == len(ImageDataset(packed, transform, fields=("boxes",))[3][0]) == 3
+    alone = ImageDataset(packed, transform, fields=("boxes",))
+    assert len(plain[3]["boxes"]) == len(alone[3]["boxes"]) == 3
 
 
 def test_a_transform_that_is_set_later_may_not_move_them(v2: Any, packed: Path) -> None:
     colours = v2.Compose([v2.ColorJitter(0.3), v2.JPEG((50, 60)), v2.RandomErasing(1.0)])
     for steps in (colours.transforms[:2], [v2.ToImage(), colours.transforms[2]]):
         dataset = ImageDataset(packed, v2.Compose(steps), fields=("image", "boxes"))
-        assert len(dataset[3][1]) == 3
+        assert len(dataset[3]["boxes"]) == 3
     dataset.transform = v2.RandomVerticalFlip()
     for use in (lambda: dataset[3], lambda: dataset.__getitems__([3]), lambda: DataLoader(dataset)):
         with pytest.raises(UsageError, match="RandomVerticalFlip"):

@@ -356,7 +356,7 @@ def _given(v2: Any, packed: Path) -> list[tuple[Any, dict[str, Any]]]:
 
     plain: Any = ImageDataset(packed, fields=("image", "xyxy", "labels", "points"))
     found = []
-    for image, boxes, labels, points in plain:
+    for image, boxes, labels, points in (sample.values() for sample in plain):
         about = {"canvas_size": (image.height, image.width)}
         corners = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
         places = torch.tensor(points, dtype=torch.float32).reshape(-1, _POINTS, 2)

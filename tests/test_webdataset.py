@@ -295,8 +295,8 @@ def test_json_that_is_none_is_a_bad_sample(tmp_path: Path, broken: bytes, labels
     (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())
     assert bad["key"] == "2" and "its 2.json is not JSON" in bad["reason"]
     dataset = ImageDataset(out, fields=("key", "json"))
-    assert [key for key, _ in dataset] == ["0", "1", "3"]
-    assert all(json.loads(text)["url"] == "u" for _, text in dataset)
+    assert [sample["key"] for sample in dataset] == ["0", "1", "3"]
+    assert all(json.loads(sample["json"])["url"] == "u" for sample in dataset)
     if labels != "none":
         assert ImageDataset(out).labels.tolist() == [0, 1, 3]
 
@@ -321,7 +321,7 @@ def test_samples_that_cannot_be_packed_are_listed(
     (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())
     assert bad["key"] == "2" and bad["path"] == str(path) and said in bad["reason"]
     dataset = ImageDataset(out, fields=("key", "label"))
-    assert list(dataset) == [("0", 0), ("1", 1), ("3", 3)]
+    assert list(dataset) == [{"key": str(n), "label": n} for n in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("field", ["key", "class"])
