@@ -116,9 +116,9 @@ class PillowCheck:
         assert self._dataset is not None
         dataset = ImageDataset(self._dataset)
         # As the adapter: without labels, numbers of samples are compared.
-        dataset.fields = ("image", "label" if "label" in dataset.fields else "index")
         for index in range(len(dataset)):
-            yield dataset[index]
+            image, *label = dataset[index]
+            yield image, *(label or (index,))
 
 
 class PeerCheck:

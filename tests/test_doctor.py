@@ -170,10 +170,12 @@ def test_a_tree_that_was_never_converted(tmp_path: Path) -> None:
     folder = ImageDataset(torchvision.datasets.ImageFolder(str(tree())), CROPS)
     listed = diagnose(folder, seconds=0.2).found.data
     assert (listed.container, listed.bytes, listed.convert) == ("files", data.bytes, data.convert)
+    root = tmp_path / "splits"
+    root.mkdir()
     for split in ("val", "train"):
-        (tmp_path / split).symlink_to(tree())
-    splits = diagnose(tmp_path, transform=CROPS, seconds=0.2).found.data
-    assert splits.convert == f"fastdata convert imagefolder --root {tmp_path}/train"
+        (root / split).symlink_to(tree())
+    splits = diagnose(root, transform=CROPS, seconds=0.2).found.data
+    assert splits.convert == f"fastdata convert imagefolder --root {root}/train"
 
 
 def test_a_dataset_whose_files_are_gone_or_changed(tmp_path: Path) -> None:

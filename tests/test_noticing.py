@@ -249,7 +249,8 @@ def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) ->
     code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
     packed = eval(code, {"fastdata": fastdata, "dataset": plain.with_transform(transform)})
     assert packed.classes == ["cat", "dog"]
-    assert next(iter(DataLoader(packed, 4, require_native=True)))[1].tolist() == [0, 1, 0, 1]
+    (batch,) = DataLoader(packed, 4, require_native=True)
+    assert batch["label"].tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.slow

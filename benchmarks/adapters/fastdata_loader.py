@@ -44,7 +44,10 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         if request.variant != "staged":  # other contenders may have staged the same data
             os.environ["FASTDATA_STAGE_ROOT"] = "/nonexistent"
         dataset = ImageDataset(request.data, transform)
-        dataset.fields = ("image", "label" if "label" in dataset.fields else "index")
+    options: dict[str, Any] = {} if request.device == "cpu" else {"device": request.device}
+    if "label" not in getattr(dataset, "fields", ("label",)):
+        dataset.fields = ("image", "index")
+        options["batch_transform"] = lambda batch: list(batch.values())
     loader: Any = DataLoader
     if request.variant == "dali":
         from fastdata.dali import DALILoader
@@ -57,7 +60,7 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
         order=request.order,
         seed=request.seed,
         persistent_workers=True,
-        **({"device": request.device} if request.device != "cpu" else {}),
+        **options,
     )
 
 

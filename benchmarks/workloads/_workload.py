@@ -76,6 +76,8 @@ def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
     from fastdata import DataLoader
 
     warnings.simplefilter("ignore")  # of images that Pillow decodes
+    if getattr(dataset, "named", False):  # others make no dicts
+        more = {"batch_transform": lambda batch: list(batch.values()), **more}
     return DataLoader(dataset, **options(request, **more))
 
 

@@ -50,8 +50,9 @@ class _Files:
 
 def open_loader(request: Request) -> Any:
     """Open a loader of batches that one sampler makes."""
-    from fastdata import AspectRatioBatches, ImageDataset
+    from fastdata import ImageDataset
     from fastdata import transforms as t
+    from fastdata.samplers import AspectRatioBatches
 
     def steps(size: Any) -> Any:
         last = [t.RandomCrop(size), t.RandomHorizontalFlip()]

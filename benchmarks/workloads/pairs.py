@@ -42,7 +42,7 @@ def open_loader(request: Request) -> Any:
         from fastdata import ImageDataset
 
         pairs = ImageDataset(folder / "packed", fields=("image", "txt"), transform=transform)
-        tokens = {"batch_transform": lambda batch: (batch[0], tokenizer(batch[1]))}
+        tokens = {"batch_transform": lambda batch: (batch["image"], tokenizer(batch["txt"]))}
         return fastdata_loader(pairs, request, require_native=True, **tokens)
     import open_clip_train.data
     from webdataset.tariterators import tar_file_expander

@@ -79,7 +79,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> 
         except DatasetError as error:
             if has_manifest(path) or (path / WORK_NAME).exists():
                 raise
-            dataset = ImageDataset(_list_tree(path, error), transform)
+            dataset = ImageDataset(_list_tree(path, error), transform, cache=Cache(bytes=0))
     if not len(dataset):
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
     if dataset.folder is not None:
