@@ -374,7 +374,7 @@ class ImageDataset(NativeSamples):
         """Whether a sample is a dict by field: fields were given, and no ``transforms``."""
         return self._given_fields is not None and self.transforms is None
 
-    def _joint_sample(self, row: int) -> tuple[Any, ...]:
+    def _joint_sample(self, row: int) -> Any:
         """Return a sample after the joint transform."""
         joint = joint_of(self._source.fields, self.fields)
         # The core alone does these: transforms of fastdata take images.
@@ -388,7 +388,7 @@ class ImageDataset(NativeSamples):
         reader = TargetReader(self._source.fields, joint)
         values |= reader.unmoved(self._source, row, values["image"].size, self.limits)
         values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
-        return self.transforms(*reader.joint.sample(values))  # type: ignore[misc,no-any-return]
+        return self.transforms(*reader.joint.sample(values))  # type: ignore[misc]
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":
@@ -446,8 +446,10 @@ class ImageDataset(NativeSamples):
 
         what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         recipe = self._compiled()
-        form = self.fields, {}, self.fields if self.named else ()
-        return Images(what, self, self, opener, *transforms, recipe, files, None, (), *form)
+        return Images(
+            what, self, self, opener, *transforms, recipe, files,
+            fields=self.fields, keys=self.fields if self.named else (),
+        )  # fmt: skip
 
     def _opened(self, learns: bool) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""

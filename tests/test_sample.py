@@ -142,9 +142,10 @@ def test_fifty_files_hold_each_oddity(tmp_path: Path) -> None:
     found: Counter[str] = Counter()
     for path in files(out):
         with (
-            warnings.catch_warnings(record=True, action="always") as caught,
+            warnings.catch_warnings(record=True) as caught,
             Image.open(path) as image,
         ):
+            warnings.simplefilter("always")
             image.getexif()
             image.load()
             found[kind(image)] += 1

@@ -92,7 +92,7 @@ def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
         "boxes": functional.convert_bounding_box_format(found, new_format="XYXY"),
         "labels": torch.tensor(labels, dtype=torch.int64),
         "keypoints": tv_tensors.KeyPoints(triples[..., :2], canvas_size=size),
-        "keypoints_visibility": triples[..., 2].long(),
+        "keypoints_visibility": triples[..., 2].to(torch.int64),
         "name": name,
     }
     return transform(image, target)

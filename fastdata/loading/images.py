@@ -158,8 +158,10 @@ def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
             "Name it in fields= of each, to have that; or leave it out.",
         )
     rows = MixedRows(dataset.plan, dataset.epoch, joined.subset)  # type: ignore[arg-type]
-    form = {"fields": fields, "keys": fields if dataset.named else ()} if fields else {}
-    return replace(joined, subset=rows, sources=dataset.names, **form)
+    joined = replace(joined, subset=rows, sources=dataset.names)
+    if fields is None:
+        return joined
+    return replace(joined, fields=fields, keys=fields if dataset.named else ())
 
 
 def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images:
