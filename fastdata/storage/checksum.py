@@ -38,16 +38,7 @@ def crc32c_range(
 
 
 def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
-    """Return the CRC-32C of a whole file.
-
-    Args:
-        path: The file.
-        threads: How many blocks are read at once: what a fast disk needs to be busy.
-        block: Bytes of a block.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the CRC-32C of a whole file, of which ``threads`` blocks are read at once."""
     size = Path(path).stat().st_size
     if threads <= 1 or size <= block:
         return crc32c_range(path, 0, size)

@@ -122,16 +122,10 @@ class StoredField:
 
     @classmethod
     def parse(cls, entry: Mapping[str, Any], files: Iterable[str] | None) -> StoredField:
-        """Return the field of an entry in the manifest.
-
-        Args:
-            entry: The entry.
-            files: Names of the manifest's files; None if the entry names none.
+        """Return the field of an entry in the manifest; ``files`` are None if it names none.
 
         Raises:
-            KeyError: A part is missing.
-            TypeError: A part has the wrong type.
-            ValueError: It contradicts itself or the files.
+            KeyError, TypeError, ValueError: A part is missing, wrong, or contradicts the files.
         """
         name, kind = entry["name"], entry["kind"]
         if not isinstance(name, str) or not NAME.fullmatch(name) or name == "key":

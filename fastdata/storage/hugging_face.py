@@ -91,12 +91,9 @@ def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     """Return a dataset as rows of a table. Reads no values but of the table's schema.
 
     Args:
-        dataset: A ``datasets.Dataset``.
+        dataset: A ``datasets.Dataset``; one without images is a UsageError.
         kinds: "image" or "mask" for columns of images, instead of what their names say.
         base: Folder of relative paths of images.
-
-    Raises:
-        UsageError: It has no images, or no such column.
     """
     table = dataset.data.table
     files = list(_files(dataset.data))

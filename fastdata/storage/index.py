@@ -52,8 +52,7 @@ class Index(Sequence[Row]):
 
     Raises:
         DatasetError: The user may not read the file.
-        CorruptionError: The file is missing, belongs to another packing, or is not an index of that
-            many rows.
+        CorruptionError: The file is missing, or not the index of that packing and that many rows.
     """
 
     def __init__(self, path: Path, rows: int, generation: str = NO_GENERATION) -> None:
@@ -94,11 +93,7 @@ class Index(Sequence[Row]):
         return self.corrupt(f"cannot be read: {error.strerror}")
 
     def require_unchanged(self) -> None:
-        """Compare the file with what it was when it was opened.
-
-        Raises:
-            CorruptionError: It was written to.
-        """
+        """Raise CorruptionError if the file was written to since it was opened."""
         try:
             unchanged = self._file.is_unchanged(0)
         except (OSError, ValueError) as error:
@@ -188,9 +183,6 @@ class Index(Sequence[Row]):
             stop: One past the last; None for all from ``start``.
             columns: Which columns the batches have, in the order of `SCHEMA`; None for all.
                 Others are not read.
-
-        Raises:
-            CorruptionError: The index is damaged, or has changed since it was opened.
         """
         stop = self._rows if stop is None else stop
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
@@ -289,17 +281,10 @@ class ExtentTable:
         self._table.learn(file)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
-        """Return the extents of some rows.
+        """Return the extents of some rows, int64, (N,); raise IndexError if there is no such row.
 
         A row that is damaged, or whose values make no sense, is an error only when it is read: its
         code is then ``corrupt_index``.
-
-        Args:
-            indices: int64, (N,), from 0 to the number of samples - 1, in any order.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptionError: The index has changed since it was opened.
         """
         self._index.require_unchanged()
         wanted = np.ascontiguousarray(indices, np.int64)
@@ -315,11 +300,6 @@ class ExtentTable:
         occurrences: npt.NDArray[np.int64] | None,
         max_pixels: int,
     ) -> _native.Rows:
-        """Return some rows as `_native.Rows`, for decode threads to look up.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptionError: The index has changed since it was opened.
-        """
+        """Return some rows as `_native.Rows`, for decode threads to look up."""
         self._index.require_unchanged()
         return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)

@@ -20,11 +20,11 @@ class JoinedPass:
     Args:
         parts: The sources.
         starts: The first row of each, and the end of the last.
-        batches: The batches to come, each of draws, a position and a size class.
+        batches: As of `Source.start_pass`, as are the others.
         number: Maps draws to rows.
         bad: Rows that no batch will have; may grow.
-        plan_fetches: As of `Source.start_pass`.
-        fields: Likewise.
+        plan_fetches: Returns the parts of large images that crops need.
+        fields: The fields to prefetch.
     """
 
     def __init__(
@@ -124,11 +124,7 @@ class JoinedPass:
 
 
 class JoinedFetch:
-    """Pending bytes of one batch from several sources.
-
-    Args:
-        parts: (slots in the batch, pending bytes) of each source.
-    """
+    """Pending bytes of one batch: (slots in the batch, pending bytes) of each source."""
 
     def __init__(self, parts: Sequence[tuple[list[int], Any]]) -> None:
         self._parts = parts

@@ -55,13 +55,10 @@ class FileList(NamedTuple):
 
 
 class LearningSource(Source):
-    """Source without an index, which learns while it is decoded.
+    """Source without an index, of ``count`` rows, which learns while it is decoded.
 
     Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points after `learn`.
-
-    Args:
-        count: Number of rows.
     """
 
     def __init__(self, count: int) -> None:
@@ -80,11 +77,7 @@ class LearningSource(Source):
         return rows
 
     def learn(self, cache: Cache | None = None) -> None:
-        """Keep seek points that are built while images are decoded.
-
-        Args:
-            cache: As of `fastdata.storage.learnt.learnt_of`.
-        """
+        """Keep seek points that are built while images are decoded; see `learnt_of`."""
         text, count = self._identity()
         digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
         self._learnt = learnt_of(self.location, digest, count, cache)
@@ -117,12 +110,7 @@ class LearningSource(Source):
         )
 
     def _file(self, row: int, path: str, field: str = "") -> Blob:
-        """Return the blob that is a file of a row; ``field`` if that is a further one.
-
-        Raises:
-            DatasetError: It is missing.
-            SampleError: It cannot be read.
-        """
+        """Return the blob that is a file of a row; ``field`` if that is a further one."""
         it = f"its {field}" if field else "it"
         try:
             data = read_file(path, MOST_BYTES)

@@ -53,10 +53,7 @@ class Look(NamedTuple):
 
 
 def look(place: str | os.PathLike[str]) -> Look:
-    """Return the kind of data at a path of this machine.
-
-    Looks at the names in the folder, and in the first of its folders; opens no file.
-    """
+    """Return the kind of data at a path, by names in the folder and in the first folder in it."""
     path = Path(place)
     is_file = os.path.isfile(path)  # False, not an error, where permission is missing
     folders, files = _names(path)

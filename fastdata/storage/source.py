@@ -270,15 +270,7 @@ class Source(ABC):
         return Gathered(blobs, columns)
 
     def field(self, name: str, kinds: Sequence[str] = KINDS) -> Field:
-        """Return a field of the schema.
-
-        Args:
-            name: Its name.
-            kinds: Kinds that it may have.
-
-        Raises:
-            UsageError: There is no such field of these kinds.
-        """
+        """Return a field of the schema, of some kinds; raise UsageError if there is none."""
         of_kinds = [field for field in self.fields if field.kind in kinds]
         for field in of_kinds:
             if field.name == name:
@@ -360,11 +352,7 @@ class Source(ABC):
     # Errors.
 
     def describe(self, row: int) -> str:
-        """Return which row this is and where it lies: the beginning of an error message.
-
-        Raises:
-            CorruptionError: Its row in the index is damaged.
-        """
+        """Return which row this is and where it lies: the beginning of an error message."""
         return f"{self.location}: sample {row} ({self.key(row)})"
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
