@@ -123,14 +123,7 @@ class Graph:
         cuts: list[Cuts],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Feed a pipeline one batch.
-
-        Args:
-            pipeline: Result of `build`.
-            samples: Their bytes; must stay until the batch is done.
-            cuts: Geometry of each view.
-            rows: The samples' rows in these.
-        """
+        """Feed a pipeline one batch: samples that must stay until it is done, and their cuts."""
         pipeline.feed_input("data", samples)
         for view, (program, drawn) in enumerate(zip(self.programs, cuts, strict=True)):
             cut = drawn[rows]

@@ -52,12 +52,8 @@ class Run:
 class Runner:
     """Pipeline, built on first use, and the queue of its runs. Thread-safe.
 
-    Args:
-        graph: Builder of pipelines.
-        batch_size: Most samples in a batch, if known.
-
     Attributes:
-        graph: As given.
+        graph: Builder of pipelines.
         broken: Why DALI cannot build a pipeline; None if it can, as far as is known.
     """
 

@@ -23,10 +23,7 @@ _CHUNK = 1 << 20  # bytes read at a time: stays in the L2 cache between read and
 def crc32c_range(
     path: str | os.PathLike[str], offset: int, length: int, *, chunk: int = _CHUNK
 ) -> int:
-    """Return the CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends.
-
-    ``chunk`` is how many bytes are read at a time.
-    """
+    """Return the CRC-32C of ``length`` bytes of a file from ``offset``, fewer where it ends."""
     crc = 0
     buffer = memoryview(bytearray(min(length, chunk)))
     with open_file(path) as file:

@@ -255,10 +255,7 @@ def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None 
 
 
 def joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = None) -> pa.Array:
-    """Return arrays one after the other; with ``order``, the values at these places.
-
-    Text, bytes and lists that 32 bits cannot count become those that 64 bits count.
-    """
+    """Return arrays one after the other, or the values at ``order``; widen offsets if needed."""
     try:
         whole = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
         return whole if order is None else whole.take(_indices(order))

@@ -66,11 +66,7 @@ def _packed_type(name: str, kind: pa.DataType) -> bytes:
 
 
 def _unpacked_type(packed: bytes) -> pa.DataType:
-    """Return the type in a schema message of `_packed_type`.
-
-    Raises:
-        pyarrow.ArrowException, OSError, ValueError: It is none.
-    """
+    """Return the type in a schema message; ArrowException, OSError, ValueError if it is none."""
     (field,) = pa.ipc.read_schema(pa.py_buffer(packed))
     return field.type
 
@@ -177,10 +173,7 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
 
 
 def outlines_among(fields: Iterable[Field]) -> dict[str, Field]:
-    """Return the columns that `MASKS` are painted from, by format without `RELATIVE`.
-
-    Empty if there are none, or a field has that name.
-    """
+    """Return the columns that `MASKS` are painted from, by format; none if a field is ``masks``."""
     found: dict[str, Field] = {}
     for field in fields:
         meaning = field.format.removeprefix(RELATIVE)

@@ -69,10 +69,7 @@ def is_hub(dataset: Any) -> bool:
 
 
 def streamed_files(dataset: Any) -> list[str]:
-    """Return the Parquet files or tars that an ``IterableDataset`` of `datasets` reads.
-
-    Empty if it reads others, or nothing shows what it reads.
-    """
+    """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
     found = getattr(dataset, "_ex_iterable", None)
     while (inner := getattr(found, "ex_iterable", None)) is not None:  # map, shuffle, take, …
         found = inner
@@ -140,13 +137,7 @@ def _digest(dataset: Any, paths: list[str]) -> str:
 
 
 class _Parts:
-    """Fields of a dataset's features.
-
-    Attributes:
-        parts: The fields.
-        mode: As of `Hub`.
-        classes: Names of the classes of ``label``.
-    """
+    """Fields of a dataset's features, mode as of `Hub`, and names of the classes of ``label``."""
 
     def __init__(
         self, table: pa.Table, features: dict[str, Any], kinds: dict[str, str], where: Any

@@ -200,10 +200,7 @@ class Index(Sequence[Row]):
             raise self.corrupt(f"is damaged between rows {start} and {stop}: {error}") from None
 
     def rows(self, start: int, stop: int, *, seek_points: bool = True) -> Iterator[Row]:
-        """Yield the rows from ``start`` to ``stop`` in order; see `batches` for memory.
-
-        Without ``seek_points``, the rows have none, and damaged ones are not noticed.
-        """
+        """Yield the rows from ``start`` to ``stop``, with or without seek points; see `batches`."""
         names = (
             SCHEMA.names
             if seek_points
@@ -221,10 +218,7 @@ class Index(Sequence[Row]):
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def common(self, *names: str) -> tuple[int, ...] | None:
-        """Return the value that each of some fixed-width columns has in all rows; else None.
-
-        Reads up to the record batch that differs.
-        """
+        """Return the value that each of some columns has in all rows; None if a batch differs."""
         found: tuple[int, ...] | None = None
         for batch in self.batches(columns=names):
             values = [as_numpy(batch.column(name)) for name in names]
@@ -237,10 +231,7 @@ class Index(Sequence[Row]):
         return found
 
     def find_file(self, number: int) -> int:
-        """Return the first row whose ``file`` is ``number`` or more, by bisection.
-
-        Only where rows are in the order of their ``file``, as docs/formats/index.md says.
-        """
+        """Return the first row whose ``file`` is ``number`` or more; rows are in that order."""
 
         def file(row: int) -> int:
             return int(self._records(row, row + 1)[0]["file"])

@@ -85,12 +85,7 @@ class LearningSource(Source):
             self.capabilities = Capabilities(stride=DEFAULT_STRIDE)
 
     def _images(self, rows: Rows, paths: Sequence[str]) -> BlobColumn:
-        """Return images with what is known of them.
-
-        Args:
-            rows: Their numbers.
-            paths: Their files; "" for one whose bytes are attached afterwards.
-        """
+        """Return images with what is known of them; path "" if bytes are attached later."""
         pillow = np.zeros(len(rows), np.bool_)
         if self._pillow:
             pillow[:] = [row in self._pillow for row in rows.tolist()]

@@ -102,13 +102,7 @@ def look(place: str | os.PathLike[str]) -> Look:
 
 
 def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
-    """Return the error for a place that lacks some kind of data: it names the kind that is there.
-
-    Args:
-        place: A path of this machine.
-        what: What is missing.
-        hint: How to go on where nothing is known of the place.
-    """
+    """Return the error for a place that lacks data: it names the kind there, or ``hint``."""
     found = look(place)
     if found.what != _UNKNOWN:
         what, hint = f"{what}, but {found.what}", found.hint

@@ -131,13 +131,7 @@ class Manifest:
     def places(
         self, folder: Path | str, root: Path | str | None, join: Callable[[Any, str], str] = _joined
     ) -> list[str]:
-        """Return the paths or URLs of its files.
-
-        Args:
-            folder: The dataset's.
-            root: The archives' (`root`, resolved).
-            join: Joins a folder and a name.
-        """
+        """Return the paths or URLs of its files, below the dataset's or the archives' folder."""
         return [join(folder if entry.crc32c else root, entry.name) for entry in self.files]
 
     def number_of(self, name: str) -> int:

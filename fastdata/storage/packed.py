@@ -413,11 +413,7 @@ class IndexedSource(Source):
         return [self.read(record, number) for record in records]
 
     def _own_path(self, record: Row, number: int | None) -> str | None:
-        """Return the path of a row's own file below the root; None for one of the manifest's files.
-
-        Raises:
-            CorruptionError: The record names neither.
-        """
+        """Return the path of a row's own file below the root; None for a manifest's file."""
         if record.path is not None and self._root is not None:
             if not is_inside(record.path):
                 problem = f"its path {record.path} leaves the dataset's root"

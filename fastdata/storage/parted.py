@@ -75,11 +75,7 @@ class Part:
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Part:
-        """Return the part of an entry.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is not sound.
-        """
+        """Return the part of an entry; KeyError, TypeError, ValueError if it is not sound."""
         found = cls(**known(cls, entry))
         if not isinstance(found.name, str) or not PART.fullmatch(found.name):
             raise ValueError(f"a part's name is {found.name!r}")

@@ -386,11 +386,7 @@ class Source(ABC):
         encodings: Encodings | None = None,
         orientations: Orientations | None = None,
     ) -> None:
-        """Note what `gather` did not know, or what differs from its own: sizes, encodings, turns.
-
-        Raises:
-            FastdataError: They contradict the index.
-        """
+        """Note what `gather` did not know, or knew otherwise: sizes, encodings, turns."""
         return
 
     def declined(self, row: int, code: str) -> None:

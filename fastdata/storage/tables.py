@@ -232,12 +232,7 @@ class TableColumn:
 
 
 class _Blobs:
-    """Images or other files of a table: their bytes, or else their paths.
-
-    Args:
-        chunks: Structs of ``bytes`` and ``path``.
-        base: Folder of relative paths.
-    """
+    """Images or other files of a table: structs of ``bytes``, or else a ``path`` below ``base``."""
 
     def __init__(self, chunks: Sequence[pa.Array], base: str) -> None:
         self._base = base
