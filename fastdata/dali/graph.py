@@ -51,11 +51,7 @@ class Graph:
     decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
-        """Return a pipeline that has run, and has nothing under way.
-
-        Args:
-            batch_size: The most samples of a batch.
-        """
+        """Return a pipeline for so many samples at most; it has run, and nothing is under way."""
         built = dali().Pipeline(
             batch_size=batch_size,
             num_threads=self.threads,

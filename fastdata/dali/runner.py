@@ -83,10 +83,8 @@ class Runner:
     def finish(self, run: Run, stream: Any = None) -> None:
         """Wait until a run has its pixels, or an error, or is cancelled.
 
-        Args:
-            run: The run.
-            stream: The CUDA stream that uses the pixels; None on the CPU. DALI reuses their memory
-                after the work that was queued on that stream before they were dropped.
+        ``stream`` uses the pixels; None on the CPU. DALI reuses their memory after the work that
+        was queued on that stream before they were dropped.
         """
         with self._in_step():
             while run.pixels is None and run.error is None and not run.cancelled:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of values below 2 GiB in all; None is null. Most types need no pandas."""
+    """Return an array of values below 2 GiB; None is null. Integers and bytes need no pandas."""
     if not (pa.types.is_integer(kind) or kind in (pa.string(), pa.binary())):
         found = array_type(kind)
         if found and all(one is None or isinstance(one, np.ndarray) for one in values):

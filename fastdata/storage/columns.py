@@ -303,11 +303,7 @@ def values_of(column: Column, field: Field) -> list[Any]:
 
 
 def python_objects(column: pa.Array, field: Field) -> list[Any]:
-    """Return values as Python objects.
-
-    Raises:
-        UsageError: Python has no such values: days after the year 9999, nanoseconds without pandas.
-    """
+    """Return values as Python objects; UsageError for those that Python lacks."""
     try:
         found: list[Any] = column.to_pylist()
     except (pa.ArrowException, OverflowError, ValueError) as error:

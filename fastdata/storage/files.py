@@ -67,7 +67,7 @@ def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
 
 
 def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """Return all bytes of a regular file; raise OSError if it has more than ``most``, from 0."""
+    """Return all bytes of a regular file; OSError if it has more than ``most``, but for -1."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if 0 <= most < size:

@@ -239,14 +239,9 @@ class Tree:
         return meta
 
     def leaves(self, database: bytes | None = None) -> Iterator[Entry]:
-        """Yield the entries of a database in the order of their keys.
+        """Yield the entries of a database in the order of their keys; KeyError if there is none.
 
-        Args:
-            database: Its name; None for the unnamed one, which has an entry for each named one.
-
-        Raises:
-            CorruptionError: The file is damaged, or a key may have several values.
-            KeyError: There is no such database.
+        The unnamed one, None, has an entry for each named one.
         """
         flags, root = self._last.flags, self._last.root
         if database is not None:
