@@ -55,7 +55,7 @@ class DALIBatch(Batch):
     """Batch under way.
 
     Attributes:
-        read: Job that reads DALI's candidates; None before their sizes are known, and afterwards.
+        read: Job that reads DALI's candidates, while it runs.
         candidates: Slots of samples that DALI may decode.
         pillow: bool, shape (N,): samples that the core does not decode.
         run: The part that DALI decodes.

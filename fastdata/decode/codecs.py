@@ -251,12 +251,9 @@ def decoder_of(kind: str) -> str:
 
 
 class Foreseen(NamedTuple):
-    """Decoder of an image, found without decoding it.
+    """Kind and decoder of an image ("" for none), found without decoding it.
 
-    Attributes:
-        kind: Result of `kind_of`.
-        decoder: As `Encoded.decoder`; "" if nothing decodes it.
-        sure: Whether the header confirms it; a library may leave some images of a kind to Pillow.
+    ``sure``: the header confirms it; a library may leave some images of a kind to Pillow.
     """
 
     kind: str

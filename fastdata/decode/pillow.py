@@ -160,12 +160,7 @@ COLORS = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "unchanged": None}
 
 
 class Style(NamedTuple):
-    """Colour mode and orientation that opened images are converted to.
-
-    Attributes:
-        color: A key of `COLORS`.
-        exif_transpose: Whether images are turned as their EXIF orientation says.
-    """
+    """Colour mode, a key of `COLORS`, and whether images are turned as EXIF says."""
 
     color: str = "rgb"
     exif_transpose: bool = False

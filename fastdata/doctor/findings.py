@@ -86,16 +86,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements.
-
-    Attributes:
-        data: The dataset.
-        machine: The machine.
-        rates: The stages.
-        cold_note: Why there is no rate of cold reads; empty if there is one.
-        batch_size: Images in a batch.
-        transform: Description of the transform.
-    """
+    """All measurements; ``cold_note`` says why there is no rate of cold reads, if so."""
 
     data: Data
     machine: Machine

@@ -46,12 +46,7 @@ def split_formats(formats: Any) -> tuple[Any, dict[str, str]]:
 
 
 class Hub(NamedTuple):
-    """Dataset of the library ``datasets``.
-
-    Attributes:
-        rows: Its rows.
-        mode: Mode that its images are converted to; None: each has its own.
-    """
+    """Rows of a dataset of `datasets`, and the mode that it converts images to, if it does."""
 
     rows: TableRows
     mode: str | None

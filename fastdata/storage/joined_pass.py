@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 class JoinedPass:
     """Pass in which each remote source prefetches its own rows; see `Source.start_pass`.
 
-    Args:
-        parts: The sources.
-        starts: The first row of each, and the end of the last.
-        batches: As of `Source.start_pass`, as are the others.
-        number: Maps draws to rows.
-        bad: Rows that no batch will have; may grow.
-        plan_fetches: Returns the parts of large images that crops need.
-        fields: The fields to prefetch.
+    ``starts``: the first row of each source, and the end of the last.
     """
 
     def __init__(

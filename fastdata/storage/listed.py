@@ -164,12 +164,9 @@ _NAMED = 16
 
 
 class FilesSource(LearningSource):
-    """Source of one file a row.
+    """Source of one file a row; relative paths lie below ``base``, "" for the current folder.
 
-    Args:
-        listing: The files. The list must keep its length once rows have been gathered.
-        location: Their folder.
-        base: Folder of relative paths; "" for the current one.
+    ``listing``: the list must keep its length once rows have been gathered.
     """
 
     hints = Hints(

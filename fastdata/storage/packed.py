@@ -437,13 +437,9 @@ class IndexedSource(Source):
 class PackedSource(IndexedSource):
     """Source of a packed dataset on a local disk.
 
-    Opening reads the manifest and the index's header, nothing that grows with the number of rows.
-    Unpickling opens it again, once per process for all tasks on the same dataset.
-
-    Args:
-        path: The dataset's folder.
-        guard: See `IndexedSource`.
-        manifest: Its manifest; None to read it.
+    Opening reads the manifest, unless it is given, and the index's header, nothing that grows
+    with the number of rows. Unpickling opens it again, once per process for all tasks on the same
+    dataset.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.

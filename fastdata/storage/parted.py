@@ -46,17 +46,7 @@ _HINT = "Put the part back as it was; or index all of it again: fastdata index â
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an index.
-
-    Attributes:
-        name: Its folder below the index's.
-        samples: Number of its samples.
-        skipped: Number of bad images that were left out.
-        blob_bytes: Sum of its blobs' lengths.
-        files: Number of its archives.
-        file_bytes: Sum of their sizes.
-        generation: That of its own manifest.
-    """
+    """One part of an index, a folder below it; numbers are of its samples and of its archives."""
 
     name: str
     samples: int

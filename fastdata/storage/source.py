@@ -119,9 +119,6 @@ class BlobColumn:
 
     An array that is not given is the extents' own. It is made on first use, because a batch that
     the core decodes needs few of them.
-
-    Attributes:
-        extents: Where the blobs lie.
     """
 
     def __init__(self, extents: _native.Extents, **arrays: npt.NDArray[Any]) -> None:
@@ -162,13 +159,7 @@ class Gathered(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Remedies for rows that cannot be used, by cause.
-
-    Attributes:
-        changed: Its bytes differ from those that were packed.
-        missing: Its file is missing or unreadable.
-        undecodable: Its image cannot be decoded.
-    """
+    """Remedies for rows whose bytes changed, whose file is missing, or that cannot be decoded."""
 
     changed: str = "Restore the data, or open them again."
     missing: str = "Put the file back."
