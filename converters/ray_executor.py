@@ -100,10 +100,7 @@ class RayExecutor:
         tick: Callable[[], None] = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `fastdata.executors.Executor.run`.
-
-        Unconsumed results stay in the cluster's memory, not in this process's.
-        """
+        """See `Executor.run`. Unconsumed results stay in the cluster's memory."""
         self._connect()
         ray = self._ray
         task = ray.remote(

@@ -95,11 +95,7 @@ _MOST_WORKERS = 4096
 
 
 def local_executor(workers: int | None) -> InProcess | Processes:
-    """Return the executor for a number of workers; None for one a CPU.
-
-    Raises:
-        UsageError: The number is below 1, or more than a machine can have.
-    """
+    """Return the executor for a number of workers, None for one a CPU; UsageError below 1."""
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     workers = usable_cpus() if workers is None else workers

@@ -27,11 +27,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path | str:
-        """Return a URL as text, else a path.
-
-        Raises:
-            UsageError: The value is empty, like an unset shell variable.
-        """
+        """Return a URL as text, else a path; UsageError if empty, like an unset shell variable."""
         if is_url(value):
             return str(value)
         if not str(value):  # Path("") is the working folder
@@ -52,11 +48,7 @@ class Folder(Location):
     _completes = "dir"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path.
-
-        Raises:
-            UsageError: The value is a URL, or empty.
-        """
+        """Return the path; UsageError if it is a URL, or empty."""
         if is_url(value):
             option = "" if param is None else param.opts[0] + " "
             raise UsageError(f"{option}{redact(value)} is a URL", "Name a folder of this machine.")
@@ -69,11 +61,7 @@ def named(location: Path | str) -> str:
 
 
 def require_url(options: dict[str, Any] | None, *locations: Path | str | None) -> None:
-    """Reject driver options if no location is a URL.
-
-    Raises:
-        UsageError: The options would be ignored.
-    """
+    """Raise UsageError for driver options that no location, being no URL, uses."""
     if options and not any(isinstance(location, str) for location in locations):
         raise UsageError(
             "--storage-option has no effect without a URL", "Leave it out, or give a URL."

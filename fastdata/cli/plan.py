@@ -89,11 +89,7 @@ def _table(
     epoch: int,
     drop_last: bool,
 ) -> PlanTable:
-    """Return the table.
-
-    Raises:
-        UsageError: Options contradict each other.
-    """
+    """Return the table; raise UsageError if options contradict each other."""
     from fastdata import ImageDataset
     from fastdata.plan.sharding import Epoch
     from fastdata.plan.table import table_of

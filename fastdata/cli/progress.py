@@ -78,10 +78,7 @@ class ProgressReport:
         self._show(f"{human_count(records, 'image')} found", None)
 
     def start(self, images: int, size: int, done_images: int = 0, done_size: int = 0) -> None:
-        """Begin the work.
-
-        ``size`` is 0 if unknown; ``done_*`` is the work of an earlier run.
-        """
+        """Begin the work; ``size`` is 0 if unknown, ``done_*`` the work of an earlier run."""
         self._total, self._done = images, done_images
         self._begun = time.monotonic()
         if done_images:

@@ -55,7 +55,7 @@ class DALIBatch(Batch):
     """Batch under way.
 
     Attributes:
-        read: Job that reads DALI's candidates; None before their sizes are known, and afterwards.
+        read: Job that reads DALI's candidates, while it runs.
         candidates: Slots of samples that DALI may decode.
         pillow: bool, shape (N,): samples that the core does not decode.
         run: The part that DALI decodes.
@@ -68,13 +68,7 @@ class DALIBatch(Batch):
 
 
 class DALIPipeline(Pipeline):
-    """`fastdata.batches.pipeline.Pipeline` with DALI as the decoder.
-
-    Args:
-        runner: Runner of DALI.
-        device: Device of the batches.
-        *args: As `Pipeline`'s; its engine reads, and decodes samples that DALI does not.
-    """
+    """`Pipeline` with DALI as the decoder; its engine reads, and decodes what DALI does not."""
 
     looks_up = False
 
@@ -333,10 +327,7 @@ def _warn_of_engine(graph: Graph) -> None:
 def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:
     """Return the encoding of a sample that DALI may decode to Pillow's pixels; None of others.
 
-    Args:
-        data: Its bytes.
-        size: (width, height) in pixels that its crop was drawn for.
-        seekable: Whether it has seek points, which proves that it was decoded once.
+    ``size``: (width, height) that its crop was drawn for; ``seekable``: it was decoded once.
     """
     found, width, height, *_, code, _, _ = _native.probe(data)
     if found.startswith("jpeg"):

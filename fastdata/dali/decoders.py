@@ -42,11 +42,7 @@ def decoder_options() -> set[str]:
 
 
 def arguments(device_id: int | None) -> dict[str, Any]:
-    """Return the arguments of a decoder whose values are not DALI's defaults.
-
-    Args:
-        device_id: The GPU; None for none.
-    """
+    """Return the arguments of a decoder whose values are not DALI's defaults."""
     # EXIF is for viewers: Pillow and the native core do not turn images either.
     chosen = {"output_type": dali().types.RGB, "adjust_orientation": False}
     if device_id is None:
@@ -63,12 +59,7 @@ def files_input() -> Any:
 
 @functools.cache
 def example(encoding: str, side: int = SIDE) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an image of noise.
-
-    Args:
-        encoding: "jpeg", or one of `BESIDES`.
-        side: Its width and height, in pixels.
-    """
+    """Return the bytes of a square image of noise, "jpeg" or one of `BESIDES`."""
     file = io.BytesIO()
     image = Image.effect_noise((side, side), 40).convert("RGB")
     if encoding == "png":
@@ -80,17 +71,10 @@ def example(encoding: str, side: int = SIDE) -> npt.NDArray[np.uint8]:
 
 @functools.cache
 def decodes(encoding: str, device_id: int | None) -> bool:
-    """Return whether this installation of DALI decodes an encoding.
+    """Return whether this installation of DALI decodes an encoding of `example`.
 
     nvImageCodec decodes some by extensions, which may be missing; and one image that it cannot
-    decode ends a pipeline.
-
-    Args:
-        encoding: As `example`'s.
-        device_id: The GPU; None for none.
-
-    Raises:
-        RuntimeError: DALI cannot use the device.
+    decode ends a pipeline. RuntimeError: DALI cannot use the device.
     """
     pipeline = _pipeline(1, device_id, False, {})
     pipeline.feed_input("data", [example(encoding)])
@@ -107,18 +91,8 @@ def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any],
 
     The hybrid one decodes Huffman codes on the CPU: on photographs, a thread takes 1.9 ms an image.
     The JPEG engine of an H200 takes 0.05 ms, and the core 0.3 ms for these codes alone. Twice the
-    core's time lies between.
-
-    Args:
-        device_id: The GPU.
-        regions: Whether the decoder decodes regions, rather than whole images.
-        options: The user's arguments of the decoder.
-
-    Returns:
-        "JPEG engine", "CUDA" or "hybrid".
-
-    Raises:
-        RuntimeError: DALI cannot use the device.
+    core's time lies between. "JPEG engine", "CUDA" or "hybrid"; RuntimeError if DALI cannot use the
+    device.
     """
     pipeline = _pipeline(_TIMED, device_id, regions, dict(options))
     files = [example("jpeg")] * _TIMED

@@ -51,11 +51,7 @@ class Graph:
     decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
-        """Return a pipeline that has run, and has nothing under way.
-
-        Args:
-            batch_size: The most samples of a batch.
-        """
+        """Return a pipeline for so many samples at most; it has run, and nothing is under way."""
         built = dali().Pipeline(
             batch_size=batch_size,
             num_threads=self.threads,
@@ -123,14 +119,7 @@ class Graph:
         cuts: list[Cuts],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Feed a pipeline one batch.
-
-        Args:
-            pipeline: Result of `build`.
-            samples: Their bytes; must stay until the batch is done.
-            cuts: Geometry of each view.
-            rows: The samples' rows in these.
-        """
+        """Feed a pipeline one batch: samples that must stay until it is done, and their cuts."""
         pipeline.feed_input("data", samples)
         for view, (program, drawn) in enumerate(zip(self.programs, cuts, strict=True)):
             cut = drawn[rows]

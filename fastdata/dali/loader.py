@@ -148,21 +148,9 @@ DALILoader.__init__.__signature__ = _with_those_of_dataloader()  # type: ignore[
 
 
 class _DALIPath(NativePath):
-    """Native path with DALI as the decoder.
+    """Native path with DALI as the decoder, on the device of the batches.
 
-    Args:
-        images: The dataset.
-        recipe: The compiled transform.
-        config: The loader's arguments.
-        graph: Builder of DALI's pipelines.
-        device: Device of the decoder and the batches.
-        batch_size: Most samples in a batch, if known.
-
-    Attributes:
-        graph: As given.
-
-    Raises:
-        UsageError: DALI cannot honour a setting of the dataset.
+    ``batch_size``: most samples in a batch, if known. UsageError: DALI cannot honour a setting.
     """
 
     learns = False

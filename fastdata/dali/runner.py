@@ -52,12 +52,8 @@ class Run:
 class Runner:
     """Pipeline, built on first use, and the queue of its runs. Thread-safe.
 
-    Args:
-        graph: Builder of pipelines.
-        batch_size: Most samples in a batch, if known.
-
     Attributes:
-        graph: As given.
+        graph: Builder of pipelines.
         broken: Why DALI cannot build a pipeline; None if it can, as far as is known.
     """
 
@@ -87,10 +83,8 @@ class Runner:
     def finish(self, run: Run, stream: Any = None) -> None:
         """Wait until a run has its pixels, or an error, or is cancelled.
 
-        Args:
-            run: The run.
-            stream: The CUDA stream that uses the pixels; None on the CPU. DALI reuses their memory
-                after the work that was queued on that stream before they were dropped.
+        ``stream`` uses the pixels; None on the CPU. DALI reuses their memory after the work that
+        was queued on that stream before they were dropped.
         """
         with self._in_step():
             while run.pixels is None and run.error is None and not run.cancelled:

@@ -251,12 +251,9 @@ def decoder_of(kind: str) -> str:
 
 
 class Foreseen(NamedTuple):
-    """Decoder of an image, found without decoding it.
+    """Kind and decoder of an image ("" for none), found without decoding it.
 
-    Attributes:
-        kind: Result of `kind_of`.
-        decoder: As `Encoded.decoder`; "" if nothing decodes it.
-        sure: Whether the header confirms it; a library may leave some images of a kind to Pillow.
+    ``sure``: the header confirms it; a library may leave some images of a kind to Pillow.
     """
 
     kind: str
@@ -267,11 +264,7 @@ class Foreseen(NamedTuple):
 def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> Foreseen:
     """Return an image's kind and decoder, by its header.
 
-    Args:
-        data: Its first bytes, or all of them.
-        size: Number of all its bytes.
-        limits: Limits of its cost.
-        trusted: As in `Encoded`.
+    ``data``: its first bytes, or all ``size`` of them; ``trusted`` as in `Encoded`.
     """
     kind, whole = kind_of(data), len(data) >= size
     if kind.startswith("jpeg"):
@@ -292,11 +285,7 @@ _BAND = 512
 
 
 def _as_array(image: Image.Image, rows: int) -> Pixels:
-    """Return the first rows of an image of any mode, as RGB.
-
-    Raises:
-        SampleError: It cannot be converted.
-    """
+    """Return the first rows of an image of any mode, as RGB."""
     out = np.empty((rows, image.width, 3), np.uint8)
     for top in range(0, rows, _BAND):
         band = 0, top, image.width, min(top + _BAND, rows)
@@ -403,14 +392,8 @@ class Encoded:
     def pixels(self, box: Box | None = None) -> Pixels:
         """Return its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
 
-        Numbers have the dtype and the channels that Pillow has.
-
-        Args:
-            box: The part that must be right; None for all. Rows below it may be missing, and other
-                pixels outside it have any values.
-
-        Raises:
-            SampleError: It cannot be decoded.
+        Numbers have the dtype and the channels that Pillow has. Only the ``box`` must be right:
+        rows below it may be missing, and other pixels outside it have any values.
         """
         if self._reader is not None:
             try:
@@ -432,11 +415,7 @@ class Encoded:
         return (_as_numbers if self._numbers else _as_array)(self._image, rows)
 
     def image(self) -> Image.Image:
-        """Return the whole image as a PIL image of mode RGB.
-
-        Raises:
-            SampleError: It cannot be decoded.
-        """
+        """Return the whole image as a PIL image of mode RGB."""
         if self._image is None:
             pixels = self.pixels()
             if self._image is None:
@@ -444,11 +423,7 @@ class Encoded:
         return _as_rgb(self._image)
 
     def stored(self) -> Image.Image:
-        """Return `image` in its stored mode: L, LA, RGB or RGBA.
-
-        Raises:
-            SampleError: It cannot be decoded.
-        """
+        """Return `image` in its stored mode: L, LA, RGB or RGBA."""
         if not isinstance(self._reader, _Whole):
             return self.image()
         try:
@@ -463,11 +438,7 @@ class Encoded:
 def open_image(
     data: bytes, info: ImageInfo, limits: Limits | None = None, style: Style = RGB
 ) -> Image.Image:
-    """Decode an image as `fastdata.decode.pillow.open_image`; also kinds that Pillow lacks.
-
-    Raises:
-        SampleError: The bytes cannot be decoded, or the image is beyond the limits.
-    """
+    """Decode an image as `fastdata.decode.pillow.open_image`; also kinds that Pillow lacks."""
     known = info.encoding not in ("", "other")
     codec = CODECS.get(info.encoding if known else kind_of(data))
     if codec is None or codec.pillow_opens:
@@ -476,11 +447,7 @@ def open_image(
 
 
 def probe(data: bytes) -> ImageInfo:
-    """Describe an image as `fastdata.decode.pillow.probe`; also kinds that Pillow lacks.
-
-    Raises:
-        SampleError: The bytes are empty, not an image, or not all of one.
-    """
+    """Describe an image as `fastdata.decode.pillow.probe`; also kinds that Pillow lacks."""
     kind = kind_of(data)
     codec = CODECS.get(kind)
     if codec is None or codec.pillow_opens:
@@ -494,10 +461,7 @@ _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 def _size_of_jxl(data: bytes) -> tuple[int, int]:
-    """Return (width, height) of a JPEG XL, turned as libjxl turns it.
-
-    SizeHeader and the beginning of ImageMetadata of ISO/IEC 18181-1, bits from the lowest.
-    """
+    """Return (width, height) of a JPEG XL, turned as libjxl turns it (ISO/IEC 18181-1)."""
     begin = 0
     if data[:2] != b"\xff\x0a":
         # The codestream is one box, or several that each begin with a number of 4 bytes.

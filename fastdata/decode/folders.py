@@ -26,10 +26,7 @@ def folder_class() -> Any:
 
 
 def own_method(dataset: Any, base: type, *names: str) -> str:
-    """Say in a clause which of these methods a dataset does not have from its base; "" for none.
-
-    Of torch's and torchvision's classes, also which is not what the library defines.
-    """
+    """Say which of these methods a dataset, or its library, has changed; "" for none."""
     kind = type(dataset)
     for name in names:
         replaced = getattr(kind, name, None) is not getattr(base, name, None)
@@ -50,11 +47,7 @@ _HINTS = {
 
 
 def require_folder(folder: Any) -> None:
-    """Check that an object is a ``DatasetFolder`` with torchvision's own methods.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Raise UsageError unless a ``DatasetFolder`` has torchvision's own methods."""
     base = folder_class()
     if base is None or not isinstance(folder, base):
         several = (hint for name, hint in _HINTS.items() if class_name(folder).startswith(name))
@@ -115,13 +108,8 @@ def why_not_pillow(folder: Any) -> tuple[str, str] | None:
 def require_style(style: Style, ours: Any, folder: Any) -> None:
     """Check that images can have the style that was asked for.
 
-    Args:
-        style: The style.
-        ours: A transform of fastdata that they get; None for none.
-        folder: A folder of torchvision's; None for other datasets.
-
     Raises:
-        UsageError: The transform would undo it, or the folder's own loader knows no style.
+        UsageError: A transform of fastdata would undo it, or the folder's loader knows no style.
     """
     if style.color != "rgb" and ours is not None:
         raise UsageError(
@@ -137,12 +125,7 @@ def require_style(style: Style, ours: Any, folder: Any) -> None:
 
 
 def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -> Any:
-    """Return what a folder's own loader makes of one of its files.
-
-    Raises:
-        DatasetError: The file is missing.
-        SampleError: The loader failed, or its image is beyond the limits.
-    """
+    """Return what a folder's own loader makes of one of its files."""
     try:
         image = folder.loader(source.path(row))
         if isinstance(image, Image.Image):

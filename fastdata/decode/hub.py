@@ -16,11 +16,7 @@ HUB_METHODS = ("__getitem__", "__getitems__", "__len__", "_getitem")
 
 
 def require_hub(dataset: Any) -> None:
-    """Check that a dataset of `datasets` has that library's own methods, and no transform.
-
-    Raises:
-        UsageError: It has not.
-    """
+    """Raise UsageError unless a dataset of `datasets` has its own methods, and no transform."""
     if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
         raise UsageError(
             f"{reason}, which would not be called",
@@ -36,12 +32,7 @@ def require_hub(dataset: Any) -> None:
 
 
 def style_of(color: str | None, exif_transpose: bool | None, hub: Hub | None) -> Style:
-    """Return the style of images.
-
-    Args:
-        color: One of `COLORS`; None for the default: "rgb", or what `datasets` converts to.
-        exif_transpose: Whether to turn images; None for the default: as `datasets` does.
-        hub: The dataset of `datasets`; None for others.
+    """Return the style of images: by default that of the library `datasets`, else "rgb".
 
     Raises:
         UsageError: There is no such colour.

@@ -49,9 +49,7 @@ class Limits:
     def check(self, data: bytes) -> None:
         """Raise unless an image is within the limits; decode nothing.
 
-        Args:
-            data: The bytes of one image. Sizes that Pillow finds when it opens an image are not
-                checked here.
+        Sizes that Pillow finds when it opens an image are not checked here.
 
         Raises:
             SampleError: It is not; the hint names the limit.
@@ -76,11 +74,7 @@ class Limits:
             raise SampleError(f"has {scans} scans, more than Limits(scans={self.scans})", _LARGER)
 
     def check_size(self, width: int, height: int) -> None:
-        """Raise if an image is too large.
-
-        Raises:
-            SampleError: It is; the hint names the limit.
-        """
+        """Raise SampleError if an image is too large; the hint names the limit."""
         if self.pixels is not None and width * height > self.pixels:
             raise SampleError(
                 f"has {width} x {height} pixels, more than Limits(pixels={self.pixels})",
@@ -98,15 +92,10 @@ _CODESTREAM = re.compile(rb"\xff\x4f\xff\x51.{4}(.{4})(.{4})", re.DOTALL)
 
 
 def decoded_sizes(data: bytes) -> Iterator[Size]:
-    """Return (width, height) of each picture that decoding an image may take memory for.
+    """Return (width, height) of each picture that decoding a file may take memory for.
 
-    Sizes that Pillow finds in the header itself are not among them.
-
-    Args:
-        data: A whole file of any kind.
-
-    Raises:
-        SampleError: It has more parts than an image needs.
+    Sizes that Pillow finds in the header itself are not among them. SampleError: it has more parts
+    than an image needs.
     """
     if data[4:8] == b"ftyp":
         return _of_av1(data)

@@ -48,9 +48,6 @@ def probe(data: bytes) -> ImageInfo:
     entropy-coded data between, and headers of later scans, are not decoded (``fastdata verify``
     does that). All other images are decoded; the checksums of a PNG's chunks are verified, too.
 
-    Args:
-        data: The bytes of one image file.
-
     Raises:
         SampleError: The bytes are empty, not an image, or not all of one.
     """
@@ -104,11 +101,9 @@ _CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMY
 
 @contextmanager
 def decoding(unidentified: str = "", passing: type[Exception] = SampleError) -> Iterator[None]:
-    """Raise a SampleError for what Pillow raises: almost anything on broken bytes.
+    """Raise a SampleError for what Pillow raises, almost anything on broken bytes, but ``passing``.
 
-    Args:
-        unidentified: The message for what is no image to Pillow.
-        passing: Another exception to let pass.
+    ``unidentified``: the message for what is no image to Pillow.
     """
     try:
         yield
@@ -139,11 +134,7 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
-    """Open an image: Pillow reads its header.
-
-    Raises:
-        SampleError: Pillow would run a program to decode it, or open another file in it.
-    """
+    """Open an image unless Pillow would run a program to decode it, or open another file in it."""
     image = Image.open(io.BytesIO(data))
     if image.format == "EPS":
         raise SampleError(
@@ -169,12 +160,7 @@ COLORS = {"rgb": "RGB", "gray": "L", "rgba": "RGBA", "unchanged": None}
 
 
 class Style(NamedTuple):
-    """Colour mode and orientation that opened images are converted to.
-
-    Attributes:
-        color: A key of `COLORS`.
-        exif_transpose: Whether images are turned as their EXIF orientation says.
-    """
+    """Colour mode, a key of `COLORS`, and whether images are turned as EXIF says."""
 
     color: str = "rgb"
     exif_transpose: bool = False
@@ -237,17 +223,8 @@ def open_image(
 ) -> Image.Image:
     """Decode an image, by default to RGB as torchvision's default loader does.
 
-    Safe to call from several threads.
-
-    Args:
-        data: The bytes of one image in ``info.encoding``.
-        info: Its encoding and size; only raw pixels need the size.
-        limits: Limits of its cost; None for no limits but Pillow's own.
-        style: Colour mode and orientation of the result.
-
-    Returns:
-        A loaded image, ``info.width`` x ``info.height`` unless it was turned. The EXIF data is in
-        its ``info``, as Pillow has it.
+    Safe to call from several threads. Only raw pixels need the size in ``info``. The EXIF data is
+    in the result's ``info``, as Pillow has it.
 
     Raises:
         SampleError: The bytes cannot be decoded, or the image is beyond the limits.
@@ -295,11 +272,7 @@ def _by_core(data: bytes, image: Image.Image) -> Image.Image:
 
 
 def describe_kind(data: bytes) -> str:
-    """Name the kind of an image in words: "progressive arithmetic-coded JPEG of mode RGB".
-
-    Raises:
-        SampleError: They are no image.
-    """
+    """Name the kind of an image in words: "progressive arithmetic-coded JPEG of mode RGB"."""
     try:
         image = Image.open(io.BytesIO(_split_exif(data)[0]))
     except Exception as error:
@@ -310,10 +283,7 @@ def describe_kind(data: bytes) -> str:
 
 
 def _split_exif(data: bytes) -> tuple[bytes, bytes]:
-    """Return an image's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it.
-
-    Images other than JPEGs are returned unchanged.
-    """
+    """Return a JPEG's bytes without EXIF, and the EXIF data as Pillow's ``info`` has it."""
     if data[:2] != _SOI:
         return data, b""
     kept, exif, start = [], b"", 0

@@ -38,17 +38,8 @@ _SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
 class PngFile(NamedTuple):
     """Header and compressed data of a PNG.
 
-    Attributes:
-        width: Columns.
-        height: Rows.
-        depth: Bits of a sample.
-        colour: Its colour type.
-        interlaced: Whether it is.
-        palette: Three bytes a colour.
-        data: Of the IDAT chunks.
-        whole: Whether it is inflated to its end always.
-        numbers: Whether pixels are numbers, as ``np.array(Image.open(file))`` has them, rather
-            than colours.
+    ``palette``: three bytes a colour; ``whole``: it is always inflated to its end; ``numbers``:
+    pixels are numbers, as ``np.array(Image.open(file))`` has them, rather than colours.
     """
 
     width: int
@@ -66,9 +57,6 @@ class PngFile(NamedTuple):
 
         Numbers are uint8; of 1-bit grey bool, of 16-bit grey uint16. They have 2 to 4 channels
         where the image has as many.
-
-        Raises:
-            Declined: Another decoder must decide.
         """
         rows = self.height if self.interlaced else box[3]
         wanted = self._inflated_bytes(self.height if self.whole else rows)
@@ -103,12 +91,7 @@ class PngFile(NamedTuple):
 
 
 def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
-    """Read a PNG's chunks.
-
-    Args:
-        data: The file.
-        trusted: Whether its bytes are known to be those that were stored.
-        numbers: As of `PngFile`.
+    """Read a PNG's chunks; ``trusted``: its bytes are known to be those that were stored.
 
     Raises:
         Exception: Another decoder must decide: some of 16-bit grey, animated, damaged.
@@ -162,11 +145,7 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
 
 
 def _check_metadata(header: tuple[Any, ...], chunks: list[memoryview]) -> None:
-    """Have Pillow read the chunks of a PNG that hold neither pixels nor palette.
-
-    Raises:
-        Exception: It refuses them, and thereby the image.
-    """
+    """Have Pillow read, or refuse, the chunks of a PNG that hold neither pixels nor palette."""
     start = b"IHDR" + _HEADER.pack(1, 1, *header[2:])
     checked = _CHUNK.pack(13, start[:4]) + start[4:] + zlib.crc32(start).to_bytes(4, "big")
     pixel = b"\x89PNG\r\n\x1a\n" + checked + b"".join(chunks) + _CHUNK.pack(0, b"IDAT")

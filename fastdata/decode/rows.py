@@ -37,14 +37,7 @@ def open_row(
     *,
     numbers: bool = False,
 ) -> Encoded:
-    """Return the image of a row, with its header read.
-
-    Args:
-        source: The rows.
-        row: Its number.
-        limits: What it may cost.
-        data: Its bytes if they were read already.
-        numbers: As of `Encoded`.
+    """Return the image of a row, with its header read; ``data``: its bytes if read already.
 
     Raises:
         FastdataError: It cannot be read, has changed, or cannot be decoded.
@@ -56,11 +49,7 @@ def open_row(
 
 
 def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> Image.Image:
-    """Return the image of a row.
-
-    Raises:
-        FastdataError: As `open_row`.
-    """
+    """Return the image of a row; see `open_row`."""
     blob = source.encoded(row)
     with _naming(source, row):
         return open_image(blob.data, _info(blob), limits, style)
@@ -85,14 +74,10 @@ def describe_kinds(
     rows: Any = None,
     decoder: Callable[[str, _native.Extents, int], str] = lambda *_: NATIVE,
 ) -> str:
-    """Return the share of each kind of image and its decoder, in words.
+    """Return the share of each kind of image and its decoder among some of ``rows``, in words.
 
-    Args:
-        source: The rows, some of which are inspected.
-        limits: What images may cost.
-        rows: The rows that are read, an array or what is sliced to one; None for all.
-        decoder: Returns the decoder's name of an image that the core can decode. It is called with
-            the image's kind, the extents of several images, and the image's slot in these.
+    ``decoder`` returns the decoder's name of an image that the core can decode, by its kind, the
+    extents of several images, and its slot in these.
     """
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.ascontiguousarray(every[:: max(1, len(every) // _INSPECTED)])

@@ -27,11 +27,7 @@ def destination(
     channels_last: bool = True,
     prefetch: int = 2,
 ) -> Destination:
-    """Return a destination from a loader's arguments.
-
-    Raises:
-        UsageError: They contradict each other, or there is no such device.
-    """
+    """Return a destination from a loader's arguments; UsageError if they contradict each other."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -50,11 +46,7 @@ _DEVICES = 'Give "cpu", or a device that torch.accelerator finds here, such as "
 
 
 def _check_accelerator(device: torch.device) -> None:
-    """Check that this machine has the device.
-
-    Raises:
-        UsageError: The machine lacks it.
-    """
+    """Raise UsageError if this machine lacks the device."""
     here = torch.accelerator.current_accelerator()
     if here is None or device.type != here.type:
         found = "no accelerator" if here is None else f"{here.type} devices"
@@ -85,12 +77,7 @@ class Tracker:
 
 
 def transformed(batch: Any, batch_transform: Callable[[Any], Any] | None) -> Any:
-    """Return a batch after ``batch_transform``.
-
-    Args:
-        batch: The batch, passed as one argument.
-        batch_transform: The function; None for none.
-    """
+    """Return a batch, passed as one argument, after ``batch_transform``, if there is one."""
     if batch_transform is None:
         return batch
     return called(batch_transform, batch)
@@ -254,13 +241,9 @@ class DeviceIterator(Iterator[Any]):
         return batch
 
     def _send_one(self, wait: bool) -> bool:
-        """Take a batch from the loader and start its copy.
+        """Take a batch, waiting for the loader if ``wait``, and start its copy.
 
-        Args:
-            wait: Whether to wait for a loader that is not ready.
-
-        Returns:
-            Whether there may be another batch to send.
+        Return whether there may be another batch to send.
         """
         # Stop at an error: the consumer's reaction may change the next batches.
         if self._exhausted or (self._sent and self._sent[-1].error is not None):

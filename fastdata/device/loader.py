@@ -178,10 +178,8 @@ class DeviceLoader:
 class _LoaderTracker(Tracker):
     """Tracker of the loader's state and seed for the consumer's current batch.
 
-    Args:
-        loader: The loader.
-        reached: Receives the loader's state when it returned that batch; empty where the loader's
-            own state is the consumer's: before the first batch, and after the last one.
+    ``reached`` is empty where the loader's own state is the consumer's: before the first batch, and
+    after the last one.
     """
 
     def __init__(self, loader: Any, reached: dict[Any, Any]) -> None:

@@ -32,11 +32,7 @@ def is_image(tensor: torch.Tensor) -> bool:
 
 
 def three(name: str, values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    """Return the three finite numbers of an argument; None if it is None.
-
-    Raises:
-        UsageError: They are not three finite numbers, or not positive for "std".
-    """
+    """Return the three finite numbers of an argument, positive for "std"; None if it is None."""
     if values is None:
         return None
     try:
@@ -79,17 +75,7 @@ def normalisation(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> Normalisation | None:
-    """Return the normalisation for a loader's arguments; None to leave images unchanged.
-
-    Args:
-        dtype: "uint8", "float32", "float16", "bfloat16", or torch's; None for float32 with a
-            ``mean`` or ``std``, else to leave images unchanged.
-        mean: Three values in units of 0 to 1; None for 0.
-        std: Three values in units of 0 to 1; None for 1.
-
-    Raises:
-        UsageError: They contradict each other, or are out of range.
-    """
+    """Return the normalisation for a `DeviceLoader`'s arguments; None to leave images unchanged."""
     if dtype is None and mean is None and std is None:
         return None
     name = "float32" if dtype is None else dtype
@@ -111,13 +97,7 @@ def normalisation(
 def normalise(
     images: torch.Tensor, constants: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor
 ) -> None:
-    """Normalise uint8 images into ``out``, of any float dtype and layout, on the same device.
-
-    Args:
-        images: N x 3 x H x W, uint8.
-        constants: Result of `Normalisation.constants`, on the images' device.
-        out: N x 3 x H x W.
-    """
+    """Normalise N x 3 x H x W, uint8, into ``out``, of any float dtype, on the same device."""
     scale, offset = constants
     # One kernel on a GPU: it converts as it loads, computes in float32, and rounds as it stores.
     # Other ways to write this make a float copy first.

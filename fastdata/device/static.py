@@ -27,11 +27,7 @@ class StaticMemory:
         self._stream: torch.Stream | None = None
 
     def place(self, batch: Any) -> Any:
-        """Copy a batch into the memory and return it; a smaller batch uses the first rows.
-
-        Raises:
-            UsageError: Its tensors differ from the first batch's, or are not dense.
-        """
+        """Copy a batch into the memory and return it; a smaller batch uses the first rows."""
         tensors: list[torch.Tensor] = []
         map_tensors(batch, tensors.append)
         for tensor in tensors:

@@ -29,10 +29,7 @@ from fastdata.errors import UsageError
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a batch with ``change`` applied to each tensor, in containers of any depth.
-
-    Other values (strings, numbers) stay unchanged.
-    """
+    """Return a batch with ``change`` applied to each tensor, in containers of any depth."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Ragged):
@@ -94,13 +91,10 @@ class Destination:
 
 @cache
 def copy_stream(device: torch.device) -> torch.Stream:
-    """Return this process's stream for copies to an accelerator.
+    """Return this process's stream for copies to an accelerator, a device with its number.
 
     All loaders and epochs share it: torch's allocator keeps free memory per stream, so new
     streams would increase memory.
-
-    Args:
-        device: The device, with its number.
     """
     with on_device(device):
         return torch.Stream(device)
@@ -130,12 +124,9 @@ def on_stream(stream: torch.Stream) -> Iterator[None]:
 
 
 class Staging:
-    """Page-locked memory for copies of batches that are not page-locked themselves.
+    """Page-locked memory, unless not ``pin``, for copies of batches that are not page-locked.
 
     It grows to the largest batch, and serves every batch.
-
-    Args:
-        pin: Whether the memory is page-locked.
     """
 
     def __init__(self, pin: bool) -> None:
@@ -175,13 +166,9 @@ def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 class Arrival:
-    """Batch under way to a device.
+    """Batch under way to a device: copies may still write to ``tensors``.
 
-    Args:
-        batch: The batch; copies may still write to its tensors.
-        tensors: Those tensors that copies write to.
-        stream: The stream that allocated them; None if the device is synchronous.
-        copied: Event after the copies; None if the device is synchronous.
+    ``stream`` allocated them, and ``copied`` follows the copies; None if the device is synchronous.
     """
 
     def __init__(
@@ -255,11 +242,7 @@ _FORMATS = {
 
 
 class Transfer:
-    """Transfer of one pass's batches to their destination.
-
-    Args:
-        where: The destination; on the CPU, unchanged tensors are not copied.
-    """
+    """Transfer of one pass's batches; to the CPU, unchanged tensors are not copied."""
 
     def __init__(self, where: Destination) -> None:
         self._device = device = numbered(where.device)
@@ -278,11 +261,7 @@ class Transfer:
         return nullcontext() if self._stream is None else on_device(self._device)
 
     def begin(self, batch: Any) -> Arrival:
-        """Start the copy of a batch.
-
-        Raises:
-            UsageError: The batch has no uint8 images to normalise.
-        """
+        """Start the copy of a batch; raise UsageError if it has no uint8 images to normalise."""
         # The consumer may take the batch in another autograd mode.
         with torch.inference_mode(False), torch.no_grad(), self.here():
             return self._begin(batch)

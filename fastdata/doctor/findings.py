@@ -12,8 +12,7 @@ class Data:
     Attributes:
         path: The given folder.
         location: The folder to read: a staged copy, if there is one.
-        container: ``lmdb``, ``parquet``, ``shards`` or ``folder``; ``files`` for a tree of images
-            that was never converted.
+        container: The container; ``files`` for a tree of images that was never converted.
         root: The folder of a tree's images; None if they are in a container.
         convert: The command that packs its source, as far as the manifest shows.
         samples: Number of samples.
@@ -87,16 +86,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements.
-
-    Attributes:
-        data: The dataset.
-        machine: The machine.
-        rates: The stages.
-        cold_note: Why there is no rate of cold reads; empty if there is one.
-        batch_size: Images in a batch.
-        transform: Description of the transform.
-    """
+    """All measurements; ``cold_note`` says why there is no rate of cold reads, if so."""
 
     data: Data
     machine: Machine

@@ -57,13 +57,7 @@ def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Exten
 
 
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> Opened:
-    """Open a dataset, or a tree of images, with a transform; one that is open has its own.
-
-    Raises:
-        UsageError: It is behind a URL, or in archives or tables elsewhere.
-        DatasetError: There is neither.
-        DataError: It has no samples.
-    """
+    """Open a dataset, or a tree of images, with a transform; one that is open has its own."""
     url = dataset.path if isinstance(dataset, ImageDataset) else dataset
     if is_url(url):
         name = redact(str(url))

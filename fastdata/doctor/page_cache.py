@@ -33,9 +33,7 @@ class Extent(NamedTuple):
 def resident_share(extents: Iterable[Extent]) -> float:
     """Return the share of some extents that is in memory, 0 to 1.
 
-    Raises:
-        OSError: A file cannot be opened or mapped, or is another user's, of which the kernel says
-            that all is in memory.
+    OSError: a file is another user's, of which the kernel says that all is in memory.
     """
     pages = cached = 0
     for extent in extents:
@@ -67,10 +65,7 @@ def resident_share(extents: Iterable[Extent]) -> float:
 def drop(extents: Iterable[Extent]) -> None:
     """Ask the kernel to drop parts of files, and their surroundings, from the page cache.
 
-    It may keep pages that a process has mapped.
-
-    Raises:
-        OSError: A file cannot be opened, or the system has no such call.
+    It may keep pages that a process has mapped. OSError: the system has no such call.
     """
     if not hasattr(os, "posix_fadvise"):
         raise OSError(errno.ENOSYS, "this system has no posix_fadvise")

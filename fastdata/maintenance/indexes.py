@@ -27,11 +27,7 @@ class Finding(NamedTuple):
 
 
 def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
-    """Check all rows of a field's index against the manifest, without reading values.
-
-    Raises:
-        DatasetError: The index cannot be read.
-    """
+    """Check all rows of a field's index against the manifest, without reading values."""
     if stored.file is not None:
         yield from _other_packing(source, stored.file)
         yield from _impossible_pieces(source, stored)

@@ -20,14 +20,9 @@ def verify_parts(
     progress: Callable[[int, int], None] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[int, list[tuple[str, str]]]:
-    """Return the number of files, and the problems as (where, what).
+    """Return the number of files, and the problems as (where, what), of an index of parts.
 
-    Args:
-        place: The index's folder or URL.
-        parts: Its manifest.
-        check: Checks one dataset: returns the numbers of its samples and files, and its problems.
-        progress: Called with the number of samples checked, and of all.
-        storage_options: Options of the driver of a URL.
+    ``check`` returns the numbers of samples and files of one dataset, and its problems.
     """
     before, files, problems = 0, 1, []
     for part in parts.parts:

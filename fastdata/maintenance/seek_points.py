@@ -50,15 +50,11 @@ SEEK_BATCH = 32
 def seek_tables(
     images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
 ) -> list[bytes | SampleError | None]:
-    """Build the seek tables of images.
+    """Return a table per image; None for those without one, or an error for undecodable ones.
 
     This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
     damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
     ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
-
-    Returns:
-        A table per image; None for images without one; an error for those that neither the core
-        nor Pillow decodes.
     """
     if stride is None:
         return [None] * len(images)

@@ -260,11 +260,7 @@ def _reason(error: OSError) -> str:
 
 
 def _check_indexes(source: PackedSource, findings: _Findings) -> list[StoredField]:
-    """Check the indexes of all fields.
-
-    Returns:
-        The fields whose values can be checked; none if the images are not among them.
-    """
+    """Check all indexes; return the fields to check further, none without sound images."""
     usable: list[StoredField] = []
     for stored in source.manifest.fields:
         names = [name for name in (stored.index, stored.file) if name is not None]
@@ -353,13 +349,7 @@ def _ticker(
 
 
 class _RangeChecksum(NamedTuple):
-    """CRC-32C of a part of a file.
-
-    Attributes:
-        number: Which of the manifest's files; -1 for the index.
-        length: Of the part, in bytes.
-        crc: Its checksum; or why it could not be read, in words.
-    """
+    """CRC-32C of a part of a file (-1: the index), or the reason why it cannot be read."""
 
     number: int
     length: int
@@ -495,13 +485,7 @@ def _first_difference(
     names: Sequence[str],
     indexes: Sequence[Iterator[pa.RecordBatch]],
 ) -> int | None:
-    """Return the first sample on whose blobs container and indexes differ; None if none does.
-
-    Args:
-        walk: The container's blobs.
-        names: Fields of blobs.
-        indexes: Extents of each field's rows.
-    """
+    """Return the first sample on whose blobs container and indexes differ; None if none does."""
     before = 0
     for batches in zip(*indexes, strict=True):
         expected = np.stack([as_numpy(batch.column(n)) for batch in batches for n in _EXTENT], 1)
@@ -599,11 +583,7 @@ def _check_sample(
 
 
 def _blob_problem(row: Row, data: bytes) -> str | None:
-    """Return how an image differs from its row; None if it does not.
-
-    Raises:
-        SampleError: It cannot be decoded.
-    """
+    """Return how an image differs from its row; None if it does not."""
     orientation = row.orientation if 1 <= row.orientation <= 8 else 1
     info = ImageInfo(row.encoding, row.width, row.height, row.channels, orientation)
     if row.encoding == "raw":

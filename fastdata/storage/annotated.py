@@ -44,12 +44,7 @@ class Annotated:
 
 
 class AnnotatedSource(FilesSource):
-    """Source of image files with annotations, which stay in memory once they are read.
-
-    Args:
-        annotated: The files and their annotations.
-        location: Their folder.
-    """
+    """Source of image files with annotations, which stay in memory once they are read."""
 
     def __init__(self, annotated: Annotated, location: Path | str = "") -> None:
         super().__init__(annotated, location)
@@ -58,12 +53,7 @@ class AnnotatedSource(FilesSource):
         self.fields = (IMAGE, *annotated.fields)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
-        """See `Source.column`.
-
-        Raises:
-            DatasetError: A file of annotations is missing.
-            SampleError: Annotations of a row cannot be used.
-        """
+        """See `Source.column`. SampleError: annotations of a row cannot be used."""
         about = self.field(field, ("column",))
         numbers = range(len(self)) if rows is None else rows.tolist()
         values = [self._row(row)[field] for row in numbers]

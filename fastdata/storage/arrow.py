@@ -17,12 +17,7 @@ import pyarrow as pa
 
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of values; None is null.
-
-    Args:
-        values: Its values; strings and bytes below 2 GiB in all.
-        kind: Its type. Integers, ``string`` and ``binary`` need no pandas.
-    """
+    """Return an array of values below 2 GiB; None is null. Integers and bytes need no pandas."""
     if not (pa.types.is_integer(kind) or kind in (pa.string(), pa.binary())):
         found = array_type(kind)
         if found and all(one is None or isinstance(one, np.ndarray) for one in values):
@@ -72,10 +67,7 @@ def _arrays(
 
 
 def array_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Return the type and shape of the arrays that lists of a fixed size are, also nested.
-
-    None for all other types.
-    """
+    """Return the dtype and shape of the arrays that lists of a fixed size are; None for others."""
     shape = []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
@@ -101,10 +93,7 @@ def unsliced(column: pa.Array) -> pa.Array:
 
 
 def fixed_items(column: pa.Array) -> npt.NDArray[Any] | None:
-    """Return numbers, shape (N,), or those of lists of a fixed size, (N, …); without nulls.
-
-    None if a null is inside a list.
-    """
+    """Return numbers, (N,), or lists of a fixed size, (N, …); None if a null is inside a list."""
     column = unsliced(column).drop_null()
     shape = [len(column)]
     while pa.types.is_fixed_size_list(column.type):
@@ -131,10 +120,7 @@ def validity(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is stored with.
-
-    Extensions, dictionaries and views are replaced by what they hold, at any depth.
-    """
+    """Return the type that a column is stored with: without extensions, dictionaries and views."""
     return _rebuilt(kind, _plain)
 
 
@@ -260,12 +246,7 @@ def moments_as_text(values: pa.Array) -> pa.Array:
 
 
 def _with_moments(kind: pa.DataType, other: pa.DataType | None) -> pa.DataType:
-    """Return a type with another one instead of dates, moments and durations.
-
-    Args:
-        kind: The type.
-        other: The other one; None for the integers that they are stored as.
-    """
+    """Return a type with ``other``, or integers if None, instead of dates, moments, durations."""
 
     def change(one: pa.DataType) -> pa.DataType:
         if not (pa.types.is_temporal(one) and not pa.types.is_interval(one)):

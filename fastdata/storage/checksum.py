@@ -23,10 +23,7 @@ _CHUNK = 1 << 20  # bytes read at a time: stays in the L2 cache between read and
 def crc32c_range(
     path: str | os.PathLike[str], offset: int, length: int, *, chunk: int = _CHUNK
 ) -> int:
-    """Return the CRC-32C of ``length`` bytes of a file from ``offset``; fewer where the file ends.
-
-    ``chunk`` is how many bytes are read at a time.
-    """
+    """Return the CRC-32C of ``length`` bytes of a file from ``offset``, fewer where it ends."""
     crc = 0
     buffer = memoryview(bytearray(min(length, chunk)))
     with open_file(path) as file:
@@ -38,16 +35,7 @@ def crc32c_range(
 
 
 def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
-    """Return the CRC-32C of a whole file.
-
-    Args:
-        path: The file.
-        threads: How many blocks are read at once: what a fast disk needs to be busy.
-        block: Bytes of a block.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the CRC-32C of a whole file, of which ``threads`` blocks are read at once."""
     size = Path(path).stat().st_size
     if threads <= 1 or size <= block:
         return crc32c_range(path, 0, size)

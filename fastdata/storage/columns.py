@@ -51,20 +51,16 @@ def write_column(
     rows: int,
     generation: str = NO_GENERATION,
 ) -> None:
-    """Write a column's file and the index of its pieces.
+    """Write a column's file, which any Arrow reader reads, and the index of its pieces.
 
     Args:
-        path: The file; any Arrow reader reads it.
+        path: The file.
         index: The index file.
         stored: The field.
         number: The file's place among the manifest's.
         arrays: The values of all rows, in order.
-        rows: Number of rows.
+        rows: Number of rows; another number in ``arrays`` is a ValueError.
         generation: The manifest's.
-
-    Raises:
-        OSError: A file cannot be written.
-        ValueError: There are more or fewer rows.
     """
     schema = pa.schema([(stored.field.name, stored.field.type)])
     found: list[Row] = []
@@ -106,12 +102,9 @@ class ColumnReader:
 
     Args:
         stored: The field.
-        index: The index of its pieces.
+        index: The index of its pieces; a missing row is a CorruptionError.
         rows: Rows of the dataset.
         read: Reads the bytes of pieces, and compares their checksums.
-
-    Raises:
-        CorruptionError: The index does not have a row for each piece.
     """
 
     def __init__(
@@ -135,12 +128,7 @@ class ColumnReader:
         self._bytes = 0
 
     def values(self, rows: npt.NDArray[np.int64] | None = None) -> pa.Array:
-        """Return the values of some rows, in their order; of all rows without ``rows``.
-
-        Raises:
-            CorruptionError: A piece has changed.
-            DatasetError: A piece cannot be read.
-        """
+        """Return the values of some rows, in their order; of all rows without ``rows``."""
         if rows is not None and not len(rows):
             return pa.array([], self._stored.field.type)
         if rows is None and self._whole is None:
@@ -227,13 +215,7 @@ def values_in(
     numbers: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64],
 ) -> pa.Array:
-    """Return values of a column in pieces, in their order.
-
-    Args:
-        pieces: Returns pieces by number.
-        numbers: The piece of each value, (N,); at least one.
-        places: Its place there.
-    """
+    """Return values by the piece of each, (N,), at least one, and by their places there."""
     order = np.argsort(numbers, kind="stable")
     chosen, starts = np.unique(numbers[order], return_index=True)
     parts = np.split(places[order], starts[1:])
@@ -273,10 +255,7 @@ def join_columns(columns: Sequence[Column], order: npt.NDArray[np.int64] | None 
 
 
 def joined(parts: Sequence[pa.Array], order: npt.NDArray[np.int64] | None = None) -> pa.Array:
-    """Return arrays one after the other; with ``order``, the values at these places.
-
-    Text, bytes and lists that 32 bits cannot count become those that 64 bits count.
-    """
+    """Return arrays one after the other, or the values at ``order``; widen offsets if needed."""
     try:
         whole = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
         return whole if order is None else whole.take(_indices(order))
@@ -324,11 +303,7 @@ def values_of(column: Column, field: Field) -> list[Any]:
 
 
 def python_objects(column: pa.Array, field: Field) -> list[Any]:
-    """Return values as Python objects.
-
-    Raises:
-        UsageError: Python has no such values: days after the year 9999, nanoseconds without pandas.
-    """
+    """Return values as Python objects; UsageError for those that Python lacks."""
     try:
         found: list[Any] = column.to_pylist()
     except (pa.ArrowException, OverflowError, ValueError) as error:

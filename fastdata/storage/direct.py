@@ -29,9 +29,6 @@ class DirectFile:
 
     A thread writes what has been filled while the caller goes on. An error of the disk is raised
     by a later call, by `close` at the latest.
-
-    Args:
-        path: The file; one that is there is emptied.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,11 +43,7 @@ class DirectFile:
         self._flushed = 0
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises:
-            OSError: The disk refused these, or earlier ones.
-        """
+        """Append bytes; raise OSError if the disk refused these, or earlier ones."""
         view, at = memoryview(data), 0
         while at < len(data):
             size = min(len(data) - at, _BUFFER - self._filled)
@@ -76,11 +69,7 @@ class DirectFile:
             pending.result()
 
     def close(self) -> None:
-        """Write the rest, and close the file.
-
-        Raises:
-            OSError: The disk refused something.
-        """
+        """Write the rest, and close the file; raise OSError if the disk refused something."""
         if self._descriptor < 0:
             return
         try:

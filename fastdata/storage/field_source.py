@@ -24,15 +24,7 @@ _LACKS = 'Leave such samples out with on_error="skip", or give a collate_fn, whi
 
 
 class FieldSource(Source):
-    """Source with the rows of another one, whose image is one of its further fields.
-
-    Args:
-        source: The other source.
-        field: Name of the field.
-
-    Attributes:
-        name: The same.
-    """
+    """Source with the rows of another one, whose image is its further field ``name``."""
 
     def __init__(self, source: Source, field: str) -> None:
         self._source, self.name = source, field
@@ -65,11 +57,7 @@ class FieldSource(Source):
         return self._source.problem(row, f"its {self.name}: {detail}", code, hint)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`.
-
-        Raises:
-            MissingError: The row has no such blob.
-        """
+        """See `Source.encoded`. MissingError: the row has no such blob."""
         blob = self._source.encoded(row, self.name, data)
         if not blob.data:
             error = self._source.problem(row, f"it has no {self.name}", hint=_LACKS)

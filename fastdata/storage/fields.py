@@ -66,11 +66,7 @@ def _packed_type(name: str, kind: pa.DataType) -> bytes:
 
 
 def _unpacked_type(packed: bytes) -> pa.DataType:
-    """Return the type in a schema message of `_packed_type`.
-
-    Raises:
-        pyarrow.ArrowException, OSError, ValueError: It is none.
-    """
+    """Return the type in a schema message; ArrowException, OSError, ValueError if it is none."""
     (field,) = pa.ipc.read_schema(pa.py_buffer(packed))
     return field.type
 
@@ -122,16 +118,10 @@ class StoredField:
 
     @classmethod
     def parse(cls, entry: Mapping[str, Any], files: Iterable[str] | None) -> StoredField:
-        """Return the field of an entry in the manifest.
-
-        Args:
-            entry: The entry.
-            files: Names of the manifest's files; None if the entry names none.
+        """Return the field of an entry in the manifest; ``files`` are None if it names none.
 
         Raises:
-            KeyError: A part is missing.
-            TypeError: A part has the wrong type.
-            ValueError: It contradicts itself or the files.
+            KeyError, TypeError, ValueError: A part is missing, wrong, or contradicts the files.
         """
         name, kind = entry["name"], entry["kind"]
         if not isinstance(name, str) or not NAME.fullmatch(name) or name == "key":
@@ -183,10 +173,7 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
 
 
 def outlines_among(fields: Iterable[Field]) -> dict[str, Field]:
-    """Return the columns that `MASKS` are painted from, by format without `RELATIVE`.
-
-    Empty if there are none, or a field has that name.
-    """
+    """Return the columns that `MASKS` are painted from, by format; none if a field is ``masks``."""
     found: dict[str, Field] = {}
     for field in fields:
         meaning = field.format.removeprefix(RELATIVE)

@@ -24,20 +24,10 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
-    """Open a regular file for reading, and nothing else.
+    """Open a regular file for reading, with ``more_flags``; the caller closes its descriptor.
 
-    A FIFO would wait for a writer, and a device may have no end. The native core has the same
-    check (``io/files.cpp``).
-
-    Args:
-        path: The file.
-        more_flags: Flags of ``os.open`` beside those for reading.
-
-    Returns:
-        Its descriptor, which the caller closes.
-
-    Raises:
-        OSError: It cannot be opened, or is no regular file.
+    A FIFO would wait for a writer, and a device may have no end: they are an OSError. The native
+    core has the same check (``io/files.cpp``).
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | more_flags
     try:
@@ -77,15 +67,7 @@ def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
 
 
 def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """Return all bytes of a regular file; see `open_descriptor`.
-
-    Args:
-        path: The file.
-        most: How many bytes it may have; -1 for any number.
-
-    Raises:
-        OSError: It cannot be opened, is no regular file, or is longer.
-    """
+    """Return all bytes of a regular file; OSError if it has more than ``most``, but for -1."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if 0 <= most < size:
@@ -96,11 +78,7 @@ def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Check a file that a library opens by its path, as `open_descriptor` does.
-
-    Raises:
-        OSError: It is missing, or no regular file.
-    """
+    """Check a file that a library opens by its path, as `open_descriptor` does."""
     _require_regular(os.stat(path), path)
 
 
@@ -153,10 +131,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return the name of a file while this process writes it.
-
-    A process that seemed dead may still be writing the same file.
-    """
+    """Return a file's name while this process, which may seem dead to others, writes it."""
     number = os.getpid() if _process_number is None else _process_number
     return path.with_name(f"{path.name}.{number}{PARTIAL_SUFFIX}")
 
@@ -188,13 +163,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def written_behind(path: Path) -> Iterator[None]:
-    """Make the kernel write a file to the disk while it grows, so that the last flush is short.
-
-    It promises nothing, and does nothing on systems without it (macOS).
-
-    Args:
-        path: The file, which is there already.
-    """
+    """Make the kernel write a file while it grows, if it can, so that the last flush is short."""
     if _sync_file_range is None:
         yield
         return
@@ -244,8 +213,7 @@ def file_lock(
         patience: Seconds to wait for a holder who shows no progress; None for `PATIENCE`.
 
     Raises:
-        BusyError: ``busy``, or the holder has shown no progress for so long, or another user
-            has made the lock file, who could hold it for ever.
+        BusyError: ``busy``, or patience has ended, or another user made the lock file.
         OSError: The lock file cannot be made; it names the folder.
     """
     while True:
@@ -282,15 +250,7 @@ def file_lock(
 
 
 def wait_for_lock(descriptor: int, patience: float) -> None:
-    """Lock a file with ``flock``; wait as long as its holder shows progress.
-
-    Args:
-        descriptor: The file's descriptor.
-        patience: Seconds to wait while the file's time of change stays the same.
-
-    Raises:
-        TimeoutError: Another process holds the lock, and the file has not changed for so long.
-    """
+    """Lock a file with ``flock``; TimeoutError: it has not changed for ``patience`` seconds."""
     pause, seen, end = 0.001, -1, 0.0
     while True:
         with suppress(BlockingIOError):

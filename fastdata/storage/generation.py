@@ -23,11 +23,7 @@ def generation_of(text: bytes) -> str:
 
 
 def generation_in(folder: Path | str) -> str:
-    """Return the generation of the dataset that lies in a folder now; "" if there is none.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the generation of the dataset that lies in a folder now; "" if there is none."""
     path = os.path.join(folder, MANIFEST_NAME)
     try:
         found = os.stat(path)

@@ -46,12 +46,7 @@ def split_formats(formats: Any) -> tuple[Any, dict[str, str]]:
 
 
 class Hub(NamedTuple):
-    """Dataset of the library ``datasets``.
-
-    Attributes:
-        rows: Its rows.
-        mode: Mode that its images are converted to; None: each has its own.
-    """
+    """Rows of a dataset of `datasets`, and the mode that it converts images to, if it does."""
 
     rows: TableRows
     mode: str | None
@@ -69,10 +64,7 @@ def is_hub(dataset: Any) -> bool:
 
 
 def streamed_files(dataset: Any) -> list[str]:
-    """Return the Parquet files or tars that an ``IterableDataset`` of `datasets` reads.
-
-    Empty if it reads others, or nothing shows what it reads.
-    """
+    """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
     found = getattr(dataset, "_ex_iterable", None)
     while (inner := getattr(found, "ex_iterable", None)) is not None:  # map, shuffle, take, …
         found = inner
@@ -91,12 +83,9 @@ def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     """Return a dataset as rows of a table. Reads no values but of the table's schema.
 
     Args:
-        dataset: A ``datasets.Dataset``.
+        dataset: A ``datasets.Dataset``; one without images is a UsageError.
         kinds: "image" or "mask" for columns of images, instead of what their names say.
         base: Folder of relative paths of images.
-
-    Raises:
-        UsageError: It has no images, or no such column.
     """
     table = dataset.data.table
     files = list(_files(dataset.data))
@@ -143,13 +132,7 @@ def _digest(dataset: Any, paths: list[str]) -> str:
 
 
 class _Parts:
-    """Fields of a dataset's features.
-
-    Attributes:
-        parts: The fields.
-        mode: As of `Hub`.
-        classes: Names of the classes of ``label``.
-    """
+    """Fields of a dataset's features, mode as of `Hub`, and names of the classes of ``label``."""
 
     def __init__(
         self, table: pa.Table, features: dict[str, Any], kinds: dict[str, str], where: Any

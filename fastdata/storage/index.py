@@ -52,8 +52,7 @@ class Index(Sequence[Row]):
 
     Raises:
         DatasetError: The user may not read the file.
-        CorruptionError: The file is missing, belongs to another packing, or is not an index of that
-            many rows.
+        CorruptionError: The file is missing, or not the index of that packing and that many rows.
     """
 
     def __init__(self, path: Path, rows: int, generation: str = NO_GENERATION) -> None:
@@ -94,11 +93,7 @@ class Index(Sequence[Row]):
         return self.corrupt(f"cannot be read: {error.strerror}")
 
     def require_unchanged(self) -> None:
-        """Compare the file with what it was when it was opened.
-
-        Raises:
-            CorruptionError: It was written to.
-        """
+        """Raise CorruptionError if the file was written to since it was opened."""
         try:
             unchanged = self._file.is_unchanged(0)
         except (OSError, ValueError) as error:
@@ -188,9 +183,6 @@ class Index(Sequence[Row]):
             stop: One past the last; None for all from ``start``.
             columns: Which columns the batches have, in the order of `SCHEMA`; None for all.
                 Others are not read.
-
-        Raises:
-            CorruptionError: The index is damaged, or has changed since it was opened.
         """
         stop = self._rows if stop is None else stop
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
@@ -208,10 +200,7 @@ class Index(Sequence[Row]):
             raise self.corrupt(f"is damaged between rows {start} and {stop}: {error}") from None
 
     def rows(self, start: int, stop: int, *, seek_points: bool = True) -> Iterator[Row]:
-        """Yield the rows from ``start`` to ``stop`` in order; see `batches` for memory.
-
-        Without ``seek_points``, the rows have none, and damaged ones are not noticed.
-        """
+        """Yield the rows from ``start`` to ``stop``, with or without seek points; see `batches`."""
         names = (
             SCHEMA.names
             if seek_points
@@ -229,10 +218,7 @@ class Index(Sequence[Row]):
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def common(self, *names: str) -> tuple[int, ...] | None:
-        """Return the value that each of some fixed-width columns has in all rows; else None.
-
-        Reads up to the record batch that differs.
-        """
+        """Return the value that each of some columns has in all rows; None if a batch differs."""
         found: tuple[int, ...] | None = None
         for batch in self.batches(columns=names):
             values = [as_numpy(batch.column(name)) for name in names]
@@ -245,10 +231,7 @@ class Index(Sequence[Row]):
         return found
 
     def find_file(self, number: int) -> int:
-        """Return the first row whose ``file`` is ``number`` or more, by bisection.
-
-        Only where rows are in the order of their ``file``, as docs/formats/index.md says.
-        """
+        """Return the first row whose ``file`` is ``number`` or more; rows are in that order."""
 
         def file(row: int) -> int:
             return int(self._records(row, row + 1)[0]["file"])
@@ -289,17 +272,10 @@ class ExtentTable:
         self._table.learn(file)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
-        """Return the extents of some rows.
+        """Return the extents of some rows, int64, (N,); raise IndexError if there is no such row.
 
         A row that is damaged, or whose values make no sense, is an error only when it is read: its
         code is then ``corrupt_index``.
-
-        Args:
-            indices: int64, (N,), from 0 to the number of samples - 1, in any order.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptionError: The index has changed since it was opened.
         """
         self._index.require_unchanged()
         wanted = np.ascontiguousarray(indices, np.int64)
@@ -315,11 +291,6 @@ class ExtentTable:
         occurrences: npt.NDArray[np.int64] | None,
         max_pixels: int,
     ) -> _native.Rows:
-        """Return some rows as `_native.Rows`, for decode threads to look up.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptionError: The index has changed since it was opened.
-        """
+        """Return some rows as `_native.Rows`, for decode threads to look up."""
         self._index.require_unchanged()
         return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)

@@ -28,12 +28,7 @@ from fastdata.storage.source import (
 
 
 class JoinedSource(Source):
-    """Source of several sources' rows, one after the other, with their own errors and keys.
-
-    Args:
-        parts: The sources.
-        lengths: Numbers of their rows.
-    """
+    """Source of several sources' rows, one after the other, with their own errors and keys."""
 
     def __init__(self, parts: Sequence[Source], lengths: Sequence[int]) -> None:
         self._parts = parts

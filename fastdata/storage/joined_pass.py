@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 class JoinedPass:
     """Pass in which each remote source prefetches its own rows; see `Source.start_pass`.
 
-    Args:
-        parts: The sources.
-        starts: The first row of each, and the end of the last.
-        batches: The batches to come, each of draws, a position and a size class.
-        number: Maps draws to rows.
-        bad: Rows that no batch will have; may grow.
-        plan_fetches: As of `Source.start_pass`.
-        fields: Likewise.
+    ``starts``: the first row of each source, and the end of the last.
     """
 
     def __init__(
@@ -124,11 +117,7 @@ class JoinedPass:
 
 
 class JoinedFetch:
-    """Pending bytes of one batch from several sources.
-
-    Args:
-        parts: (slots in the batch, pending bytes) of each source.
-    """
+    """Pending bytes of one batch: (slots in the batch, pending bytes) of each source."""
 
     def __init__(self, parts: Sequence[tuple[list[int], Any]]) -> None:
         self._parts = parts

@@ -12,15 +12,10 @@ _MOST_DEPTH = 100
 
 
 def parse_json(data: str | bytes, *, lenient: bool = False) -> Any:
-    """Read one JSON value.
+    """Read one JSON value; raise ValueError if it names a field twice, or is nested too deeply.
 
-    Args:
-        data: Its text; bytes are UTF-8.
-        lenient: Whether NaN, infinities and halves of surrogate pairs may be in it. Python's own
-            writer makes them, so they are in data that works elsewhere.
-
-    Raises:
-        ValueError: It is not JSON, names a field twice, or is nested too deeply.
+    ``lenient``: NaN, infinities and halves of surrogate pairs may be in it. Python's own writer
+    makes them, so they are in data that works elsewhere.
     """
     if isinstance(data, bytes):
         data = data.decode(json.detect_encoding(data) if lenient else "utf-8")

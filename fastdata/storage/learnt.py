@@ -50,13 +50,7 @@ _PATIENCE = 60.0
 
 
 class Stamped(NamedTuple):
-    """A seek table and the image that it was built from.
-
-    Attributes:
-        table: The packed table (docs/formats/seek-points.md).
-        size: The size in bytes of the image's file; 0 for a blob whose checksum the index has.
-        mtime_ns: When the file was last changed, in nanoseconds since 1970; else 0.
-    """
+    """A seek table, and the size and time of change of the file it was built from; 0 for a blob."""
 
     table: bytes
     size: int = 0
@@ -180,12 +174,7 @@ class Learnt:
             os.close(descriptor)
 
     def _open_to_write(self) -> int:
-        """Open the file; make it if there is none, or replace one of another index.
-
-        Raises:
-            BusyError: Another process makes it, and does not end.
-            OSError: It cannot be written.
-        """
+        """Open the file; make it if there is none, or replace one of another index."""
         for _ in range(2):
             with suppress(FileNotFoundError):
                 # Each lock needs a descriptor of its own.
@@ -223,14 +212,9 @@ class Learnt:
 def learnt_of(
     folder: Path | str, generation: str, rows: int, cache: Cache | None, index: Path | None = None
 ) -> Learnt | None:
-    """Return what is learnt of a dataset: beside its index, or else in a cache folder.
+    """Return what is learnt of a dataset: beside its ``index``, or else in a cache folder.
 
-    Args:
-        folder: The dataset's folder or name.
-        generation: As of `Learnt`.
-        rows: As of `Learnt`.
-        cache: The cache folder to use, and the most bytes of the file; 0 bytes keep nothing.
-        index: The index file on this machine; None: there is none.
+    ``cache``: the cache folder to use, and the most bytes of the file; 0 bytes keep nothing.
     """
     cache = cache or Cache()
     if cache.bytes == 0:

@@ -55,13 +55,10 @@ class FileList(NamedTuple):
 
 
 class LearningSource(Source):
-    """Source without an index, which learns while it is decoded.
+    """Source without an index, of ``count`` rows, which learns while it is decoded.
 
     Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points after `learn`.
-
-    Args:
-        count: Number of rows.
     """
 
     def __init__(self, count: int) -> None:
@@ -80,11 +77,7 @@ class LearningSource(Source):
         return rows
 
     def learn(self, cache: Cache | None = None) -> None:
-        """Keep seek points that are built while images are decoded.
-
-        Args:
-            cache: As of `fastdata.storage.learnt.learnt_of`.
-        """
+        """Keep seek points that are built while images are decoded; see `learnt_of`."""
         text, count = self._identity()
         digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
         self._learnt = learnt_of(self.location, digest, count, cache)
@@ -92,12 +85,7 @@ class LearningSource(Source):
             self.capabilities = Capabilities(stride=DEFAULT_STRIDE)
 
     def _images(self, rows: Rows, paths: Sequence[str]) -> BlobColumn:
-        """Return images with what is known of them.
-
-        Args:
-            rows: Their numbers.
-            paths: Their files; "" for one whose bytes are attached afterwards.
-        """
+        """Return images with what is known of them; path "" if bytes are attached later."""
         pillow = np.zeros(len(rows), np.bool_)
         if self._pillow:
             pillow[:] = [row in self._pillow for row in rows.tolist()]
@@ -117,12 +105,7 @@ class LearningSource(Source):
         )
 
     def _file(self, row: int, path: str, field: str = "") -> Blob:
-        """Return the blob that is a file of a row; ``field`` if that is a further one.
-
-        Raises:
-            DatasetError: It is missing.
-            SampleError: It cannot be read.
-        """
+        """Return the blob that is a file of a row; ``field`` if that is a further one."""
         it = f"its {field}" if field else "it"
         try:
             data = read_file(path, MOST_BYTES)
@@ -181,12 +164,9 @@ _NAMED = 16
 
 
 class FilesSource(LearningSource):
-    """Source of one file a row.
+    """Source of one file a row; relative paths lie below ``base``, "" for the current folder.
 
-    Args:
-        listing: The files. The list must keep its length once rows have been gathered.
-        location: Their folder.
-        base: Folder of relative paths; "" for the current one.
+    ``listing``: the list must keep its length once rows have been gathered.
     """
 
     hints = Hints(

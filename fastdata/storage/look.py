@@ -53,10 +53,7 @@ class Look(NamedTuple):
 
 
 def look(place: str | os.PathLike[str]) -> Look:
-    """Return the kind of data at a path of this machine.
-
-    Looks at the names in the folder, and in the first of its folders; opens no file.
-    """
+    """Return the kind of data at a path, by names in the folder and in the first folder in it."""
     path = Path(place)
     is_file = os.path.isfile(path)  # False, not an error, where permission is missing
     folders, files = _names(path)
@@ -105,13 +102,7 @@ def look(place: str | os.PathLike[str]) -> Look:
 
 
 def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
-    """Return the error for a place that lacks some kind of data: it names the kind that is there.
-
-    Args:
-        place: A path of this machine.
-        what: What is missing.
-        hint: How to go on where nothing is known of the place.
-    """
+    """Return the error for a place that lacks data: it names the kind there, or ``hint``."""
     found = look(place)
     if found.what != _UNKNOWN:
         what, hint = f"{what}, but {found.what}", found.hint

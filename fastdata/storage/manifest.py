@@ -131,13 +131,7 @@ class Manifest:
     def places(
         self, folder: Path | str, root: Path | str | None, join: Callable[[Any, str], str] = _joined
     ) -> list[str]:
-        """Return the paths or URLs of its files.
-
-        Args:
-            folder: The dataset's.
-            root: The archives' (`root`, resolved).
-            join: Joins a folder and a name.
-        """
+        """Return the paths or URLs of its files, below the dataset's or the archives' folder."""
         return [join(folder if entry.crc32c else root, entry.name) for entry in self.files]
 
     def number_of(self, name: str) -> int:
@@ -151,11 +145,7 @@ class Manifest:
         return found
 
     def to_json(self) -> str:
-        """The manifest as it stands in the file.
-
-        Raises:
-            DatasetError: It is longer than what is read.
-        """
+        """The manifest as it stands in the file; DatasetError if it is longer than what is read."""
         head = {"format": "fastdata", "format_version": self.format_version}
         fields = [one.to_json() for one in self.fields]
         text = text_of(head | self._contents() | {"fields": fields})
@@ -172,10 +162,8 @@ class Manifest:
         """Read the manifest of the dataset in a folder.
 
         Raises:
-            DatasetError: The folder is missing, or holds no finished dataset, or none that
-                can be read.
-            VersionError: An older or newer fastdata wrote it.
-            CorruptionError: It is not a manifest.
+            DatasetError: The folder is missing, or holds no finished dataset that can be read.
+            VersionError, CorruptionError: See `parse`.
         """
         path = Path(dataset) / MANIFEST_NAME
         try:
@@ -244,12 +232,7 @@ class Manifest:
 
 
 class PartsError(DatasetError):
-    """Error of a reader of one dataset that was given an index of many.
-
-    Args:
-        path: Path or URL of the manifest.
-        found: What it holds.
-    """
+    """Error of a reader of one dataset that was given an index of many; ``found``: the manifest."""
 
     def __init__(self, path: Path | str, found: dict[str, Any]) -> None:
         folder = str(path).removesuffix(f"/{MANIFEST_NAME}")

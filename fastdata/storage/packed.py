@@ -157,11 +157,7 @@ class IndexedSource(Source):
         return found
 
     def learn(self, cache: Cache | None = None) -> None:
-        """Keep seek points that are built while images are decoded, if the index has none.
-
-        Args:
-            cache: As of `fastdata.storage.learnt.learnt_of`.
-        """
+        """Keep seek points built while decoding if the index has none; see `learnt_of`."""
         if self._learnt is not None or self.capabilities.seek_points:
             return
         index = self.index.path
@@ -274,11 +270,7 @@ class IndexedSource(Source):
             return labels
 
     def piece(self, field: str, number: int) -> pa.Array:
-        """Return a piece of a further column, without keeping it in memory.
-
-        Raises:
-            DatasetError: It cannot be read, or has changed.
-        """
+        """Return a piece of a further column, without keeping it in memory."""
         with self._guard():
             return self._reader_of(field).piece(number)
 
@@ -314,12 +306,7 @@ class IndexedSource(Source):
         return None if found is None else upright_size(*found)
 
     def row(self, number: int) -> Row:
-        """Return a row's record in the index.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptionError: The index is damaged, or the label belongs to no class.
-        """
+        """Return a row's record in the index; raise IndexError if there is no such row."""
         with self._guard():
             record: Row = self.index[number]
             self._check_label(record.label, f"sample {number} ({printable(record.key)})")
@@ -414,33 +401,19 @@ class IndexedSource(Source):
     def file(self, record: Row, number: int | None) -> Path | str:
         """Return the path or URL, without credentials, of the file that holds a row's blob.
 
-        Args:
-            record: The row's record.
-            number: The row's number, for error messages; None for a piece of a column.
-
-        Raises:
-            CorruptionError: The record names no file of this dataset.
+        ``number`` is for messages; None for a piece of a column.
         """
 
     @abstractmethod
     def read(self, record: Row, number: int | None) -> bytes:
-        """Read a row's blob and compare its checksum; the arguments are those of `file`.
-
-        Raises:
-            DatasetError: It cannot be read.
-            CorruptionError: It has changed.
-        """
+        """Read a row's blob and compare its checksum; the arguments are those of `file`."""
 
     def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:
         """Read several blobs of a row, or pieces of a column; see `read`."""
         return [self.read(record, number) for record in records]
 
     def _own_path(self, record: Row, number: int | None) -> str | None:
-        """Return the path of a row's own file below the root; None for one of the manifest's files.
-
-        Raises:
-            CorruptionError: The record names neither.
-        """
+        """Return the path of a row's own file below the root; None for a manifest's file."""
         if record.path is not None and self._root is not None:
             if not is_inside(record.path):
                 problem = f"its path {record.path} leaves the dataset's root"
@@ -464,13 +437,9 @@ class IndexedSource(Source):
 class PackedSource(IndexedSource):
     """Source of a packed dataset on a local disk.
 
-    Opening reads the manifest and the index's header, nothing that grows with the number of rows.
-    Unpickling opens it again, once per process for all tasks on the same dataset.
-
-    Args:
-        path: The dataset's folder.
-        guard: See `IndexedSource`.
-        manifest: Its manifest; None to read it.
+    Opening reads the manifest, unless it is given, and the index's header, nothing that grows
+    with the number of rows. Unpickling opens it again, once per process for all tasks on the same
+    dataset.
 
     Raises:
         DatasetError: It is missing, unfinished, of another version, or does not match its manifest.

@@ -46,17 +46,7 @@ _HINT = "Put the part back as it was; or index all of it again: fastdata index â
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an index.
-
-    Attributes:
-        name: Its folder below the index's.
-        samples: Number of its samples.
-        skipped: Number of bad images that were left out.
-        blob_bytes: Sum of its blobs' lengths.
-        files: Number of its archives.
-        file_bytes: Sum of their sizes.
-        generation: That of its own manifest.
-    """
+    """One part of an index, a folder below it; numbers are of its samples and of its archives."""
 
     name: str
     samples: int
@@ -75,11 +65,7 @@ class Part:
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Part:
-        """Return the part of an entry.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is not sound.
-        """
+        """Return the part of an entry; KeyError, TypeError, ValueError if it is not sound."""
         found = cls(**known(cls, entry))
         if not isinstance(found.name, str) or not PART.fullmatch(found.name):
             raise ValueError(f"a part's name is {found.name!r}")
@@ -92,9 +78,7 @@ class Part:
 class Parts(Manifest):
     """Manifest of an index of parts; it has no files and no index of its own.
 
-    Attributes:
-        parts: The parts, in the order of their samples.
-        remote: Whether the parts' files lie behind URLs.
+    ``parts`` are in the order of their samples; ``remote``: their files lie behind URLs.
     """
 
     parts: tuple[Part, ...] = ()
@@ -119,11 +103,7 @@ class Parts(Manifest):
 
     @classmethod
     def parse_found(cls, error: PartsError) -> Parts:
-        """Return the manifest that a reader of one dataset has found.
-
-        Raises:
-            CorruptionError: It is not sound.
-        """
+        """Return the manifest that a reader of one dataset has found."""
         found, path = dict(error.found), f"{error.folder}/{MANIFEST_NAME}"
         try:
             parts = tuple(Part.parse(entry) for entry in found["parts"])
@@ -182,10 +162,6 @@ class PartedSource(JoinedSource):
     """Source of an index of parts; they are opened when a row of theirs is asked for.
 
     The parts used last are kept; `_native.Files` closes their files where there are many.
-
-    Args:
-        location: See `Source`.
-        manifest: The index's manifest.
     """
 
     hints = Hints(_HINT, _HINT)
@@ -251,11 +227,7 @@ class PartedSource(JoinedSource):
 
     @abstractmethod
     def _open(self, part: Part) -> IndexedSource:
-        """Open a part.
-
-        Raises:
-            DatasetError: It is missing, or damaged.
-        """
+        """Open a part."""
 
     def row(self, number: int) -> Row:
         """Return a row's record in the index of its part; see `IndexedSource.row`."""
@@ -268,13 +240,7 @@ class PartedSource(JoinedSource):
 
 
 class LocalParts(PartedSource):
-    """Source of an index of parts on this machine.
-
-    Args:
-        path: Its folder.
-        manifest: Its manifest.
-        guard: See `IndexedSource`.
-    """
+    """Source of an index of parts on this machine; see `IndexedSource` for ``guard``."""
 
     location: Path
 
@@ -310,11 +276,7 @@ def kept_parts(manifest: Parts) -> int:
 def open_local(
     path: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> PackedSource | LocalParts:
-    """Open a dataset, or an index of parts, in a folder of this machine.
-
-    Raises:
-        DatasetError: It is missing, unfinished, of another version, or damaged.
-    """
+    """Open a dataset, or an index of parts, in a folder of this machine."""
     try:
         return PackedSource(path, guard)
     except PartsError as error:

@@ -146,14 +146,9 @@ def write_index(
 
     Args:
         path: The file to write; an existing one is overwritten.
-        batches: Record batches of `SCHEMA`, in the dataset's order.
-        rows: How many rows they have in all.
+        batches: Record batches of `SCHEMA`; a key or path that is too long is a DatasetError.
+        rows: How many rows they have in all; another number is a ValueError.
         generation: The manifest's.
-
-    Raises:
-        DatasetError: A key or path is too long.
-        OSError: The file cannot be written.
-        ValueError: There are more or fewer rows.
     """
     done = heap_size = 0
     heap_at, seed = RECORDS_AT + rows * RECORD.itemsize, seed_of(generation)
@@ -230,13 +225,9 @@ def _values(column: pa.Array) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[n
 
 
 def parse_header(data: bytes) -> tuple[int, int, str]:
-    """Return the number of rows, the bytes of the heap behind their records, and the generation.
+    """Return the number of rows, the bytes of the heap, and the generation of `RECORDS_AT` bytes.
 
-    Args:
-        data: The file's first `RECORDS_AT` bytes.
-
-    Raises:
-        ValueError: The header is damaged, or not that of an index; the text continues "the index".
+    ValueError: the header is damaged, or not that of an index; the text continues "the index".
     """
     magic, record_size, _, rows, heap_size, generation = _HEADER.unpack_from(data)
     if magic != MAGIC:
@@ -257,11 +248,7 @@ def heap_span(records: Records) -> tuple[int, int]:
 
 
 def unpack_row(records: Records, values: Values) -> Row:
-    """Return the row of a single record.
-
-    Raises:
-        UnicodeDecodeError: Its key or path is not UTF-8.
-    """
+    """Return the row of a single record; raise UnicodeDecodeError for its key or path."""
     key, path, table = values
     record = dict(zip(RECORD.names or (), records[0].item(), strict=True))
     return Row(
@@ -274,15 +261,9 @@ def unpack_row(records: Records, values: Values) -> Row:
 
 
 def unpack_batch(records: Records, values: Values | None, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch of some records.
+    """Return the record batch of some records; ``values`` may be None if ``schema`` needs none.
 
-    Args:
-        records: The records.
-        values: Their values in the heap; None if ``schema`` needs none.
-        schema: Fields of `SCHEMA`.
-
-    Raises:
-        pyarrow.ArrowException: A key or path is not UTF-8.
+    pyarrow.ArrowException: a key or path is not UTF-8.
     """
     sizes = {"key": "key_size", "path": "path_size", "seek_points": "table_size"}
     in_heap = dict(zip(sizes, values or (), strict=False))

@@ -12,11 +12,7 @@ _MEMORY_LEFT = 1 << 30
 
 
 def room(place: Path) -> tuple[int, str]:
-    """Return the bytes that files in a folder may take, and their limit if it is not the disk.
-
-    Args:
-        place: The folder, which may not exist yet.
-    """
+    """Return the bytes that files in a folder may take, and their limit if not the disk."""
     free = free_space(place)
     if place.exists() and is_tmpfs(place):
         # A tmpfs promises a share of all memory, including memory in use.

@@ -64,11 +64,7 @@ def starts_of(runs: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
 
 
 def require_groups(groups: Any, files: int) -> None:
-    """Check a manifest's ``groups``.
-
-    Raises:
-        ValueError: They are not those of so many files.
-    """
+    """Raise ValueError unless a manifest's ``groups`` are those of so many files."""
     if not isinstance(groups, list) or len(groups) != files:
         raise ValueError("groups are not a list for each table")
     for runs in groups:

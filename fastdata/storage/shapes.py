@@ -48,12 +48,7 @@ def in_words(meaning: str) -> str:
 def with_formats(
     fields: Sequence[Field], formats: Mapping[str, str] | None, where: object
 ) -> tuple[Field, ...]:
-    """Return fields, some of which have another format.
-
-    Args:
-        fields: The fields.
-        formats: One of `FORMATS` by field; "" for none. None for no change.
-        where: Their dataset, for messages.
+    """Return fields, some of which have another format of `FORMATS`, or "" for none.
 
     Raises:
         UsageError: There is no such column or format, or the column cannot have it.
@@ -93,10 +88,7 @@ _USUAL = {
 
 
 def looks_like(field: Field) -> str | None:
-    """Return the format that a column without one has, by its name and type.
-
-    "" if it may have values in the image, and cannot have a format; None if it has none.
-    """
+    """Return the format that a column seems to have, "" if it may have any; None if it has none."""
     kind, name = field.type, field.name.rpartition(".")[2].lower()
     if kind is None or field.format:
         return None
@@ -112,11 +104,7 @@ def looks_like(field: Field) -> str | None:
 
 
 def with_masks(fields: Sequence[Field], names: Sequence[str], where: object) -> tuple[Field, ...]:
-    """Return fields, of which those of some names are masks.
-
-    Raises:
-        UsageError: There is no such field of blobs.
-    """
+    """Return fields, of which those of some names are masks; UsageError: they hold no blobs."""
     blobs = [field.name for field in fields if field.kind in BLOBS and field.name != IMAGE.name]
     for name in names:
         if name not in blobs:
@@ -128,12 +116,7 @@ def with_masks(fields: Sequence[Field], names: Sequence[str], where: object) -> 
 
 
 def misshapen(column: pa.Array, meaning: str) -> _Flags:
-    """Return which values of a column do not have its format's shape; a null is none of them.
-
-    Args:
-        column: Values of a type that can have the format (`fastdata.storage.fields.can_have`).
-        meaning: The format.
-    """
+    """Return which values of a column do not have the shape of a format; a null is none of them."""
     plain, step = meaning.removeprefix(RELATIVE), numbers_of(meaning)
     if plain == "rle":
         return _lists_with(column, _wrong_runs)

@@ -119,9 +119,6 @@ class BlobColumn:
 
     An array that is not given is the extents' own. It is made on first use, because a batch that
     the core decodes needs few of them.
-
-    Attributes:
-        extents: Where the blobs lie.
     """
 
     def __init__(self, extents: _native.Extents, **arrays: npt.NDArray[Any]) -> None:
@@ -162,13 +159,7 @@ class Gathered(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Remedies for rows that cannot be used, by cause.
-
-    Attributes:
-        changed: Its bytes differ from those that were packed.
-        missing: Its file is missing or unreadable.
-        undecodable: Its image cannot be decoded.
-    """
+    """Remedies for rows whose bytes changed, whose file is missing, or that cannot be decoded."""
 
     changed: str = "Restore the data, or open them again."
     missing: str = "Put the file back."
@@ -270,15 +261,7 @@ class Source(ABC):
         return Gathered(blobs, columns)
 
     def field(self, name: str, kinds: Sequence[str] = KINDS) -> Field:
-        """Return a field of the schema.
-
-        Args:
-            name: Its name.
-            kinds: Kinds that it may have.
-
-        Raises:
-            UsageError: There is no such field of these kinds.
-        """
+        """Return a field of the schema, of some kinds; raise UsageError if there is none."""
         of_kinds = [field for field in self.fields if field.kind in kinds]
         for field in of_kinds:
             if field.name == name:
@@ -360,11 +343,7 @@ class Source(ABC):
     # Errors.
 
     def describe(self, row: int) -> str:
-        """Return which row this is and where it lies: the beginning of an error message.
-
-        Raises:
-            CorruptionError: Its row in the index is damaged.
-        """
+        """Return which row this is and where it lies: the beginning of an error message."""
         return f"{self.location}: sample {row} ({self.key(row)})"
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
@@ -398,11 +377,7 @@ class Source(ABC):
         encodings: Encodings | None = None,
         orientations: Orientations | None = None,
     ) -> None:
-        """Note what `gather` did not know, or what differs from its own: sizes, encodings, turns.
-
-        Raises:
-            FastdataError: They contradict the index.
-        """
+        """Note what `gather` did not know, or knew otherwise: sizes, encodings, turns."""
         return
 
     def declined(self, row: int, code: str) -> None:

@@ -31,10 +31,7 @@ from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
 class TableSource(LearningSource):
     """Source of the rows of a table.
 
-    Args:
-        rows: The rows.
-        like: A source of the same rows, with which it shares what was read of columns; and the
-            formats of fields.
+    ``like``: a source of the same rows, with which it shares columns and formats of fields.
     """
 
     hints = Hints(
@@ -139,11 +136,7 @@ class TableSource(LearningSource):
         return self._turned(data, field)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
-        """See `Source.column`.
-
-        Raises:
-            SampleError: A value cannot be decoded.
-        """
+        """See `Source.column`. SampleError: a value cannot be decoded."""
         about = self.field(field, ("column",))
         part = self._parts[field]
         places = self._rows.numbers if rows is None else self._numbers(rows)
@@ -195,11 +188,7 @@ _EMBED = (
 
 
 class TableColumn:
-    """Values of a column, in chunks; small ones are joined on first use.
-
-    Args:
-        chunks: The chunks, of one type.
-    """
+    """Values of a column, in chunks of one type; small ones are joined on first use."""
 
     def __init__(self, chunks: Sequence[pa.Array]) -> None:
         self._chunks = chunks
@@ -243,12 +232,7 @@ class TableColumn:
 
 
 class _Blobs:
-    """Images or other files of a table: their bytes, or else their paths.
-
-    Args:
-        chunks: Structs of ``bytes`` and ``path``.
-        base: Folder of relative paths.
-    """
+    """Images or other files of a table: structs of ``bytes``, or else a ``path`` below ``base``."""
 
     def __init__(self, chunks: Sequence[pa.Array], base: str) -> None:
         self._base = base

@@ -69,11 +69,7 @@ def _entries_of_mode(mode: int) -> Entries:
 
 
 def _read_acl(folder: Path, name: str) -> Entries:
-    """Return the entries (tag, permissions, id) of an ACL; none if the folder has no such ACL.
-
-    Raises:
-        OSError: It cannot be read, or its layout is unknown.
-    """
+    """Return the entries (tag, permissions, id) of an ACL; OSError: its layout is unknown."""
     if not hasattr(os, "getxattr"):  # not Linux
         return []
     try:
@@ -126,10 +122,7 @@ def _is_private(group: int, trusted: frozenset[int]) -> bool:
 
 
 def _unmapped_root() -> int | None:
-    """Return the id that stands for root in a user namespace without root; None elsewhere.
-
-    Apptainer makes such namespaces of one user.
-    """
+    """Return the id of root in a user namespace without root (Apptainer's); None elsewhere."""
     try:
         with open("/proc/self/uid_map", encoding="ascii") as file:
             if any(int(line.split()[0]) == 0 for line in file):
@@ -141,10 +134,7 @@ def _unmapped_root() -> int | None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Make a folder that this user alone can write, unless it exists; likewise its parents.
-
-    Neither the umask nor the default ACL of the folder above changes that.
-    """
+    """Make a folder, and its parents, that this user alone can write, whatever umask or ACL say."""
     if not folder.parent.exists():
         make_own_folder(folder.parent)
     try:
@@ -165,15 +155,9 @@ def make_own_folder(folder: Path) -> None:
 def make_cache_folder(
     folder: Path, option: str = "cache= (packing: --local) or FASTDATA_CACHE_DIR"
 ) -> None:
-    """Make a folder for downloads or copies, unless it exists, and check that it can be trusted.
+    """Make a folder for downloads or copies, unless it exists; UsageError if others can change it.
 
-    Args:
-        folder: The folder.
-        option: The option that names it.
-
-    Raises:
-        UsageError: Other users could change its files.
-        OSError: It cannot be made.
+    ``option``: the option that names it.
     """
     make_own_folder(folder)
     problem = distrust(folder, (os.geteuid(),))
@@ -202,12 +186,6 @@ def open_own_file(path: Path, mode: int) -> int:
     """Open a file of a trusted folder to read and write; create it if it is missing.
 
     Remove it first if another user made it while the folder was open to others.
-
-    Returns:
-        Its descriptor, which the caller closes.
-
-    Raises:
-        OSError: It cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):

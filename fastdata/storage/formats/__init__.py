@@ -75,19 +75,10 @@ class Writer(Protocol):
     """Writer of one file of a container. Not thread-safe."""
 
     def add(self, sample: Sample) -> None:
-        """Append one sample.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Append one sample."""
 
     def finish(self) -> Mapping[str, Sequence[int]]:
-        """Complete the file.
-
-        Returns:
-            The offset of each sample's blob in the file, by field, in the order added; 0 where
-            a sample has no such blob.
-        """
+        """Complete the file; return each blob's offset by field, 0 where a sample has none."""
 
     def checksum(self) -> int:
         """Return the finished file's CRC-32C."""
@@ -104,14 +95,10 @@ def open_writer(
     *,
     plain: bool = False,
 ) -> Writer:
-    """Open the writer of a container whose files are written independently.
+    """Return the writer of a new ``parquet`` or ``shards`` file.
 
-    Args:
-        container: ``parquet`` or ``shards``.
-        path: The file to write.
-        classes: Class names, by label; empty if there are no labels.
-        fields: What samples have besides image and label.
-        plain: Whether Parquet's column of blobs is one of bytes, not of Hugging Face's images.
+    ``classes`` are empty if there are no labels; ``fields``: beside image and label; ``plain``:
+    Parquet's column of blobs is one of bytes, not of Hugging Face's images.
     """
     options = {"plain": plain} if container == "parquet" else {}
     writer: Writer = _module(container).open_writer(path, classes, fields, **options)
@@ -135,10 +122,7 @@ def hugging_face(container: str, fields: Sequence[Field]) -> str | None:
 def extents(
     container: str, path: Path, fields: Sequence[Field] = ()
 ) -> Iterator[Mapping[str, tuple[int, int]]]:
-    """Find every blob of a container's file by the container's own structure.
-
-    Yields:
-        (offset, length) in bytes of each blob of a sample, by field, in the order of the samples.
+    """Yield each sample's blobs in a container's file, by its own structure: (offset, length).
 
     Raises:
         CorruptionError: The file is not one that this container's writer makes.

@@ -23,15 +23,7 @@ _MAGIC = b"ARROW1"
 
 
 class MappedArrow:
-    """Arrow IPC file or stream of this machine, memory-mapped.
-
-    Args:
-        path: Its path.
-
-    Raises:
-        OSError: It cannot be opened.
-        pyarrow.ArrowException, ValueError: It is no Arrow file, or a damaged one.
-    """
+    """Arrow IPC file or stream of this machine, memory-mapped; ValueError if it is none."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         with open_file(path) as file:
@@ -80,12 +72,9 @@ class MappedArrow:
     def extents(
         self, column: pa.Array
     ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
-        """Return where the values of a column of bytes begin, (N,), and their lengths, (N,).
+        """Return where the values of a column of bytes begin and their lengths, (N,).
 
         They begin nowhere, None, if they were compressed. Nulls have any place.
-
-        Args:
-            column: Array of a batch of this file; ``binary`` or ``large_binary``.
         """
         _, offsets, data = column.buffers()
         rows = len(column)

@@ -83,9 +83,8 @@ class LmdbWriter:
 
     The environment is opened for this transaction alone. LMDB reuses the buffers of pages
     within a process without clearing them, so that unused bytes of a page would depend on
-    what this process wrote before; with nothing kept from commit to commit, the file is a
-    function of the samples and of where the commits fall, and packing that was killed and
-    resumed gives the same bytes as packing that was not.
+    what this process wrote before; with nothing kept from commit to commit, packing that was
+    killed and resumed gives the same bytes as packing that was not.
 
     Args:
         path: The ``data.mdb``; created if it is missing.
@@ -152,10 +151,6 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
 
     Walks LMDB's B+ tree, reading its leaf pages and no blob. LMDB's own bindings would do,
     but touch every page of every value that a cursor passes, which reads the whole file.
-
-    Raises:
-        CorruptionError: It is not an LMDB environment of data version 1, or its samples are not
-            0, 1, 2, ….
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -177,14 +172,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
 
 
 class Entry(NamedTuple):
-    """Entry of a database.
-
-    Attributes:
-        key: Its key.
-        offset: Offset of its value in the file.
-        length: Length of its value.
-        is_database: Whether the value describes a database, whose name is the key.
-    """
+    """Entry of a database: its key, and where its value, perhaps another database's, lies."""
 
     key: bytes
     offset: int
@@ -206,15 +194,8 @@ class _Meta(NamedTuple):
 class Tree:
     """Pages of an environment, as mdb.c lays them out; little-endian, 64 bits.
 
-    Holds one page for each level of the tree in memory.
-
-    Args:
-        name: The file, for messages.
-        read: Returns bytes of the file, by offset and length; fewer at its end.
-        size: The file's size.
-
-    Raises:
-        CorruptionError: It is not an environment of data version 1.
+    Holds one page for each level of the tree in memory. ``read`` returns bytes of the file, by
+    offset and length; fewer at its end.
     """
 
     _META = struct.Struct("<II 16x I 44x 4xH 34x Q 8x Q")  # after a page's header
@@ -242,10 +223,7 @@ class Tree:
         return CorruptionError(f"{self._name}: cannot be read as LMDB: {problem}")
 
     def has_changed(self) -> bool:
-        """Return whether a transaction was committed since the file was opened.
-
-        LMDB writes to pages that older transactions left, so that what was walked may be gone.
-        """
+        """Return whether a commit since opening may have overwritten pages that were walked."""
         return self._newest().transaction != self._last.transaction
 
     def _newest(self) -> _Meta:
@@ -261,14 +239,9 @@ class Tree:
         return meta
 
     def leaves(self, database: bytes | None = None) -> Iterator[Entry]:
-        """Yield the entries of a database in the order of their keys.
+        """Yield the entries of a database in the order of their keys; KeyError if there is none.
 
-        Args:
-            database: Its name; None for the unnamed one, which has an entry for each named one.
-
-        Raises:
-            CorruptionError: The file is damaged, or a key may have several values.
-            KeyError: There is no such database.
+        The unnamed one, None, has an entry for each named one.
         """
         flags, root = self._last.flags, self._last.root
         if database is not None:

@@ -17,14 +17,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 class Header(NamedTuple):
-    """Header of a file.
-
-    Attributes:
-        dtype: Type of the array's items.
-        shape: Its shape.
-        by_column: Whether the items are in Fortran's order.
-        size: Bytes of the header.
-    """
+    """Header of a file: the array's type and shape, its order, and the header's bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -33,11 +26,7 @@ class Header(NamedTuple):
 
 
 def read_header(head: bytes, size: int) -> Header:
-    """Read the header of a file.
-
-    Args:
-        head: The file's first `HEAD` bytes.
-        size: The file's size in bytes.
+    """Read the header in a file's first `HEAD` bytes; ``size``: that of the file.
 
     Raises:
         ValueError: It is none, the file has pickled objects, or not the bytes of its shape.
@@ -77,11 +66,7 @@ def _parse(head: bytes) -> Header:
 
 
 def read_array(data: bytes) -> npt.NDArray[Any]:
-    """Return the array of a file, in C's order and this machine's byte order.
-
-    Raises:
-        ValueError: See `read_header`.
-    """
+    """Return the array of a file, in C's order and this machine's byte order."""
     kind, shape, by_column, at = read_header(data[:HEAD], len(data))
     items = np.frombuffer(data, kind, offset=at)
     array = items.reshape(shape, order="F" if by_column else "C")

@@ -57,14 +57,7 @@ PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, Arithmeti
 
 
 class ParquetWriter:
-    """Writer of one Parquet file.
-
-    Args:
-        path: The file.
-        classes: Class names, by label; empty if there are no labels.
-        fields: Fields of samples besides image and label.
-        plain: Whether blobs are a column of bytes, not of Hugging Face's images.
-    """
+    """Writer of one Parquet file; see `fastdata.storage.formats.open_writer`."""
 
     def __init__(
         self, path: Path, classes: Sequence[str], fields: Sequence[Field] = (), *,
@@ -216,12 +209,7 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
-    """Find every blob of the columns of blobs; see `fastdata.storage.formats.extents`.
-
-    Raises:
-        CorruptionError: The file is not Parquet, or a column of blobs is not laid out as
-            docs/formats/parquet.md says.
-    """
+    """Find every blob of the columns of blobs; see `fastdata.storage.formats.extents`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         read = partial(read_exactly, file.fileno())

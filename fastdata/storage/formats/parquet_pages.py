@@ -84,8 +84,7 @@ class Page(NamedTuple):
 def chunks_of(footer: Mapping[int, Any]) -> list[tuple[int, dict[str, Chunk]]]:
     """Return (rows, chunks by the column's path) of each row group.
 
-    Raises:
-        LookupError, ValueError, TypeError, AttributeError: The footer is damaged.
+    LookupError, ValueError, TypeError, AttributeError: the footer is damaged.
     """
     leaves = list(_leaves(footer[_ELEMENTS]))
     found = []
@@ -98,10 +97,7 @@ def chunks_of(footer: Mapping[int, Any]) -> list[tuple[int, dict[str, Chunk]]]:
 
 
 def file_chunks(metadata: pq.FileMetaData) -> list[dict[str, Chunk]]:
-    """Return the chunks of each row group, by the column's path.
-
-    They are unknown, and missing, if the footer is too deep for this module.
-    """
+    """Return the chunks of each row group by path; none if the footer is too deep."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     data = sink.getvalue().to_pybytes()
@@ -113,11 +109,7 @@ def file_chunks(metadata: pq.FileMetaData) -> list[dict[str, Chunk]]:
 
 
 def read_footer(read: Read, size: int) -> dict[int, Any]:
-    """Return a file's footer: its schema and row groups, by field numbers.
-
-    Raises:
-        ValueError: It has none, or a damaged one.
-    """
+    """Return a file's footer, by field numbers; ValueError if it is damaged."""
     end = read(max(size - 8, 0), 8)
     length = int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
@@ -165,15 +157,9 @@ def _chunk(column: Mapping[int, Any], level: int, repeated: bool) -> Chunk:
 
 
 def plain_pages(read: Read, chunk: Chunk, rows: int) -> list[Page]:
-    """Return the pages of a chunk; reads their headers alone.
+    """Return the pages of a chunk of so many values and nulls; reads their headers alone.
 
-    Args:
-        read: Reads the file.
-        chunk: The chunk.
-        rows: Number of its values, with nulls.
-
-    Raises:
-        ValueError: Its values are no extents of the file, or it is damaged.
+    ValueError: its values are no extents of the file, or it is damaged.
     """
     if chunk.otherwise:
         raise ValueError(f"is {chunk.otherwise}")
@@ -230,11 +216,7 @@ def _header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
 
 
 def page_extents(read: Read, page: Page, level: int) -> Iterator[tuple[int, int] | None]:
-    """Yield (offset, length) of each value of a page; None for nulls.
-
-    Raises:
-        ValueError: They do not fill the page.
-    """
+    """Yield (offset, length) of each value of a page, None for nulls; ValueError if damaged."""
     present: Iterable[bool] = repeat(True, page.rows)
     if level:
         start, stop = page.levels
@@ -255,18 +237,10 @@ def page_extents(read: Read, page: Page, level: int) -> Iterator[tuple[int, int]
 
 
 def _levels(data: bytes, most: int, rows: int) -> list[bool]:
-    """Return which of a page's values are not null, by their definition levels.
+    """Return which of a page's values are not null: their level is ``most``.
 
-    They are a hybrid of runs and packed bits
+    Levels are a hybrid of runs and packed bits
     (https://parquet.apache.org/docs/file-format/data-pages/encodings).
-
-    Args:
-        data: The levels.
-        most: Level of a value that is not null.
-        rows: Rows of the page.
-
-    Raises:
-        ValueError: The levels are damaged.
     """
     runs: list[npt.NDArray[Any]] = []
     bits, place, found = most.bit_length(), 0, 0

@@ -30,11 +30,7 @@ _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
 class ShardWriter:
-    """Writer of one tar file; the same samples give the same bytes.
-
-    Raises:
-        UsageError: Two members of a sample would have one name.
-    """
+    """Writer of one tar file; UsageError if two members of a sample would have one name."""
 
     def __init__(self, path: Path, classes: Sequence[str], fields: Sequence[Field] = ()) -> None:
         self._classes, self._fields = classes, fields
@@ -171,11 +167,7 @@ def sample_name(key: str) -> str:
 
 
 def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
-    """Find every blob in a shard; see `fastdata.storage.formats.extents`.
-
-    Raises:
-        CorruptionError: The file is not a tar file, or one cut short.
-    """
+    """Find every blob in a shard; see `fastdata.storage.formats.extents`."""
     found: dict[str, tuple[int, int]] = {}
     sample = None
     try:
@@ -207,17 +199,9 @@ def _image_extent(path: Path, member: Member) -> tuple[int, int]:
 
 
 def npy_shape(head: bytes, size: int) -> tuple[int, int, int]:
-    """Read the header of raw pixels, a .npy.
+    """Return the bytes of the header of raw pixels, a .npy, and their rows and columns.
 
-    Args:
-        head: The file's first `fastdata.storage.formats.npy.HEAD` bytes.
-        size: The file's size in bytes.
-
-    Returns:
-        Bytes of the header, and rows and columns of the image.
-
-    Raises:
-        ValueError: It is of another version, type or shape than the one that this module writes.
+    ValueError: it is not one that this module writes.
     """
     if head[6:8] != b"\1\0":
         raise ValueError(f"version {tuple(head[6:8])}")

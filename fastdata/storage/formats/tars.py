@@ -32,13 +32,7 @@ _MOST_DIGITS = 19
 
 
 class Member(NamedTuple):
-    """A regular file in a tar file.
-
-    Attributes:
-        name: Its path in the archive, without a leading ``./``.
-        offset: Where its data begins in the file, in bytes.
-        size: Its length in bytes.
-    """
+    """A regular file in a tar file: path without ``./``, and where its data lies."""
 
     name: str
     offset: int
@@ -55,10 +49,7 @@ class Openable(Protocol):
 def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> Iterator[Member]:
     """Yield the regular files of a tar file, in the archive's order.
 
-    Args:
-        path: The uncompressed tar file.
-        offset: Where the archive begins, when it is itself a member of ``path``.
-        size: How long it is; to the file's end if None.
+    ``offset`` and ``size`` are those of an archive that is itself a member of ``path``.
 
     Raises:
         SourceError: It cannot be read, is compressed or cut short, or holds a member that
@@ -81,16 +72,10 @@ def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> 
 
 
 def read_member(file: Any, name: str, most: int) -> bytes:
-    """Read one member of a tar file.
-
-    Args:
-        file: The archive, open: something with ``read`` and ``seek``.
-        name: The member's name.
-        most: How long the archive may be, in bytes.
+    """Read one member of an open tar file, which may be ``most`` bytes long.
 
     Raises:
         TarError: It is no tar file, a damaged one, or has no such member.
-        OSError: It cannot be read.
     """
     for found, at, size in _walk(file, 0, most):
         if found.removeprefix("./") == name:
