@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-peers pages gpu-check gpu-campaign fuzz weight site wheel wheels test-wheels clean
+.PHONY: help setup run test test-all test-slow campaign simulation test-pythons test-oldest test-recipes test-loops recipes-page test-aarch64 lint format bench bench-peers pages gpu-check gpu-campaign fuzz weight site wheel wheels test-wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,14 +62,16 @@ run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, ve
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-test: setup .venvs/site/.done  ## test each behaviour once, JOBS tests at a time
+test: setup  ## test each behaviour once, JOBS tests at a time
 	$(PYTEST) -m 'not slow' $(ARGS)
 
+test-all: test test-slow  ## run all tests
+
 # Tests wait for disks, servers and other processes, so tests on other Pythons run at the same time.
-test-all: setup .venvs/petastorm/.done .venvs/site/.done  ## run all tests: kills, training, browsers, other Pythons, too
+test-slow: setup .venvs/petastorm/.done .venvs/site/.done  ## run the other tests: kills, training, browsers, other Pythons, campaigns
 	@mkdir -p build; status=0; \
 	    $(MAKE) -k test-pythons test-oldest JOBS=1 >build/other-pythons.log 2>&1 & others=$$!; \
-	    $(PYTEST) $(ARGS) || status=$$?; \
+	    $(PYTEST) -m slow $(ARGS) || status=$$?; \
 	    wait $$others || status=$$?; cat build/other-pythons.log; exit $$status
 
 # 100,000 flips take half an hour on one core, 1,000 kills as long.

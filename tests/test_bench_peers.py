@@ -40,6 +40,7 @@ def _serve(python: Path, adapter: Path, **request: Any) -> dict[str, dict[str, A
     return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", _PEERS, ids=[peer.name for peer in _PEERS])
 def test_peer(peer: Contender, made_tree: Path, tmp_path: Path) -> None:
     python, script, variant = peer.interpreter, peer.path, peer.variant

@@ -87,6 +87,7 @@ def test_a_small_run(name: str, tree: Path, tmp_path: Path) -> None:
             assert all(value >= 0 for value in figures.values() if isinstance(value, float))
 
 
+@pytest.mark.slow
 def test_wrong_batches_are_not_timed(tree: Path, tmp_path: Path) -> None:
     """Of a contender whose images are darker than the first one's."""
     for path in _WORKLOADS.glob("*.py"):

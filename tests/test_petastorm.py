@@ -18,6 +18,8 @@ from sources import convert, require_said
 from fastdata import ImageDataset, verify
 from fastdata.maintenance.seek_points import add_seek_points
 
+pytestmark = pytest.mark.slow
+
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
