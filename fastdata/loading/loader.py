@@ -77,7 +77,8 @@ class DataLoader(Resumable[T], Generic[T]):
     the native path if fastdata knows every step of the transform (`fastdata.transforms`, or
     torchvision's and timm's). Everything else takes torch's own path.
 
-    On the native path a batch is a list with an element for each of the dataset's ``fields``:
+    On the native path a batch is [images, labels], or a dict of the fields that the dataset, the
+    loader or a `Mixture` was given:
 
     - images: uint8, N x 3 x H x W in channels-last memory; or the shape, dtype and layout of the
       torchvision transforms; or, with `fastdata.transforms.Views`, a list of such tensors or a
@@ -140,10 +141,9 @@ class DataLoader(Resumable[T], Generic[T]):
             as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
             there if the transform says so. Images come in channels-last memory, and
             ``batch_transform`` is given what is on the device.
-        fields: Contents of a batch: any fields of the dataset, "index" (sample numbers, int64,
-            shape (N,)) and "key" (a list of sample names). The batch is then a dict in that order.
-            A further field of images must be one of the dataset's ``fields``. None for a list in
-            the order of those, which is [images, labels] by default.
+        fields: Keys of a batch, which is then a dict in that order: any fields of the dataset,
+            "index" (sample numbers, int64, shape (N,)) and "key" (a list of sample names). A
+            further field of images must be one of the dataset's ``fields``. None for those.
         on_error: For samples that cannot be read or decoded: "raise" an error in the batch's place;
             "skip" to fill the slot with another sample, drawn at random; or "zero" the slot, and
             add "valid" to the batch, bool, shape (N,): the dict's or list's last entry.
