@@ -268,17 +268,15 @@ def plant(poison: Poison, site: Path, copy_name: str, marked: Path) -> dict[Path
     store.mkdir()
     for number in range(2):
         poison.make_copy(store / f"stage-{number}" / copy_name, marked)
-    digest = marked.name.rpartition("-")[2]
     cached = store / "index"
     cached.mkdir()
     (cached / poison.manifest["index"]["name"]).write_bytes(poison.index)
     state = json.loads((marked / "staged.json").read_text())["id"]
-    assert state.startswith(digest)
     poison.make_pieces(store / "pieces" / f"{state[:24]}-{SMALL.piece_bytes}")
     return {
         memory / f"fastdata-{MYSELF}": store / "stage-0",
         memory / "fastdata-0": store / "stage-1",
-        memory / f"set-{digest}": cached,
+        memory / f"set-{state[:12]}": cached,
         memory / "fastdata-pieces": store / "pieces",
     }
 

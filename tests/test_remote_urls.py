@@ -92,7 +92,9 @@ def packed(bucket: Bucket, tree: Path, container: str = "shards", *more: object)
     return url
 
 
-def test_verify_info_and_stage(bucket: Bucket, tree: Path, tmp_path: Path) -> None:
+def test_verify_info_and_stage(
+    bucket: Bucket, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = packed(bucket, tree)
     require_said(
         convert(
@@ -119,6 +121,7 @@ def test_verify_info_and_stage(bucket: Bucket, tree: Path, tmp_path: Path) -> No
     assert found == expected
     again = run("stage", url, "--to", tmp_path / "fast", *bucket.arguments)
     assert "staged already" in again.stdout
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(tmp_path / "fast"))
     about = run("info", "--json", url, *bucket.arguments)
     assert json.loads(about.stdout)["staged"] == str(copy)
     require_said(run("stage", url, "--unstage", "--to", tmp_path / "fast"), 0)

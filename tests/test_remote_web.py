@@ -29,7 +29,9 @@ TOKEN = "token=s3cr3t-value&v=1"
 
 
 @pytest.mark.parametrize("container", ["shards", "folder"])
-def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
+def test_a_url_with_a_query(
+    tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = tmp_path / "site" / "packed"
     shutil.copytree(dataset(container), packed)
     manifest = packed / "_dataset.json"
@@ -52,6 +54,7 @@ def test_a_url_with_a_query(tmp_path: Path, container: str) -> None:
         require_said(staged, 0)
         copy = ImageDataset(staged.stdout.partition(": ")[0])
         assert copy.read([5]) == near.read([5])
+        monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(tmp_path / "fast"))
         assert Path(ImageDataset(url).location).is_relative_to(tmp_path / "fast")
         again = run("stage", url, "--unstage", "--to", tmp_path / "fast")
         require_said(again, 0)

@@ -40,7 +40,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.maintenance.verify import verify
-from fastdata.staging import copying, staged
+from fastdata.staging import copying
 from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
@@ -52,8 +52,6 @@ from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
 
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
-#: So small that the files of these datasets have many blocks.
-BLOCK = 4096
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -76,8 +74,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(folder))
     monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(copying, "_BLOCK", BLOCK)
-    monkeypatch.setattr(copying, "_CHUNK", 1000)
+    monkeypatch.setattr(copying, "_BLOCK", 1000)
     return folder
 
 
@@ -151,7 +148,7 @@ from fastdata.staging import copying
 from fastdata.staging import staged
 from fastdata.staging import stage as staging
 
-copying._BLOCK, copying._CHUNK = 4096, 1000
+copying._BLOCK = 1000
 
 def hook(module, name, at):
     calls, real = [], getattr(module, name)
@@ -210,13 +207,16 @@ def test_links_relative_paths_and_text(
     (tmp_path / "link").symlink_to(dataset)
     copy = stage(str(tmp_path / "link"), str(tmp_path / "nvme")).path
     monkeypatch.chdir(tmp_path)
+    assert find_staged("link") is None  # it looks in the default place alone
+    assert stage("link", "nvme") == (copy, 0, True, 0)
+    assert ImageDataset(copy).read([0]) == ImageDataset(dataset).read([0])
+    monkeypatch.setenv("FASTDATA_STAGE_ROOT", "nvme")
     assert find_staged(Path("link")) == find_staged(dataset.name) == copy
     assert unstage(str(dataset), str(tmp_path / "nvme")).paths == [copy]
 
 
 def test_repacked_dataset_never_gets_the_old_copy(dataset: Path, tmp_path: Path) -> None:
-    old = stage(dataset).path
-    size = allocated(old)
+    size = allocated(stage(dataset).path)
     other = tmp_path / "other" / dataset.name
     shutil.copytree(dataset, other)
     shutil.copytree(tmp_path / "tree", tmp_path / "other" / "tree")
@@ -227,35 +227,9 @@ def test_repacked_dataset_never_gets_the_old_copy(dataset: Path, tmp_path: Path)
     assert find_staged(dataset) is None
     staged = stage(dataset)
     assert (staged.reused, staged.freed_bytes) == (False, size)
-    assert not old.exists()
     assert_whole(staged.path, dataset)
     unstage(dataset)
     assert find_staged(other) == of_other.path
-
-
-def test_other_places_are_remembered(
-    make: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make("lmdb")
-    other = tmp_path / "nvme"
-    copy = stage(dataset, other).path
-    assert copy.parent.parent == other
-    assert find_staged(dataset) == copy
-    roots = tmp_path / "cache" / "stage-roots.json"
-    assert json.loads(roots.read_text()) == [str(other)]
-    for garbage in ("", "{", "{}", '[1, null, "relative"]', "\xff"):
-        roots.write_text(garbage, "latin-1")
-        assert find_staged(dataset) is None
-    stage(dataset, other)  # whole already; and remembered again
-    assert find_staged(dataset) == copy
-    monkeypatch.delenv("FASTDATA_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert find_staged(dataset) is None
-    stage(dataset, other)
-    assert (tmp_path / "xdg" / "fastdata" / "stage-roots.json").exists()
-    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(dataset / "data.mdb"))
-    with pytest.raises(UsageError, match="FASTDATA_CACHE_DIR"):
-        stage(dataset, tmp_path / "another")
 
 
 def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
@@ -336,7 +310,6 @@ def test_damaged_copy_is_named_and_passed_over(
 def test_errors_of_a_copy_say_that_it_is_one(
     dataset: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged, "_MOST_CHECKED", 1)  # so that one is found whole
     copy = stage(dataset).path
     path = blob_file(copy) if part == "blob" else copy / INDEX_NAME
     data = path.read_bytes()
@@ -524,7 +497,7 @@ def test_no_space_on_a_real_tmpfs(
     assert files.is_tmpfs(small_tmpfs)
     dataset = make("lmdb")
     whole = stage(dataset, small_tmpfs)
-    unstage(dataset)
+    unstage(dataset, small_tmpfs)
     ballast = small_tmpfs / "ballast"
     ballast.write_bytes(bytes((1 << 20) - whole.copied_bytes))
     with pytest.raises(SpaceError, match=r"are needed, .* are free") as caught:
@@ -550,9 +523,8 @@ MOMENTS = [
     'hook(copying, "write_exactly", kill(1))',
     'hook(copying, "write_exactly", kill(8))',
     'hook(copying, "write_exactly", kill(30))',
-    'hook(staging._Staging, "_finish", kill(1))',
-    'hook(os, "replace", kill(1))',  # of the marker
-    'hook(os, "replace", kill(2))',  # of the copy
+    'hook(staging._Run, "_finish", kill(1))',
+    'hook(os, "replace", kill(1))',  # of the copy
     'hook(staging, "sync", kill(10**6)); staging.sync = lambda p: p == p and kill(1)(1)',
 ]
 
@@ -577,22 +549,21 @@ def test_killed_then_run_again(dataset: Path, place: Path, moment: str) -> None:
 
 
 @pytest.mark.slow
-def test_killed_run_is_resumed_by_blocks(dataset: Path, place: Path) -> None:
-    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
+def test_killed_run_keeps_whole_files(dataset: Path, place: Path) -> None:
+    start(dataset, 'hook(staging._Run, "_finish", kill(1))').communicate(timeout=HANG)
     assert stage(dataset).copied_bytes == 0
     unstage(dataset)
-    start(dataset, 'hook(staging._Staging, "_finish", kill(1))').communicate(timeout=HANG)
+    start(dataset, 'hook(staging._Run, "_finish", kill(1))').communicate(timeout=HANG)
     (partial,) = own_folder(place).glob("*.partial")
-    rng = random.Random(1)
-    for path in partial.rglob("*"):
-        if path.is_file() and path.name not in (MARKER_NAME, copying.JOURNAL_NAME):
-            data = bytearray(path.read_bytes())
-            data[rng.randrange(len(data))] ^= 1
-            path.write_bytes(data[: rng.choice([len(data), len(data) // 2])])
-    with (partial / copying.JOURNAL_NAME).open("a") as journal:
-        journal.write("garbage\nffff")
+    names = [path for path in partial.rglob("*") if path.is_file() and path.name != MARKER_NAME]
+    damaged = random.Random(1).sample(names, 2)
+    sizes = sum(path.stat().st_size for path in damaged)
+    for path, size in zip(damaged, (None, -1), strict=True):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data[:size])
     staged = stage(dataset)
-    assert staged.copied_bytes > 0
+    assert staged.copied_bytes == sizes
     assert_whole(staged.path, dataset)
 
 
@@ -716,29 +687,17 @@ def test_paths_that_leave_the_root_are_refused(
 
 def test_unstage(dataset: Path, place: Path, tmp_path: Path) -> None:
     assert unstage(dataset) == ([], 0)
-    copies = [stage(dataset).path, stage(dataset, tmp_path / "nvme").path]
-    size = sum(map(allocated, copies))
-    assert unstage(dataset, tmp_path / "unknown") == ([], 0)
-    assert unstage(dataset) == (copies, size)
-    assert find_staged(dataset) is None
-    assert list(place.iterdir()) == list((tmp_path / "nvme").iterdir()) == []
-
-
-def test_unstage_one_copy(make: Callable[[str], Path], tmp_path: Path) -> None:
-    dataset, nvme = make("lmdb"), tmp_path / "nvme"
+    nvme = tmp_path / "nvme"
     kept, other = stage(dataset).path, stage(dataset, nvme).path
-    assert unstage(dataset, nvme).paths == [other]
+    size = allocated(kept)
+    assert unstage(dataset, tmp_path / "unknown") == ([], 0)
+    assert unstage(other) == ([other], size)
     assert find_staged(dataset) == kept
-    # A folder that only claims to be a copy, by its marker, stays.
-    mine = kept.with_name("mine")
-    mine.mkdir()
-    shutil.copy(kept / MARKER_NAME, mine)
-    (tmp_path / "cache" / "stage-roots.json").unlink()
     other = stage(dataset, nvme).path
-    (tmp_path / "cache" / "stage-roots.json").unlink()
-    shutil.rmtree(dataset)
-    assert sorted(unstage(other).paths) == sorted([kept, other])
-    assert mine.exists()
+    assert unstage(dataset, nvme) == ([other], size)
+    assert unstage(dataset) == ([kept], size)
+    assert find_staged(dataset) is None
+    assert list(place.iterdir()) == list(nvme.iterdir()) == []
 
 
 def test_unstage_that_was_interrupted(
@@ -750,14 +709,9 @@ def test_unstage_that_was_interrupted(
     (own_folder(place) / f"{copy.name}.lock").touch()
     shutil.rmtree(dataset)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rmdir", lambda path: os.kill(os.getpid(), signal.SIGINT))
-        unlink = Path.unlink
-        patch.setattr(
-            Path, "unlink", lambda path, **how: path.name != MARKER_NAME and unlink(path, **how)
-        )
+        patch.setattr(os, "rmdir", lambda *path, **how: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             unstage(dataset)
     (left,) = own_folder(place).glob("*.partial")
-    # The original is gone: only the marker, which goes last, tells whose copy this was.
-    assert unstage(dataset).paths == [left]
+    assert unstage(dataset).paths == [left]  # though the original is gone
     assert list(place.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ from fastdata.cli.locations import (
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import UsageError
 from fastdata.staging.stage import stage, unstage
+from fastdata.staging.staged import default_place
 from fastdata.storage.files import human_bytes
 
 
 @click.command("stage")
 @click.argument("dataset", type=Location())
 @click.option(
-    "--to", type=Folder(), metavar="FOLDER", help="The folder to copy to. [default: /dev/shm]"
+    "--to",
+    type=Folder(),
+    metavar="FOLDER",
+    help="The folder to copy to, or to remove from. [default: $FASTDATA_STAGE_ROOT or /dev/shm]",
 )
 @click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
-@click.option("--unstage", "remove", is_flag=True, help="Remove the copies instead.")
+@click.option("--unstage", "remove", is_flag=True, help="Remove the copy instead.")
 @json_option
 @storage_options
 def command(
@@ -38,7 +43,8 @@ def command(
     """Copy DATASET, a folder or a URL, to memory or a folder.
 
     Checksums are verified while copying. Processes of this machine that open DATASET then read
-    the copy, until --unstage removes it or the machine restarts.
+    the copy, until --unstage removes it or the machine restarts. A copy in another folder (--to) is
+    opened by its path, or found where FASTDATA_STAGE_ROOT names that folder.
 
     \b
     Examples:
@@ -62,6 +68,8 @@ def command(
         say(f"{staged.path}: staged already{freed}")
     else:
         say(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
+    if to is not None and Path(os.path.realpath(to)) != default_place():
+        say(f"open it by this path, or set FASTDATA_STAGE_ROOT={os.path.realpath(to)}")
 
 
 def _waiting() -> None:

@@ -173,11 +173,11 @@ def _verify_remote(
                 tasks = _row_tasks(_check_sample, rows, fields, _ROWS, 0, manifest.samples)
                 for of_rows in executor.run(_call, (task for _, task in tasks), tick):
                     found.add(of_rows)
-            for view in fetched.views(names) if manifest.groups is None else ():
-                of_view = _Findings()
-                args = view.files, view.start, view.stop, fields
-                _check_files(executor, tick, PackedSource(view.folder), *args, of_view)
-                found.add(of_view.named(str(view.folder), fetched.name))
+            views = fetched.views(names) if manifest.groups is None else ()
+            for view, files, start, stop in views:
+                of_view, part = _Findings(), PackedSource(view)
+                _check_files(executor, tick, part, files, start, stop, fields, of_view)
+                found.add(of_view.named(str(view), fetched.name))
             tick()
     findings.add(found.named(folder, fetched.name))
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())

@@ -1,61 +1,120 @@
-"""Checked copies of files, made in blocks by several threads.
-
-A journal records each copied block of a large file with its checksum, so that a killed run
-resumes within the file.
-"""
+"""Checked copies of files, made in blocks by several threads."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import reduce
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_range
-from fastdata.storage.files import read_exactly, write_exactly
+from fastdata.remote.filesystem import file_sizes, read_bytes
+from fastdata.remote.manifests import images_url
+from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file
+from fastdata.storage.files import open_file, read_exactly, read_file, write_exactly
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
 
-#: Name of the journal in a partial copy.
-JOURNAL_NAME = "copied-blocks"
-
-_BLOCK = 64 << 20  # bytes that a thread copies at a time; an interrupted run resumes at a block
-_CHUNK = 1 << 20  # bytes between two checks of the stop flag; fits the L2 cache
+_BLOCK = 1 << 20  # bytes that a thread copies at a time; fits the L2 cache
 #: Bytes of one request to a bucket: enough to make its latency small in comparison.
 _FETCHED = 8 << 20
-_TICK = 0.1  # seconds between two calls of `progress`
+_TICK = 0.1  # seconds between two reports
+
+#: Length of a block, its CRC-32C as read back from the copy, and as given.
+_Copied = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class CopiedFile:
-    """File to copy.
+class Place:
+    """Folder or URL to copy from.
 
-    Attributes:
-        entry: Its name, size and checksum.
-        source: The path of the original, or its URL without credentials.
-        target: The copy.
-        read: Reads the original's bytes from one offset to before another.
+    Args:
+        location: The folder or URL.
+        storage_options: Options of the driver of a URL.
     """
 
+    def __init__(
+        self, location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._location, self.options = os.fspath(location), storage_options
+        self.is_remote = is_url(location)
+
+    def _at(self, name: str) -> str:
+        join = join_url if self.is_remote else os.path.join
+        return join(self._location, name)
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the sizes in bytes of the files that exist, by name."""
+        if self.is_remote:
+            return file_sizes(self._location, names, self.options)
+        paths = {name: self._at(name) for name in names}
+        return {name: os.stat(path).st_size for name, path in paths.items() if os.path.exists(path)}
+
+    def shown(self, name: str) -> str:
+        """Return a file's name for messages."""
+        return redact(self._at(name)) if self.is_remote else self._at(name)
+
+    def read(self, name: str, start: int | None = None, stop: int = 0, size: int = 0) -> bytes:
+        """Return a file's bytes; or some, of a file that must have so many in all."""
+        where = self._at(name)
+        if self.is_remote:
+            return read_bytes(where, self.options, start, stop)
+        if start is None:
+            return read_file(where)
+        with open_file(where) as file:
+            require_size(where, os.fstat(file.fileno()).st_size, size)
+            return read_exactly(file.fileno(), start, stop - start)
+
+    def root(self, root: str) -> Place:
+        """Return the folder of images or archives that a manifest names.
+
+        Raises:
+            DatasetError: The manifest is in a bucket, but the images are on some machine.
+        """
+        return Place(images_url(self._location, root), self.options)
+
+
+class CopiedFile(NamedTuple):
+    """File to copy: its name, size and checksum, where it is, and the copy."""
+
     entry: FileEntry
-    source: str
+    place: Place
     target: Path
-    read: Callable[[int, int], bytes]
 
     @property
-    def crc(self) -> int:
-        """Its CRC-32C as a number."""
-        return int(self.entry.crc32c, 16)
+    def source(self) -> str:
+        """The path of the original, or its URL without credentials."""
+        return self.place.shown(self.entry.name)
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """Return (offset, length) of its blocks; an empty file has one."""
-        size = self.entry.size
-        return [(at, min(_BLOCK, size - at)) for at in range(0, max(size, 1), _BLOCK)]
+    def offsets(self) -> range:
+        """Return where its blocks start; an empty file has one."""
+        return range(0, max(self.entry.size, 1), _FETCHED if self.place.is_remote else _BLOCK)
+
+    def copy(self, at: int) -> _Copied:
+        """Copy the block that starts at an offset."""
+        stop = min(at + self.offsets().step, self.entry.size)
+        try:
+            data = self.place.read(self.entry.name, at, stop, self.entry.size)
+        except FileNotFoundError:
+            raise damaged(self.source, "it is missing") from None
+        except OSError as error:
+            raise DatasetError(
+                f"{self.source}: cannot be read: {error.strerror}",
+                "Check its permissions and its disk.",
+            ) from error
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.target, flags, 0o644)
+        try:
+            os.fchmod(descriptor, 0o644)  # regardless of the umask
+            os.ftruncate(descriptor, self.entry.size)
+            write_exactly(descriptor, data, at)
+            return len(data), crc32c(read_exactly(descriptor, at, len(data))), crc32c(data)
+        finally:
+            os.close(descriptor)
 
 
 def damaged(path: str, problem: str) -> CorruptionError:
@@ -66,36 +125,28 @@ def damaged(path: str, problem: str) -> CorruptionError:
     )
 
 
-class _StoppedError(Exception):
-    """Signal that another thread failed, or the user interrupted the run."""
+def require_size(path: str, found: int | None, size: int) -> None:
+    """Raise CorruptionError for a file that is missing, or has another size."""
+    if found != size:
+        problem = "is missing" if found is None else f"has {found} bytes, not {size}"
+        raise damaged(path, f"it {problem}")
 
 
 class Copying:
-    """Copy of several files, in blocks and by several threads.
+    """Copy of several files, without those that the copy has whole.
 
-    The journal records the blocks of files that have more than one.
+    Args:
+        files: The files.
+        report: Called with the bytes done when there are more, ten times a second at most.
 
     Attributes:
-        copied: Bytes copied so far, without those that the copy already had.
+        copied: Bytes copied so far.
     """
 
-    def __init__(
-        self,
-        files: Iterator[CopiedFile],
-        journal: Path,
-        total: int,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.copied = 0
-        self._done = 0
-        self._total = total
-        self._progress = progress
-        self._work = ((file, *block) for file in files for block in file.blocks())
-        self._journal = journal
-        self._noted = _read_journal(journal)
-        self._crcs: dict[Path, dict[int, int]] = {}  # of the blocks copied so far, by target
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
+    def __init__(self, files: Iterator[CopiedFile], report: Callable[[int], None]) -> None:
+        self.copied = self._done = self._crc = 0
+        self._files, self._report = files, report
+        self._reported = 0.0
 
     def run(self, threads: int) -> None:
         """Copy everything.
@@ -106,149 +157,56 @@ class Copying:
             RemoteError: A file cannot be fetched.
             OSError: A file cannot be written.
         """
+        running: deque[tuple[CopiedFile, int, Future[_Copied]]] = deque()
         with ThreadPoolExecutor(threads, "fastdata-stage") as pool:
             try:
-                running = [pool.submit(self._copy_blocks) for _ in range(threads)]
-                while wait(running, _TICK).not_done:
-                    self._report()
-            finally:
-                self._stop.set()  # after Ctrl-C, threads stop within a chunk
-        for thread in running:
-            thread.result()
-        self._report()
+                for file in self._files:
+                    if self._has(file, threads):
+                        continue
+                    if not file.target.parent.exists():
+                        make_own_folder(file.target.parent)
+                    for at in file.offsets():
+                        running.append((file, at, pool.submit(file.copy, at)))
+                        if len(running) > 2 * threads:
+                            self._finish(*running.popleft())
+                while running:
+                    self._finish(*running.popleft())
+            except BaseException:
+                # After Ctrl-C, threads stop within a block.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        self._report(self._done)
 
-    def _report(self) -> None:
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-    def _copy_blocks(self) -> None:
-        try:
-            while True:
-                with self._lock:
-                    block = next(self._work, None)
-                if block is None:
-                    return
-                self._do(*block)
-        except _StoppedError:
-            return
-        except BaseException:
-            self._stop.set()
-            raise
-
-    def _do(self, file: CopiedFile, offset: int, length: int) -> None:
-        """Copy a block unless the copy has it; check the file after its last block."""
-        blocks = file.blocks()
-        crc = file.crc if len(blocks) == 1 else self._noted.get(f"{offset} {file.entry.name}")
-        if crc is not None and _has(file, offset, length, crc):
-            self._count(length, 0)
-        else:
-            crc = self._copy(file, offset, length)
-        with self._lock:
-            crcs = self._crcs.setdefault(file.target, {})
-            crcs[offset] = crc
-            complete = len(crcs) == len(blocks)
-            if complete:
-                del self._crcs[file.target]
-        if complete:
-            self._check(file, crcs)
-
-    def _copy(self, file: CopiedFile, offset: int, length: int) -> int:
-        """Copy a block; return its CRC-32C, as read back from the copy."""
-        crc, at = 0, offset
-        with _target(file) as target:
-            for chunk in self._chunks(file, offset, length):
-                write_exactly(target, chunk, at)
-                # Checksum what the copy holds, not what was written to it.
-                crc = crc32c(read_exactly(target, at, len(chunk)), crc)
-                at += len(chunk)
-                self._count(len(chunk), len(chunk))
-        if length < file.entry.size:
-            with self._lock, self._journal.open("a", encoding="utf-8") as journal:
-                journal.write(f"{crc:08x} {offset} {file.entry.name}\n")
-        return crc
-
-    def _count(self, done: int, copied: int) -> None:
-        with self._lock:
-            self._done += done
-            self.copied += copied
-
-    def _chunks(self, file: CopiedFile, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the original's bytes in a block."""
-        step = _FETCHED if "://" in file.source else _CHUNK
-        for start in range(offset, offset + length, step):
-            if self._stop.is_set():
-                raise _StoppedError
-            try:
-                yield file.read(start, min(start + step, offset + length))
-            except FileNotFoundError:
-                raise damaged(file.source, "it is missing") from None
-            except OSError as error:
-                raise DatasetError(
-                    f"{file.source}: cannot be read: {error.strerror}",
-                    "Check its permissions and its disk.",
-                ) from error
-
-    def _check(self, file: CopiedFile, crcs: dict[int, int]) -> None:
-        """Check a copied file; if it is wrong, copy it again, then find out why."""
-        if _combined(file, crcs) == file.crc:
-            return
-        for offset, length in file.blocks():  # the transfer may have damaged it
-            crcs[offset] = self._copy(file, offset, length)
-            self._count(-length, 0)  # it was already counted
-        if _combined(file, crcs) == file.crc:
-            return
-        chunks = self._chunks(file, 0, file.entry.size)
-        if reduce(lambda crc, chunk: crc32c(chunk, crc), chunks, 0) != file.crc:
-            raise damaged(file.source, "its checksum is wrong")
-        raise CorruptionError(
-            f"{file.target}: the copy's checksum is wrong, though {file.source} is intact",
-            "Run the same command again; if it happens again, check this machine's memory.",
-        )
-
-
-def _has(file: CopiedFile, offset: int, length: int, crc: int) -> bool:
-    """Return whether a copy has a block."""
-    try:
-        complete = file.target.lstat().st_size == file.entry.size
-    except FileNotFoundError:
+    def _has(self, file: CopiedFile, threads: int) -> bool:
+        """Return whether an earlier run has copied a file."""
+        crc = int(file.entry.crc32c, 16)
+        with suppress(FileNotFoundError):
+            size = file.target.lstat().st_size
+            if size == file.entry.size and crc32c_file(file.target, threads) == crc:
+                self._done += size
+                return True
         return False
-    return complete and crc32c_range(file.target, offset, length) == crc
 
-
-def _combined(file: CopiedFile, crcs: dict[int, int]) -> int:
-    """Return the CRC-32C of a file, combined from those of its blocks."""
-    crc = 0
-    for offset, length in file.blocks():
-        crc = crc32c_combine(crc, crcs[offset], length)
-    return crc
-
-
-def _read_journal(path: Path) -> dict[str, int]:
-    """Return the CRC-32C of every block that was copied, by offset and file name."""
-    noted: dict[str, int] = {}
-    try:
-        lines = path.read_text("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        return noted
-    for line in lines:
-        crc, _, block = line.partition(" ")
-        with suppress(ValueError):  # a kill may leave half a line
-            noted[block] = int(crc, 16)
-    return noted
-
-
-@contextmanager
-def _target(file: CopiedFile) -> Iterator[int]:
-    """Yield the descriptor of a file of the copy, with its full size, to write and read."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(file.target, flags, 0o644)
-    except FileNotFoundError:
-        make_own_folder(file.target.parent)
-        descriptor = os.open(file.target, flags, 0o644)
-    try:
-        os.fchmod(descriptor, 0o644)  # regardless of the umask
-        os.ftruncate(descriptor, file.entry.size)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    def _finish(self, file: CopiedFile, at: int, running: Future[_Copied]) -> None:
+        """Wait for a block, in order; check the file after its last one."""
+        length, crc, _ = running.result()
+        if time.monotonic() > self._reported + _TICK:
+            self._report(self._done)
+            self._reported = time.monotonic()
+        self._crc = crc32c_combine(self._crc if at else 0, crc, length)
+        self._done += length
+        self.copied += length
+        expected = int(file.entry.crc32c, 16)
+        if at != file.offsets()[-1] or self._crc == expected:
+            return
+        crc = given = 0
+        for start in file.offsets():  # the transfer may have damaged it
+            length, found, sent = file.copy(start)
+            crc, given = crc32c_combine(crc, found, length), crc32c_combine(given, sent, length)
+        if given != expected:
+            raise damaged(file.source, "its checksum is wrong")
+        if crc != expected:
+            raise CorruptionError(
+                f"{file.target}: the copy's checksum is wrong, though {file.source} is intact",
+                "Run the same command again; if it happens again, check this machine's memory.",
+            )

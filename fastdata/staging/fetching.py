@@ -1,7 +1,8 @@
-"""Download of a remote dataset, one file at a time, to verify or describe it."""
+"""Download of a remote dataset, one file at a time, to verify it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,40 +10,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
-from fastdata.errors import CorruptionError, SpaceError
+from fastdata.errors import CorruptionError
 from fastdata.remote.filesystem import download, file_info
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url
-from fastdata.staging.places import Place
-from fastdata.storage.files import free_space, human_bytes
-from fastdata.storage.manifest import MANIFEST_NAME, with_root
+from fastdata.staging.copying import Place
+from fastdata.staging.staged import IMAGES_NAME
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, with_root
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.paths import is_inside
 from fastdata.storage.row_groups import split_name
 
 _THREADS = 16
 _LOOSE_ROWS = 1024  # loose images in a view
-_IMAGES_NAME = "images"
 
 
-class View(NamedTuple):
-    """Folder that looks like the dataset but holds only some of its files, and their samples."""
-
-    folder: Path
-    files: list[int]
-    start: int
-    stop: int
+#: Folder that looks like the dataset but holds only some of its files, their numbers, and the first
+#: of their samples and one past the last.
+View = tuple[Path, list[int], int, int]
 
 
 @contextmanager
 def fetching(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Fetching]:
-    """Open a remote dataset, whose files are fetched to a temporary folder.
-
-    Args:
-        url: The dataset's URL; or a folder of this machine, whose index names files behind URLs.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
+    """Open a remote dataset, or one whose index is here, and fetch files to a temporary folder.
 
     Raises:
         DatasetError: There is no finished dataset.
@@ -66,54 +58,43 @@ class Fetching:
 
     def __init__(self, remote: RemoteSource, folder: Path) -> None:
         self.remote, self.name, self._folder = remote, str(remote.location), folder
-        self._options = remote.storage_options
-        self._place = Place(remote.url, self._options)
+        self._manifest = remote.manifest
+        self._place = Place(remote.url, remote.storage_options)
         (folder / MANIFEST_NAME).write_bytes(remote.text)
-        (folder / remote.manifest.index.name).symlink_to(remote.index.path.absolute())
+        (folder / self._manifest.index.name).symlink_to(remote.index.path.absolute())
         self.blobs = PackedSource(folder)
 
     def fetch_fields(self, *, columns: bool = True) -> None:
-        """Fetch the indexes of further fields, and columns unless told otherwise."""
-        manifest = self.blobs.manifest
-        kept = {one.file for one in manifest.fields} if not columns else ()
-        for number in range(manifest.blob_files, len(manifest.files)):
-            entry = manifest.files[number]
-            if entry.name in kept:
-                continue
-            self._require_space(entry.size)
-            # Checks report a missing file, and reading it fails.
-            with suppress(FileNotFoundError):
-                self._fetch_file(number, self._folder / entry.name)
+        """Fetch the indexes of further fields, and columns unless ``columns`` is False."""
+        kept = {one.file for one in self._manifest.fields if not columns}
+        for number in range(self._manifest.blob_files, len(self._manifest.files)):
+            name = self._manifest.files[number].name
+            if name not in kept:
+                self._fetch_file(number, self._folder / name)
 
     def size_problems(self) -> Iterator[tuple[str, str]]:
         """Yield (path, problem) for each file that is missing or has the wrong size."""
-        manifest, folder = self.blobs.manifest, self.blobs.location
-        archives = [entry for entry in manifest.files if not entry.crc32c]
-        groups = [(self._place, manifest.own_files)]
-        if archives and manifest.root is not None:
-            groups.insert(0, (self._place.root(manifest.root), archives))
-        for place, entries in groups:
-            tables = manifest.groups is not None and entries is archives
-            names = [split_name(one.name)[0] if tables else one.name for one in entries]
-            sizes = place.sizes(names)
-            for name, entry in zip(names, entries, strict=True):
-                found = sizes.get(name)
-                if found != entry.size:
-                    shown = place.shown(name) if entries is archives else f"{folder}/{name}"
-                    yield shown, _size_problem(found, entry.size, "manifest")
+        manifest, tables = self._manifest, self._manifest.groups is not None
+        if manifest.blob_files and manifest.root is not None:
+            archives = [
+                (split_name(one.name)[0] if tables else one.name, one.size)
+                for one in manifest.files[: manifest.blob_files]
+            ]
+            root = self._place.root(manifest.root)
+            for name, what in _wrong_sizes(root, archives, "manifest"):
+                yield root.shown(name), what
+        own = [(one.name, one.size) for one in manifest.own_files]
+        for name, what in _wrong_sizes(self._place, own, "manifest"):
+            yield f"{self._folder}/{name}", what
 
     def loose_problems(self, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
-        manifest = self.blobs.manifest
-        if manifest.container != "folder" or manifest.root is None:
-            return
-        root = self._place.root(manifest.root)
-        everything = self.blobs.own_files(fields, 0, manifest.samples)
-        sizes = root.sizes(file.name for file in everything)
-        for file in self.blobs.own_files(fields, 0, manifest.samples):
-            found = sizes.get(file.name)
-            if found != file.size:
-                yield root.shown(file.name), _size_problem(found, file.size, "index")
+        manifest = self._manifest
+        if manifest.container == "folder" and manifest.root is not None:
+            root = self._place.root(manifest.root)
+            files = self.blobs.own_files(fields, 0, manifest.samples)
+            for name, what in _wrong_sizes(root, [(one.name, one.size) for one in files], "index"):
+                yield root.shown(name), what
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; each is removed when the next is requested.
@@ -127,85 +108,74 @@ class Fetching:
             RemoteError: A file cannot be fetched.
             SpaceError: There is no room for two parts.
         """
-        with ThreadPoolExecutor(1) as next_part, ThreadPoolExecutor(_THREADS) as self._pool:
-            self._fields = fields
-            parts = self._parts()
-            first = next(parts, None)
-            waiting = None if first is None else next_part.submit(self._make, *first)
-            while waiting is not None:
-                view = waiting.result()
-                following = next(parts, None)
-                waiting = None if following is None else next_part.submit(self._make, *following)
-                yield view
-                shutil.rmtree(view.folder, ignore_errors=True)
+        with ThreadPoolExecutor(1) as pool:
+            ready = None
+            for part in (*self._parts(), None):
+                coming = part and pool.submit(self._make, fields, *part)
+                if ready is not None:
+                    yield ready.result()
+                    shutil.rmtree(ready.result()[0], ignore_errors=True)
+                ready = coming
 
     def _parts(self) -> Iterator[tuple[list[int], int, int]]:
-        manifest, index = self.blobs.manifest, self.blobs.index
+        manifest, index = self._manifest, self.blobs.index
         if manifest.container == "folder":
             for start in range(0, manifest.samples, _LOOSE_ROWS):
                 yield [], start, min(start + _LOOSE_ROWS, manifest.samples)
-            return
         for number in range(manifest.blob_files):
             yield [number], index.find_file(number), index.find_file(number + 1)
 
-    def _make(self, files: list[int], start: int, stop: int) -> View:
-        manifest = self.blobs.manifest
+    def _make(self, fields: Sequence[str], files: list[int], start: int, stop: int) -> View:
+        manifest, text = self._manifest, self.remote.text
         folder = self._folder / f"view-{start}-{files[0] if files else 0}"
         folder.mkdir()
-        text = self.remote.text
-        named = text if manifest.root is None else with_root(text, _IMAGES_NAME)
+        named = text if manifest.root is None else with_root(text, IMAGES_NAME)
         (folder / MANIFEST_NAME).write_bytes(named)
         for entry in (manifest.index, *manifest.files[manifest.blob_files :]):
             if (self._folder / entry.name).exists():
                 os.link(self._folder / entry.name, folder / entry.name)
-        targets = manifest.places(folder, folder / _IMAGES_NAME)
+        targets = manifest.places(folder, folder / IMAGES_NAME)
         for number in files:
-            self._require_space(manifest.files[number].size)
-            # The check of the part reports the missing file.
-            with suppress(FileNotFoundError):
-                self._fetch_file(number, Path(targets[number]))
+            self._fetch_file(number, Path(targets[number]))
         if manifest.container == "folder" and manifest.root is not None:
-            self._fetch_loose(self._place.root(manifest.root), folder / _IMAGES_NAME, start, stop)
-        return View(folder, files, start, stop)
+            root = self._place.root(manifest.root)
+
+            def fetch(file: FileEntry) -> None:
+                path = folder / IMAGES_NAME / file.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # as below
+                    path.write_bytes(root.read(file.name))
+
+            loose = self.blobs.own_files(fields, start, stop)
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(fetch, (file for file in loose if is_inside(file.name))))
+        return folder, files, start, stop
 
     def _fetch_file(self, number: int, path: Path) -> None:
-        """Fetch a file, even a damaged one: the check of the part reports it."""
-        entry, url = self.blobs.manifest.files[number], self.remote.places[number]
+        """Fetch a file unless it is missing, also a damaged one: the checks report both."""
+        entry, url = self._manifest.files[number], self.remote.places[number]
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not is_url(url):
             path.symlink_to(os.path.abspath(url))
             return
-        if file_info(url, self._options).size != entry.size:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"size": entry.size, "storage_options": self._options}
-        try:
-            download(url, path, crc32c=entry.crc32c or None, **options)
-        except CorruptionError:
-            download(url, path, **options)
-
-    def _fetch_loose(self, root: Place, folder: Path, start: int, stop: int) -> None:
-        def fetch(name: str) -> None:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):
-                path.write_bytes(root.read(name))
-
-        names = (file.name for file in self.blobs.own_files(self._fields, start, stop))
-        for _ in self._pool.map(fetch, filter(is_inside, names)):
-            pass
-
-    def _require_space(self, needed: int) -> None:
-        free = free_space(self._folder)
-        if needed > free:
-            raise SpaceError(
-                f"{self._folder}: downloading a file of {self.name} needs {human_bytes(needed)}, "
-                f"{human_bytes(free)} are free",
-                "Make room, or set $TMPDIR to another folder; or fastdata stage … --to a larger "
-                "disk, and verify the copy.",
-            )
+        options: dict[str, Any] = {"size": entry.size, "storage_options": self._place.options}
+        with suppress(FileNotFoundError):
+            if file_info(url, self._place.options).size != entry.size:
+                return
+            try:
+                download(url, path, crc32c=entry.crc32c or None, **options)
+            except CorruptionError:
+                download(url, path, **options)
 
 
-def _size_problem(found: int | None, size: int, says: str) -> str:
-    if found is None:
-        return os.strerror(2)
-    return f"has {found} bytes, the {says} says {size}"
+def _wrong_sizes(
+    place: Place, files: Sequence[tuple[str, int]], says: str
+) -> Iterator[tuple[str, str]]:
+    """Yield (name, problem) for files that are missing or have another size than the given."""
+    sizes = place.sizes([name for name, _ in files])
+    for name, size in files:
+        found = sizes.get(name)
+        if found is None:
+            yield name, os.strerror(errno.ENOENT)
+        elif found != size:
+            yield name, f"has {found} bytes, the {says} says {size}"

@@ -55,12 +55,8 @@ def indexed(
 ) -> Path:
     """Return the folder of the index of some files; make it if there is none of them as they are.
 
-    Of all processes of this machine, one makes it, and the others wait.
-
-    Args:
-        place: A tar, a Parquet file, a pattern of several, or the URL of either; or that of a
-            dataset on the Hub.
-        storage_options: Options of the driver of a URL.
+    Of all processes of this machine, one makes it, and the others wait. For ``place``, see
+    `is_indexed_here`.
 
     Raises:
         DatasetError: They cannot be indexed, or the cache folder cannot be written.
@@ -74,7 +70,13 @@ def indexed(
         found: Any = pinned(os.fspath(place), storage_options)
         place, what = join_url(found.url, found.path).rstrip("/"), "its files are"
     else:
-        found = _states(place, storage_options)
+        ending = next((one for one in _ENDINGS if expand(place)[0].endswith(one)), _ENDINGS[0])
+        try:
+            files = archive_files(place, ending, storage_options)
+        except OSError as error:
+            where = error.filename or shown
+            raise SourceError(f"{where}: {error.strerror}", "Check the path.") from None
+        found = [(file.location, file.size, file.mtime_ns) for file in files]
         what = f"{human_count(len(found), 'file')} {'is' if len(found) == 1 else 'are'}"
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     folder = Path(os.path.realpath(cache_folder())) / "indexed"
@@ -107,25 +109,8 @@ def indexed(
     return made
 
 
-def _states(
-    place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> list[tuple[str, int, int]]:
-    """Return names, sizes and states of files."""
-    ending = next((one for one in _ENDINGS if expand(place)[0].endswith(one)), _ENDINGS[0])
-    try:
-        files = archive_files(place, ending, storage_options)
-        return [(file.location, file.size, file.mtime_ns) for file in files]
-    except OSError as error:
-        shown = error.filename or redact(os.fspath(place))
-        raise SourceError(f"{shown}: {error.strerror}", "Check the path.") from None
-
-
 def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> int:
-    """Run `fastdata.converters.indexing.index` in a process of its own.
-
-    Returns:
-        How many samples it left out.
-    """
+    """Index in a process of its own; return how many samples were left out."""
     given = {"place": place, "out": out, "storage_options": storage_options}
     # Options may hold secrets, which other users would see among a command's arguments.
     with subprocess.Popen(
