@@ -15,18 +15,10 @@ import pyarrow as pa
 from fastdata.converters.listing import Listing, Unit
 from fastdata.converters.parts import Part, PartBuilder, read_rows, read_values
 from fastdata.converters.records import Source, tables_of
-from fastdata.converters.tasks import (
-    PIECE_BYTES,
-    Job,
-    Piece,
-    pack_unit,
-    pieces,
-    prepare,
-    with_blobs,
-)
+from fastdata.converters.tasks import Job, Piece, pack_unit, pieces, prepare
 
 from fastdata.errors import CorruptionError
-from fastdata.executors import Executor, InProcess
+from fastdata.executors import Executor
 from fastdata.machine import usable_cpus
 from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
@@ -224,16 +216,13 @@ class OneFile(Outputs):
         stored, exact = sum(unit.stored for unit in units), listing.lengths_are_exact()
         map_size = lmdb.map_size(stored, exact=as_listed and exact)
         committed = sum(part.samples for part in done.values())
-        # Results without blobs are small: workers need not wait for a commit.
-        ahead = COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
 
         def work() -> Iterator[Piece]:
             todo = (unit for unit in units if unit.number not in done)
             return (piece for unit in todo for piece in pieces(job, unit))
 
-        task = partial(prepare, job, isinstance(executor, InProcess))
-        prepared = zip(work(), executor.run(task, work(), tick, ahead), strict=True)
-        for unit, group in groupby(with_blobs(job, prepared), key=lambda entry: entry[0]):
+        prepared = zip(work(), executor.run(partial(prepare, job), work(), tick), strict=True)
+        for unit, group in groupby(prepared, key=lambda entry: entry[0].unit):
             path, part = job.part(unit), PartBuilder(job.fields)
             opened = lmdb.LmdbWriter(self._unfinished, committed, map_size, job.fields)
             with closing(opened) as writer:

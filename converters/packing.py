@@ -276,14 +276,8 @@ class _Packing:
                 OneFile(self.job, self.source) if single else Outputs(self.job, self.source)
             )
             limits = self.unit_size, _UNIT_ROWS, self._plan
-            units = list(
-                listing.units(
-                    *limits,
-                    chained=self.outputs.chained,
-                    executor=lister,
-                    estimate=self.job.estimate,
-                )
-            )
+            chained, estimate = self.outputs.chained, self.job.estimate
+            units = list(listing.units(*limits, chained=chained, estimate=estimate))
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()

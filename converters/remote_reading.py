@@ -14,7 +14,6 @@ from fastdata.remote.answers import ChangedError
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.ranges import FileRef, Request, Wanted, merge
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import is_url
 
 _THREADS = 16
 #: Most bytes between two records of one request: tar's headers and labels.
@@ -65,8 +64,3 @@ def fetch(
         return found.pop(record.key)
 
     return give
-
-
-def is_remote(records: Sequence[Record]) -> bool:
-    """Return whether records lie behind URLs."""
-    return bool(records) and is_url(records[0].path)

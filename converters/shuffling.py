@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.listing import (
     AHEAD,
+    ROWS_PER_BATCH,
     Listing,
     open_shards,
     shard_path,
@@ -111,9 +112,9 @@ def shuffle_listing(
     shards = len(listing.starts) - 1
     for _ in executor.run(task, range(shards), ahead=AHEAD):
         pass
-    gather = partial(_gather, spread, folder, shards, buckets, listing.rows_per_batch)
+    gather = partial(_gather, spread, folder, shards, buckets)
     rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
-    write_summary(folder, rows, listing.totals, listing.rows_per_batch, listing.left_out)
+    write_summary(folder, rows, listing.totals, listing.left_out)
     shutil.rmtree(spread, ignore_errors=True)
     return Listing(folder)
 
@@ -168,9 +169,7 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return np.maximum.accumulate(np.where(begins, places, 0))
 
 
-def _gather(
-    spread: Path, folder: Path, shards: int, buckets: int, rows_per_batch: int, bucket: int
-) -> int:
+def _gather(spread: Path, folder: Path, shards: int, buckets: int, bucket: int) -> int:
     """Sort one bucket's rows and write them as a shard of the new listing."""
     found = []
     for reader in open_shards(spread, range(shards)):
@@ -181,7 +180,7 @@ def _gather(
     if len(rows):
         rows = _shuffled(rows, bucket)
     rows = rows.select([name for name in schema.names if name not in _KEYS])
-    pieces = (rows.slice(at, rows_per_batch) for at in range(0, len(rows), rows_per_batch))
+    pieces = (rows.slice(at, ROWS_PER_BATCH) for at in range(0, len(rows), ROWS_PER_BATCH))
     write_shard(shard_path(folder, bucket), pieces, rows.schema)
     return len(rows)
 
