@@ -104,7 +104,6 @@ def index_parts(
 
 
 def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
-    """Return the files that an index lacks."""
     for file in files:
         if file.size != known.get(file.location, file.size):
             raise SourceError(

@@ -239,7 +239,6 @@ def _valid(values: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _outside(path: str | None) -> Place | None:
-    """Return the place of an image that is a file of its own."""
     if not path:
         return None
     if not os.path.isabs(path):
@@ -328,7 +327,6 @@ def _gathered(
     columns: Sequence[str],
     blobs: Sequence[str],
 ) -> Batch:
-    """Return rows of several batches, in the order of their numbers."""
     owners = np.array([bisect_right(ends, number) for number in numbers.tolist()])
     values: dict[str, list[Any]] = {name: [None] * len(numbers) for name in columns}
     places: dict[str, list[Place | None]] = {name: [None] * len(numbers) for name in blobs}

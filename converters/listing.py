@@ -330,7 +330,6 @@ def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.Record
 
 
 def _values(record: Record) -> tuple[Any, ...]:
-    """Return a record's row of the listing."""
     _require_safe(record)
     height, width, pixels = record.pixels or (None, None, None)
     more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
@@ -525,7 +524,6 @@ class Listing:
 
 
 def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
-    """Return a further field's value in a record."""
     if kind != _BLOB or value is None:
         return value
     path = value.pop("path").decode("utf-8", "surrogateescape")

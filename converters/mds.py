@@ -45,11 +45,6 @@ _NUMBERS = {
     for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
                  "float16", "float32", "float64")
 } | {"int": np.dtype("int64")}  # fmt: skip
-#: Encodings of images as pixels, and of what may be image files.
-_PIXELS, _FILES = {"pil", "list[pil]"}, {"jpeg", "png", "bytes"}
-#: Programs that unpack what a shard's suffix names.
-_UNPACK = {"zstd": "zstd -d", "gz": "gunzip", "bz2": "bunzip2", "br": "brotli -d",
-           "snappy": "snzip -d"}  # fmt: skip
 
 
 class MdsImages(TabularImages):
@@ -80,18 +75,6 @@ class MdsImages(TabularImages):
         files = _shards(tree if split is None else tree / split)
         more: Any = {"others": lambda: chain.from_iterable(map(_shards, others)), **columns}
         super().__init__(files, str(tree), "mds", split, **more)
-
-    def _choose(self, image: str | None, label: str | None, key: str | None) -> Any:
-        rows = self._files[0]
-        assert isinstance(rows, MdsRows)
-        pixels = [one.name for one in rows.columns if one.encoding in _PIXELS]
-        others = {one.encoding for one in rows.columns}
-        if image in pixels or (pixels and image is None and others.isdisjoint(_FILES)):
-            raise SourceError(
-                f"{rows}: its column {image or pixels[0]} has raw pixels (pil), not image files",
-                "Write the shards again with the encoding jpeg or png.",
-            )
-        return super()._choose(image, label, key)
 
 
 def mds_splits(
@@ -206,7 +189,6 @@ class _OpenMds(OpenRows):
             yield Batch(len(rows), values, places)
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
-        """Return (offset, length) of each value of a sample."""
         begin, end = self._offsets[row : row + 2].tolist()
         columns = self._rows.columns
         count = sum(not one.size for one in columns)
@@ -225,7 +207,6 @@ class _OpenMds(OpenRows):
 
 
 def _shards(tree: Tree) -> list[MdsRows]:
-    """Return the shards that an index lists."""
     index = tree.file(_INDEX)
     assert index is not None
     try:
@@ -254,11 +235,10 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
         raise ValueError(f"{name} lies outside of its folder")
     file = tree.file(name)
     if file is None and about.get("zip_data"):
-        packed = str(about["zip_data"]["basename"])
-        program = _UNPACK.get(packed.rpartition(".")[2], "unpack")
         raise SourceError(
-            f"{tree}/{packed}: is compressed, so nothing can be read in the middle of it",
-            f"Unpack the shards beside it ({program} *{_EXTENSION}.*), and run this again.",
+            f"{tree}/{about['zip_data']['basename']}: is compressed, so nothing can be read in the "
+            "middle of it",
+            "Unpack the shards beside it (zstd -d, gunzip, …), and run this again.",
         )
     if file is None:
         raise SourceError(f"{tree}/{name}: this shard is missing", "Copy the whole folder.")

@@ -283,7 +283,6 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
-    """Yield the same batches, and count their images by encoding."""
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
         codes = as_numpy(column.indices)

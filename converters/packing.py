@@ -262,7 +262,6 @@ class _Packing:
             raise
 
     def _run(self, executor: Executor) -> Packed:
-        """List the source, pack the missing units, and write index and manifest."""
         self._check_plan()
         # On one machine, this process lists before it starts workers.
         on_ray = isinstance(executor, RayExecutor)
@@ -312,7 +311,6 @@ class _Packing:
         return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
-        """List the source in the order of packing."""
         folder, listed = self.job.listing, self.progress.listed
         if self.shuffle is None:
             return write_listing(self.source, folder, listed, lister)
@@ -324,7 +322,6 @@ class _Packing:
 
     @property
     def _order(self) -> dict[str, Any]:
-        """The manifest's fields for the order of the samples."""
         if self.shuffle is not None:
             return {"order": SHUFFLED, "seed": self.shuffle}
         # A packed dataset as the source has an order already.
@@ -361,7 +358,6 @@ class _Packing:
         }
 
     def _check_plan(self) -> None:
-        """Refuse to resume packing of another plan."""
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
         # With a manifest, packing is finished; a kill only prevented the removal of parts.
@@ -386,7 +382,6 @@ class _Packing:
         return tick
 
     def _estimate(self, listing: Listing) -> None:
-        """Estimate the bytes of samples in the container from some of the records."""
         job, growth = self.job, 1.0
         sample = listing.sample(_ESTIMATE_FROM)
         if job.encoding.kind != "original":
@@ -535,7 +530,6 @@ class _Packing:
         return manifest, kinds, sum(entry.size for entry in bad)
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:
-        """Write the list of bad samples; remove an older list if there are none."""
         path = self.out / BAD_SAMPLES_NAME
         if not bad:
             path.unlink(missing_ok=True)

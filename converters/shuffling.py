@@ -136,7 +136,7 @@ def _spread(
             blocks = sample_keys(key, first + _block_starts(rows))
             draws = sample_keys(key, numbers, view=1)
             keyed = pa.RecordBatch.from_arrays(
-                [*rows.columns, *map(_unsigned, (blocks, draws))], schema=keyed_schema
+                [*rows.columns, _array(blocks), _array(draws)], schema=keyed_schema
             )
             # Upper half of the product: maps 32-bit fractions evenly to buckets.
             bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
@@ -197,26 +197,21 @@ def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
     order = np.lexsort((as_numpy(rows.column("draw")), window))
     # Windows of different buckets have different numbers.
     numbers = (window[order] + (bucket << 32)).astype(np.int64)
-    column = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(numbers)])
-    rows = _taken(rows, order)
     at = rows.schema.get_field_index("window")
-    columns = [column if number == at else old for number, old in enumerate(rows.columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    return _taken(rows, order).set_column(at, rows.schema.field(at), _array(numbers))
 
 
 def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Return record batches joined to one."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _taken(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    indices = pa.Array.from_buffers(
-        pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))]
-    )
-    columns = [unsliced(column).take(indices) for column in rows.columns]
+    columns = [unsliced(column).take(_array(numbers)) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _unsigned(values: npt.NDArray[np.uint64]) -> pa.Array:
-    return pa.Array.from_buffers(pa.uint64(), len(values), [None, pa.py_buffer(values)])
+def _array(values: npt.NDArray[Any]) -> pa.Array:
+    # pa.array() would import pandas.
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

@@ -197,7 +197,6 @@ class TableImages(Sharded):
     def _find_classes(
         self, name: str, given: Sequence[str] | None
     ) -> tuple[list[str], dict[str, int] | None]:
-        """Return class names, and the label of each if labels are names."""
         if self._columns.label is None:
             if given is not None:
                 raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
@@ -384,7 +383,6 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    """Return an array of JSON values; raise an error if they are of different types."""
     with suppress(OverflowError):
         found = pa.array(values)
         _require_no_booleans(found.type, values)
@@ -419,7 +417,6 @@ def key_of(path: str) -> str:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is that of text; a column without values has the type null."""
     return kind in (pa.string(), pa.large_string(), pa.null())
 
 

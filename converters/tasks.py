@@ -6,8 +6,10 @@ machine, and however often it runs.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -20,7 +22,6 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
-from fastdata.converters.remote_reading import fetch
 from fastdata.converters.rows import NullError, read_row
 from fastdata.converters.trees import file_at
 
@@ -29,6 +30,10 @@ from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import DataError, SampleError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
+from fastdata.remote.answers import ChangedError
+from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.ranges import FileRef, Request, Wanted, merge
+from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
@@ -44,6 +49,11 @@ from fastdata.storage.source import upright_size
 #: This limits memory: each worker has a few pieces in flight.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
+#: Requests at once.
+_THREADS = 16
+#: Most bytes between two records of one request: tar's headers and labels.
+_GAP = 64 << 10
+_MOST_BYTES = 16 << 20  # of one request
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,6 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
 
 
 def _read_sound(record: Record, read: Read) -> bytes:
-    """Read a record, and check its checksum if that is known."""
     data = read(record)
     if record.crc32c is not None and crc32c(data) != record.crc32c:
         raise SampleError("is damaged: its checksum is wrong")
@@ -181,7 +190,6 @@ _NO_IMAGE = ImageInfo("other", 0, 0, 1)
 
 
 def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
-    """Return a sample, with rows for its image and further blobs."""
     fields, rest = [], iter(zip(blobs, tables, strict=True))
     (image, info, _), table = next(rest)
     for value in record.fields:
@@ -293,7 +301,7 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
     """
     if records and is_url(records[0].path):
         blobs = [blob for one in records if not one.problem for blob in one.blobs]
-        extent = fetch([*records, *blobs], storage_options)
+        extent = _fetch([*records, *blobs], storage_options)
     else:
         extent = read_record
 
@@ -306,6 +314,51 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
         return extent(record)
 
     return read
+
+
+def _fetch(
+    records: Sequence[Record], storage_options: Mapping[str, Any] | None
+) -> Callable[[Record], bytes]:
+    """Fetch records that are extents behind URLs; return a function that gives each one once.
+
+    It raises UnreadableError if a record's file is gone, SampleError if it has changed.
+    """
+    wanted = (
+        Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
+        for number, one in enumerate(records)
+        if one.problem is None and one.column is None and not one.is_held
+    )
+    found: dict[str, bytes] = {}
+    changed: set[str] = set()
+    patience = Patience()
+
+    def read(request: Request) -> None:
+        try:
+            url, start, stop = request.file.url, request.start, request.stop
+            state = records[request.members[0].number].mtime_ns
+            data = read_bytes(url, storage_options, start, stop, patience=patience, state=state)
+        except FileNotFoundError:
+            return
+        except ChangedError:
+            changed.update(records[one.number].key for one in request.members)
+            return
+        for one in request.members:
+            part = data[one.start - request.start : one.stop - request.start]
+            found[records[one.number].key] = part
+
+    with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
+        # The whole file will be read, so more requests would save no bytes.
+        for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
+            pass
+
+    def give(record: Record) -> bytes:
+        if record.key in changed:
+            raise SampleError("has changed since it was listed")
+        if record.key not in found:
+            raise UnreadableError("cannot be opened: it does not exist")
+        return found.pop(record.key)
+
+    return give
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
-from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable
+from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable, unreadable
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.files import archive_files
@@ -255,7 +255,6 @@ class TarListing(NamedTuple):
         return Record(key, sample.label or 0, *place, **about)
 
     def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        """Return the value of a member."""
         member = sample.members[field.name]
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
@@ -287,17 +286,14 @@ class TarListing(NamedTuple):
         try:
             opened = self.file.open()
         except OSError as error:
-            raise SourceError(
-                f"{self.file}: cannot be opened: {error.strerror}", "Check its permissions."
-            ) from None
+            raise unreadable(self.file, error) from None
 
         def read(member: Member) -> bytes:
             try:
                 opened.seek(member.offset)
                 data: bytes = opened.read(member.size)
             except OSError as error:
-                what = f"{self.file}: {member.name} cannot be read: {error.strerror}"
-                raise SourceError(what, "Check the disk.") from None
+                raise unreadable(f"{self.file}: {member.name}", error) from None
             return data
 
         with opened:
@@ -305,7 +301,6 @@ class TarListing(NamedTuple):
                 yield self._sample(stem, parts, read, columns, arrays)
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
-        """Yield the key and the members of each sample, by extension."""
         key: str | None = None
         parts: dict[str, Member] = {}
         for member in members(self.file):
