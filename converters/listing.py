@@ -25,7 +25,6 @@ from fastdata.converters.records import (
     Listable,
     Record,
     Source,
-    blob_of,
     further_fields,
     listing_shards,
 )
@@ -527,4 +526,4 @@ def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
     if kind != _BLOB or value is None:
         return value
     path = value.pop("path").decode("utf-8", "surrogateescape")
-    return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
+    return Record(f"{key}\0{name.removeprefix(_FIELD)}", 0, path, **value)

@@ -270,13 +270,11 @@ class _Packing:
         with listing_with as lister:
             listing = self._list(lister)
             self._estimate(listing)
-            single = self.job.container == "lmdb"
-            self.outputs = (
-                OneFile(self.job, self.source) if single else Outputs(self.job, self.source)
-            )
+            kind = OneFile if self.job.container == "lmdb" else Outputs
             limits = self.unit_size, _UNIT_ROWS, self._plan
-            chained, estimate = self.outputs.chained, self.job.estimate
-            units = list(listing.units(*limits, chained=chained, estimate=estimate))
+            about: Any = {"chained": kind.chained, "estimate": self.job.estimate}
+            units = list(listing.units(*limits, **about))
+            self.outputs = kind(self.job, self.source, listing, units)
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
@@ -287,7 +285,7 @@ class _Packing:
         elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
         arrived: Any = set if self.uploading is None else self.uploading.arrived
-        done = {} if self.force else self.outputs.done(units, self._part, arrived)
+        done = {} if self.force else self.outputs.done(self._part, arrived)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
@@ -296,8 +294,7 @@ class _Packing:
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
             tick, uploads = self._tick(executor), self.uploading is not None
-            about = listing, units, done, tick
-            for unit in self.outputs.pack(executor, *about, uploads=uploads):
+            for unit in self.outputs.pack(executor, done, tick, uploads=uploads):
                 self._send(unit, tick)
         # Remove files of lost workers. Listing the folder also refreshes NFS's cache, which may
         # hide parts that other machines have written.
@@ -306,7 +303,7 @@ class _Packing:
             if is_ours(path.name) and path.name != self.outputs.kept:
                 path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
-        manifest, kinds, bad_bytes = self._finish(units, fingerprint)
+        manifest, kinds, bad_bytes = self._finish(fingerprint)
         exact = listing.totals.length - bad_bytes if listing.lengths_are_exact() else None
         return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
@@ -463,17 +460,15 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(
-        self, units: Sequence[Unit], fingerprint: str
-    ) -> tuple[Manifest, dict[str, Kind], int]:
+    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind], int]:
         """Join the parts to an index and write the manifest.
 
         Return it, the kinds of images, and the bytes of bad ones.
         """
         job = self.job
-        parts = [read_part(job.part(unit)) for unit in units]
+        parts = [read_part(job.part(unit)) for unit in self.outputs.units]
         found = [part for part in parts if part is not None]
-        if len(found) != len(units):
+        if len(found) != len(parts):
             raise CorruptionError(
                 f"{job.work}: a part of the index is missing", "Run the same command again."
             )
@@ -492,7 +487,7 @@ class _Packing:
         digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
         digest.update("".join(part.digest for part in found).encode())
         generation = digest.hexdigest()
-        kinds, fields = self.outputs.write(units, found, files, generation)
+        kinds, fields = self.outputs.write(found, files, generation)
         tables = tables_of(self.source, job.container)
         groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -253,7 +253,7 @@ class TableRows(NamedTuple):
                 if missing and missing.startswith("cannot"):  # the others name the path
                     missing = f"{value} {missing}"
                 problem = problem or (missing and f"its {field.name} {missing}")
-                value = blob_of(f"{key}\0{field.name}", where, 0, *size)
+                value = Record(f"{key}\0{field.name}", 0, where, 0, *size)
             fields.append(value)
         sides = row[self.columns.size] if self.columns.size else None
         about: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
@@ -440,7 +440,8 @@ class FileListing(NamedTuple):
                 value = batch.values[field.name][at]
             elif blob := batch.places[leaf][at]:
                 problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
-                value = blob_of(f"{key}\0{field.name}", *blob[:-1])
+                more: Any = {"column": blob.column, "group": blob.group}
+                value = Record(f"{key}\0{field.name}", 0, *blob[:4], **more)
             values.append(value)
         about: Any = {"column": place.column, "group": place.group, "fields": tuple(values)}
         return Record(key, label, *place[:4], problem=problem, **about)
