@@ -16,16 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from fastdata.converters.tabular import (
-    BATCH_ROWS,
-    Batch,
-    OpenRows,
-    Place,
-    RowsFile,
-    TabularImages,
-    reading,
-    taken_split,
-)
+from fastdata.converters import tabular
 from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
@@ -47,7 +38,7 @@ _NUMBERS = {
 } | {"int": np.dtype("int64")}  # fmt: skip
 
 
-class MdsImages(TabularImages):
+class MdsImages(tabular.TabularImages):
     """Source of the samples of MDS shards, in the order of ``index.json``.
 
     See `TabularImages`. Numbers and text are columns, ``json`` is text; arrays of a fixed type and
@@ -70,7 +61,7 @@ class MdsImages(TabularImages):
     ) -> None:
         tree = source_tree(root, storage_options)
         found = mds_splits(root, storage_options)
-        split = taken_split(tree, split, found, one=True)
+        split = tabular.taken_split(tree, split, found, one=True)
         others = (tree / one for one in found if one != split)
         files = _shards(tree if split is None else tree / split)
         more: Any = {"others": lambda: chain.from_iterable(map(_shards, others)), **columns}
@@ -138,7 +129,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MdsRows(RowsFile):
+class MdsRows(tabular.RowsFile):
     """Samples of a shard: their number, its bytes, and its columns in the order of the values."""
 
     samples: int = 0
@@ -148,11 +139,11 @@ class MdsRows(RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
         """Open it."""
-        with reading(self, "MDS"), self.files[0].open() as opened:
+        with tabular.reading(self, "MDS"), self.files[0].open() as opened:
             yield _OpenMds(self, opened)
 
 
-class _OpenMds(OpenRows):
+class _OpenMds(tabular.OpenRows):
     def __init__(self, rows: MdsRows, opened: Any) -> None:
         self._rows, self._opened = rows, opened
         self._state = rows.files[0].mtime_ns
@@ -173,20 +164,20 @@ class _OpenMds(OpenRows):
             offset, length = self._extents(row)[column]
             yield self._read(offset, min(length, MOST_BYTES))
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
         path = self._rows.files[0].location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
-        for first in range(0, self._rows.samples, BATCH_ROWS):
-            rows = range(first, min(first + BATCH_ROWS, self._rows.samples))
+        for first in range(0, self._rows.samples, tabular.BATCH_ROWS):
+            rows = range(first, min(first + tabular.BATCH_ROWS, self._rows.samples))
             values: dict[str, list[Any]] = {name: [] for name in columns}
-            places: dict[str, list[Place | None]] = {name: [] for name in blobs}
+            places: dict[str, list[tabular.Place | None]] = {name: [] for name in blobs}
             for row in rows:
                 extents = self._extents(row)
                 for name, column in wanted.items():
                     values[name].append(column.value(self._read(*extents[name])))
                 for name in blobs:
-                    places[name].append(Place(path, *extents[name], self._state))
-            yield Batch(len(rows), values, places)
+                    places[name].append(tabular.Place(path, *extents[name], self._state))
+            yield tabular.Batch(len(rows), values, places)
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
         begin, end = self._offsets[row : row + 2].tolist()
