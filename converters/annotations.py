@@ -17,7 +17,15 @@ from typing import Any, TypeGuard
 
 import pyarrow as pa
 from fastdata.converters.table import TableImages, key_of
-from fastdata.converters.trees import RemoteTree, file_at, is_utf8, scan, source_tree, walk
+from fastdata.converters.trees import (
+    RemoteTree,
+    file_at,
+    is_utf8,
+    scan,
+    source_tree,
+    unreadable,
+    walk,
+)
 
 from fastdata.errors import SourceError, printable
 from fastdata.remote.urls import is_url
@@ -221,8 +229,7 @@ def read_file(
             data: bytes = file.read()
             return data
     except OSError as error:
-        what = f"{shown_name(name)}: cannot be read: {error.strerror or 'it does not exist'}"
-        raise SourceError(what, "Check the path.") from None
+        raise unreadable(shown_name(name), error) from None
 
 
 def lines_of(data: bytes, name: str) -> list[str]:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastdata.converters.options import local_folder
-from fastdata.converters.packing import SILENT, Packed, Progress, pack
+from fastdata.converters.packing import Packed, Progress, pack
 from fastdata.converters.records import Source, further_fields
 from fastdata.converters.trees import SourceFile
 from fastdata.converters.workspace import remove_outputs, work_folder
@@ -51,7 +51,7 @@ def index_parts(
     append: bool,
     part_files: int,
     seek_points: bool,
-    reporting: Callable[[str], AbstractContextManager[Progress]] | None = None,
+    reporting: Callable[[str], AbstractContextManager[Progress]],
     force: bool = False,
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -83,7 +83,7 @@ def index_parts(
             manifest = place.finished(part, chunk, seek_points)
             if manifest is None:
                 title = f"part {at} of {len(chunks)}"
-                with nullcontext(SILENT) if reporting is None else reporting(title) as progress:
+                with reporting(title) as progress:
                     manifest = pack(
                         _opened(open_source, chunk, parts),
                         place.of(part),
@@ -104,7 +104,6 @@ def index_parts(
 
 
 def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
-    """Return the files that an index lacks."""
     for file in files:
         if file.size != known.get(file.location, file.size):
             raise SourceError(

@@ -16,18 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from fastdata.converters import tabular
 from fastdata.converters.rows import column_of, column_path, column_values
-from fastdata.converters.tabular import (
-    BATCH_ROWS,
-    OUTSIDE,
-    Batch,
-    OpenRows,
-    Place,
-    RowsFile,
-    TabularImages,
-    reading,
-    taken_split,
-)
 from fastdata.converters.trees import LocalTree, SourceFile, is_folder, require_utf8
 
 from fastdata.errors import SourceError
@@ -48,7 +38,7 @@ _DERIVED = re.compile(r"(cache-|tmp).*")
 _FEW = 8
 
 
-class ArrowImages(TabularImages):
+class ArrowImages(tabular.TabularImages):
     """Source of the rows of Arrow IPC streams and files, by file path and then row.
 
     See `TabularImages`. In a folder of ``save_to_disk``, the rows are those of the dataset: the
@@ -74,7 +64,7 @@ class ArrowImages(TabularImages):
             )
         path = require_utf8(Path(root).absolute())
         found = arrow_splits(path)
-        taken_split(root, split, found)
+        tabular.taken_split(root, split, found)
         rest = [one for one in found if one != split] if split is not None else []
         more: Any = {"others": lambda: (one for name in rest for one in _files(path, name))}
         files = _files(path, split)
@@ -105,7 +95,7 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
             raise SourceError(f"{path}: no such folder or file", "Name the files with --root.")
         return [ArrowRows(path.stem, (LocalFile(path),))]
     if (path / _DICT).is_file():
-        name = taken_split(path, split, arrow_splits(path), one=True)
+        name = tabular.taken_split(path, split, arrow_splits(path), one=True)
         if name is None:
             raise SourceError(f"{path / _DICT}: lists no splits", "Save the dataset again.")
         return _files(path / name, None)
@@ -154,7 +144,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ArrowRows(RowsFile):
+class ArrowRows(tabular.RowsFile):
     """Rows of Arrow files.
 
     Attributes:
@@ -168,12 +158,12 @@ class ArrowRows(RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
         """Open it."""
-        with reading(self, "Arrow IPC"):
+        with tabular.reading(self, "Arrow IPC"):
             yield _OpenArrow(self, [(file, _mapped(file)) for file in self.files])
 
 
 def _mapped(file: SourceFile) -> MappedArrow:
-    with reading(file, "Arrow IPC"):
+    with tabular.reading(file, "Arrow IPC"):
         return MappedArrow(file.location)
 
 
@@ -197,13 +187,13 @@ class _Piece(NamedTuple):
         taken = taken.slice(int(rows[0]), len(rows)) if run else taken.take(pa.array(rows))
         return {name: column_values(taken, name) for name in columns}
 
-    def places(self, column: str, rows: npt.NDArray[np.int64]) -> list[Place | None]:
+    def places(self, column: str, rows: npt.NDArray[np.int64]) -> list[tabular.Place | None]:
         """Return the places of the values of a column of bytes in some rows."""
         values = column_of(self.batch, column)
         starts, lengths = self.arrow.extents(values)
         valid, paths = _valid(values), self._paths(column)
         path, state = self.file.location, self.state
-        places: list[Place | None] = []
+        places: list[tabular.Place | None] = []
         for row in rows.tolist():
             if not valid[row]:
                 places.append(None if paths is None else _outside(paths[row].as_py()))
@@ -211,9 +201,9 @@ class _Piece(NamedTuple):
             length = int(lengths[row])
             if starts is None or not self.plain:
                 where = self.first + row, length, state, column, self.number
-                places.append(Place(path, *where))
+                places.append(tabular.Place(path, *where))
             else:
-                places.append(Place(path, int(starts[row]), length, state))
+                places.append(tabular.Place(path, int(starts[row]), length, state))
         return places
 
     def decoded_because(self, column: str) -> str:
@@ -221,7 +211,7 @@ class _Piece(NamedTuple):
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
         if paths is not None and any(paths[row].is_valid for row in nulls):
-            return OUTSIDE
+            return tabular.OUTSIDE
         return "compressed" if self.arrow.extents(values)[0] is None else ""
 
     def _paths(self, column: str) -> pa.Array | None:
@@ -238,20 +228,19 @@ def _valid(values: pa.Array) -> npt.NDArray[np.bool_]:
     return as_numpy(values.is_valid().cast(pa.uint8())).astype(np.bool_)
 
 
-def _outside(path: str | None) -> Place | None:
-    """Return the place of an image that is a file of its own."""
+def _outside(path: str | None) -> tabular.Place | None:
     if not path:
         return None
     if not os.path.isabs(path):
-        return Place(path, 0, 0, 0, problem=f"is not here, and {path} is no absolute path")
+        return tabular.Place(path, 0, 0, 0, problem=f"is not here, and {path} is no absolute path")
     try:
         stat = os.stat(path)
     except OSError as error:
-        return Place(path, 0, 0, 0, problem=f"cannot be opened: {error.strerror}")
-    return Place(path, 0, stat.st_size, stat.st_mtime_ns)
+        return tabular.Place(path, 0, 0, 0, problem=f"cannot be opened: {error.strerror}")
+    return tabular.Place(path, 0, stat.st_size, stat.st_mtime_ns)
 
 
-class _OpenArrow(OpenRows):
+class _OpenArrow(tabular.OpenRows):
     def __init__(self, rows: ArrowRows, files: Sequence[tuple[SourceFile, MappedArrow]]) -> None:
         self._rows, self._files = rows, files
         schema = files[0][1].schema
@@ -271,17 +260,17 @@ class _OpenArrow(OpenRows):
                         value = read_file(place.path)
                     yield value
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
         pieces = self._pieces([*columns, *blobs])
         if self._rows.indices:
             yield from self._chosen(list(pieces), columns, blobs)
             return
         for piece in pieces:
-            for at in range(0, piece.batch.num_rows, BATCH_ROWS):
-                rows = np.arange(at, min(at + BATCH_ROWS, piece.batch.num_rows))
+            for at in range(0, piece.batch.num_rows, tabular.BATCH_ROWS):
+                rows = np.arange(at, min(at + tabular.BATCH_ROWS, piece.batch.num_rows))
                 values = piece.values(columns, rows)
                 places = {name: piece.places(name, rows) for name in blobs}
-                yield Batch(len(rows), values, places)
+                yield tabular.Batch(len(rows), values, places)
 
     def decoded_because(self, column: str) -> str:
         found = (piece.decoded_because(column) for piece in self._pieces([column]))
@@ -306,14 +295,16 @@ class _OpenArrow(OpenRows):
 
     def _chosen(
         self, pieces: Sequence[_Piece], columns: Sequence[str], blobs: Sequence[str]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[tabular.Batch]:
         """Yield the rows of the indices, in their order."""
         ends = list(accumulate(piece.batch.num_rows for piece in pieces))
         for file in self._rows.indices:
             arrow = _mapped(file)
             for batch in arrow.batches(arrow.schema.names[:1]):
-                for at in range(0, batch.num_rows, BATCH_ROWS):
-                    numbers = np.array(batch.column(0)[at : at + BATCH_ROWS].to_pylist(), object)
+                for at in range(0, batch.num_rows, tabular.BATCH_ROWS):
+                    numbers = np.array(
+                        batch.column(0)[at : at + tabular.BATCH_ROWS].to_pylist(), object
+                    )
                     if any(one is None or not 0 <= one < (ends or [0])[-1] for one in numbers):
                         raise SourceError(
                             f"{file}: an index is not of a row", "Save the dataset again."
@@ -327,11 +318,10 @@ def _gathered(
     numbers: npt.NDArray[np.int64],
     columns: Sequence[str],
     blobs: Sequence[str],
-) -> Batch:
-    """Return rows of several batches, in the order of their numbers."""
+) -> tabular.Batch:
     owners = np.array([bisect_right(ends, number) for number in numbers.tolist()])
     values: dict[str, list[Any]] = {name: [None] * len(numbers) for name in columns}
-    places: dict[str, list[Place | None]] = {name: [None] * len(numbers) for name in blobs}
+    places: dict[str, list[tabular.Place | None]] = {name: [None] * len(numbers) for name in blobs}
     for owner in np.unique(owners).tolist():
         chosen = np.flatnonzero(owners == owner)
         piece = pieces[owner]
@@ -342,4 +332,4 @@ def _gathered(
         for name in blobs:
             for place, where in zip(chosen.tolist(), piece.places(name, rows), strict=True):
                 places[name][place] = where
-    return Batch(len(numbers), values, places)
+    return tabular.Batch(len(numbers), values, places)

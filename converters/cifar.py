@@ -12,15 +12,13 @@ import os
 import pickle
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import Record
-from fastdata.converters.trees import SourceFile, source_tree
+from fastdata.converters.trees import SourceFile, source_tree, unreadable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
-from fastdata.remote.urls import is_url
 from fastdata.storage.formats.tars import read_member
 
 _SIDE = 32  # pixels
@@ -151,8 +149,7 @@ class Cifar:
                     "Give their folder with --root.",
                 )
         self._batches = published.splits[split]
-        with self._files() as read:
-            meta = self._load(published.meta, read)
+        meta = self._load(published.meta, self._reader())
         try:
             self.classes = [name.decode("utf-8") for name in meta[published.names]]
         except (KeyError, AttributeError, TypeError, UnicodeError) as error:
@@ -160,39 +157,35 @@ class Cifar:
         self.inputs = [self._folder.location if self._archive is None else self._archive.location]
         self.about = {"kind": kind, "split": split, "root": str(tree)}
 
-    @contextmanager
-    def _files(self) -> Iterator[Callable[[str], bytes]]:
-        """Yield a function that reads a published file, from the folder or from the archive."""
-        file: Any = io.BytesIO()
+    def _reader(self) -> Callable[[str], bytes]:
+        """Return a function that reads a published file, from the folder or from the archive.
+
+        Each batch is searched from the archive's start, so it is held in memory (170 MB).
+        """
+        archive = self._archive
+        if archive is None:
+            return self._read
         try:
-            if self._archive is not None:
-                file = self._archive.open()
-                if is_url(self._archive.location):
-                    # Each batch is searched from the start, so fetch the archive (170 MB) once.
-                    file = io.BytesIO(file.read())
+            with archive.open() as file:
+                data = file.read(_MOST_UNPACKED)
         except OSError as error:
-            raise SourceError(
-                f"{self._archive}: cannot be read: {error.strerror}", "Check its permissions."
-            ) from None
+            raise unreadable(archive, error) from None
 
         def read(name: str) -> bytes:
-            if self._archive is not None:
-                file.seek(0)
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    path = f"{self._published.folder}/{name}"
-                    return read_member(unpacked, path, _MOST_UNPACKED)
-            found = self._folder.file(name)
-            if found is None:
-                raise FileNotFoundError(f"{self._folder / name} does not exist")
-            with found.open() as opened:
-                data: bytes = opened.read(_MOST_UNPACKED)
-            return data
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
+                return read_member(unpacked, f"{self._published.folder}/{name}", _MOST_UNPACKED)
 
-        with file:
-            yield read
+        return read
+
+    def _read(self, name: str) -> bytes:
+        found = self._folder.file(name)
+        if found is None:
+            raise FileNotFoundError(f"{self._folder / name} does not exist")
+        with found.open() as opened:
+            data: bytes = opened.read(_MOST_UNPACKED)
+        return data
 
     def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
-        """Unpickle one file."""
         try:
             return _unpickle(read(name))
         except FastdataError:  # the file cannot be reached; it may be intact
@@ -209,19 +202,19 @@ class Cifar:
 
     def records(self) -> Iterator[Record]:
         """Yield the images; hold one batch, and a fetched archive, in memory."""
-        with self._files() as read:
-            for name in self._batches:
-                batch = self._load(name, read)
-                try:
-                    labels = batch[self._published.labels]
-                    planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
-                    known = range(len(self.classes))
-                    if not all(type(label) is int and label in known for label in labels):
-                        raise ValueError("labels do not fit the classes")
-                    rows = list(zip(labels, planes, strict=True))
-                except (KeyError, ValueError, TypeError, AttributeError) as error:
-                    raise self._unexpected(name, error) from None
-                for row, (label, image) in enumerate(rows):
-                    pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
-                    place = f"{name}/{row:05d}", int(label), "", 0, _PIXELS, 0
-                    yield Record(*place, pixels=(_SIDE, _SIDE, pixels))
+        read = self._reader()
+        for name in self._batches:
+            batch = self._load(name, read)
+            try:
+                labels = batch[self._published.labels]
+                planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
+                known = range(len(self.classes))
+                if not all(type(label) is int and label in known for label in labels):
+                    raise ValueError("labels do not fit the classes")
+                rows = list(zip(labels, planes, strict=True))
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise self._unexpected(name, error) from None
+            for row, (label, image) in enumerate(rows):
+                pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
+                place = f"{name}/{row:05d}", int(label), "", 0, _PIXELS, 0
+                yield Record(*place, pixels=(_SIDE, _SIDE, pixels))

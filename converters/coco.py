@@ -196,8 +196,6 @@ def _merge(known: _Known, number: int, found: _Annotation) -> None:
 
 @dataclass
 class _Image:
-    """One image and its annotations."""
-
     path: str
     size: tuple[int, int] | None = None
     problem: str | None = None
@@ -329,7 +327,7 @@ class _Reader:
             try:
                 if _whole(where) is None:
                     raise ValueError(f"its image_id is {_short(where)}, not a whole number")
-                self._add_annotation(place, image, annotation)
+                self._add_annotation(image, annotation)
             except ValueError as error:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
@@ -356,17 +354,11 @@ class _Reader:
                 raise SourceError(f"{place}: its image_id {_short(where)} is no id", _CORRECT)
         return number
 
-    def _add_annotation(self, place: str, image: _Image, annotation: dict[str, Any]) -> None:
-        """Add an annotation to its image."""
+    def _add_annotation(self, image: _Image, annotation: dict[str, Any]) -> None:
         file, number = len(self._names), _whole(annotation.get("id"))
         caption = annotation.get("caption")
         is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
         is_object |= annotation.get("category_id") is not None and not caption
-        if not is_object and "caption" not in annotation and "segments_info" in annotation:
-            raise SourceError(
-                f"{place} is panoptic, whose masks are PNG files",
-                "Pack images and masks: fastdata convert masks.",
-            )
         if number is None:
             raise ValueError("its id is not a whole number")
         if is_object or "caption" not in annotation:
@@ -470,7 +462,6 @@ class _Reader:
 def _parsed(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return a file's JSON, which has COCO's lists."""
     name = shown_name(os.fspath(path))
     try:
         found = parse_json(read_file(path, storage_options), lenient=True)
@@ -508,7 +499,6 @@ def _segmentation(found: Any) -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two masks are equal."""
     if isinstance(one, dict) or isinstance(other, dict):
         return type(one) is type(other) and bool(one == other)
     return len(one) == len(other) and all(map(np.array_equal, one, other))
@@ -563,7 +553,6 @@ def _is_edge(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value of the file for a message."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

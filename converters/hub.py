@@ -80,7 +80,6 @@ def _is_of(kind: str, name: str) -> bool:
 
 
 def _kind_of(names: Iterable[str], url: str) -> str:
-    """Return the kind of most files, as `datasets` takes it."""
     kinds = ("parquet", "webdataset", "imagefolder")
     found = Counter(kind for name in names for kind in kinds if _is_of(kind, name))
     if found:
@@ -128,7 +127,6 @@ def _metadata(root: str, name: str, storage_options: Mapping[str, Any] | None) -
 
 
 def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence[str]:
-    """Return the files that a URL names."""
     below = [name for name in files if f"{name}/".startswith(f"{place.path}/")]
     if place.path and below:
         depth = len(place.path) + 1

@@ -11,16 +11,15 @@ import gzip
 import io
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from fastdata.converters.imagefolder import ClassFolders, class_shards
+from fastdata.converters.imagefolder import class_shards
 from fastdata.converters.records import Listable, Record, Sharded
-from fastdata.converters.trees import SourceFile, Tree, is_folder, scan, source_tree, storable
+from fastdata.converters.trees import SourceFile, Tree, is_folder, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.encodings import is_image_name
@@ -72,30 +71,30 @@ class ImageNet(Sharded):
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
         place = source_tree(root, storage_options)
-        open_layout = _find(place, split)
+        open_layout = _find(place, split, allow_empty)
         if open_layout is None:
             raise _nothing_found(place, split)
         layout = open_layout()
         open_train = None if split == "train" else _find(place, "train")
-        self.classes = (open_train() if open_train else layout).wnids()
-        unknown = sorted(set(layout.wnids()) - set(self.classes))
+        self.classes = (open_train() if open_train else layout).wnids
+        unknown = sorted(set(layout.wnids) - set(self.classes))
         if unknown:
             raise SourceError(
                 f"{place}: the split {split} has {len(unknown)} classes that train lacks, "
                 f"the first {unknown[0]}; its labels would differ from train's",
                 "Complete train, or convert a root that holds only this split.",
             )
-        self._layout, self._allow_empty = layout, allow_empty
+        self._shards = layout.shards
         self.about: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
         self.about["root"] = str(place)
-        self.root, self.inputs = layout.root, layout.inputs
+        self.root, self.inputs = layout.root, [layout.location]
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: classes of folders and the training archive, else one.
 
         Images are sorted by wnid, then by file name.
         """
-        return self._layout.shards(self.classes, allow_empty=self._allow_empty)
+        return self._shards(self.classes)
 
 
 def splits(
@@ -110,41 +109,38 @@ def splits(
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:
-    flat, place = (root / split).location, root.location
-    entries = scan(flat) if isinstance(flat, Path) and is_folder(flat) else []
-    if any(is_image_name(entry.name) for entry in entries):
-        return SourceError(
-            f"{flat}: holds images, but no class folders n########",
-            "Sort them into <wnid> folders, or use the archives as downloaded "
-            f"({_VAL_TAR} and {_DEVKIT}).",
-        )
-    hint = "Give the folder of ImageNet with --root or $IMAGENET_DIR"
-    if isinstance(place, Path) and place.name in SPLITS and _has_wnids(root):
-        hint = f"Give the folder above it, --root {shlex.quote(str(place.parent))}"
     return SourceError(
         f"{root}: no ImageNet split {split} here. Looked for {split}/<wnid>/, "
         f"{_KAGGLE_DATA}/{split}/, {_TRAIN_TAR if split == 'train' else _VAL_TAR}",
-        f"{hint}; for other trees use fastdata convert imagefolder.",
+        "Give the folder of ImageNet with --root or $IMAGENET_DIR; for other trees use fastdata "
+        "convert imagefolder.",
     )
 
 
-_Layout: TypeAlias = "_Folders | _Flat | _TrainArchive"
+class _Layout(NamedTuple):
+    """Layout of a split; ``shards(classes)`` are the shards of its listing."""
+
+    name: str
+    root: str | None
+    location: Path | str
+    wnids: list[str]
+    shards: Callable[[list[str]], Sequence[Listable]]
 
 
-def _find(root: Tree, split: str) -> Callable[[], _Layout] | None:
+def _find(root: Tree, split: str, allow_empty: bool = False) -> Callable[[], _Layout] | None:
     """Return what opens the split in the first layout that has it; None without any."""
     data = root / _KAGGLE_DATA
     if _has_wnids(root / split):
-        return partial(_Folders, root / split, "folders")
+        return partial(_class_folders, root / split, "folders", allow_empty)
     if split == "train" and _has_wnids(data / "train"):
-        return partial(_Folders, data / "train", "kaggle")
+        return partial(_class_folders, data / "train", "kaggle", allow_empty)
     if split == "val" and "val" in _folders(data):
         return partial(_kaggle_val, root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
     if split == "train":
-        return partial(_TrainArchive, archive)
+        return partial(_train_archive, archive, allow_empty)
     return partial(_val_archive, archive, root)
 
 
@@ -153,60 +149,44 @@ def _has_wnids(tree: Tree) -> bool:
 
 
 def _folders(tree: Tree) -> list[str]:
-    """Return the names of the folders in a folder, which may be missing."""
     missing = isinstance(tree.location, Path) and not is_folder(tree.location)
     return [] if missing else tree.classes()
 
 
-class _Folders:
-    """Layout ``<wnid>/*.JPEG``."""
-
-    def __init__(self, folder: Tree, name: str) -> None:
-        self._folder = folder
-        self.name = name
-        self.root: str | None = folder.root
-        self.inputs: list[Path | str] = [folder.location]
-
-    def wnids(self) -> list[str]:
-        names = [name for name in self._folder.classes() if not name.startswith(".")]
-        for name in names:
-            if not _WNID.fullmatch(name):
-                raise SourceError(
-                    f"{self._folder / name}: not a wnid (n and 8 digits)",
-                    "Move it elsewhere, or use fastdata convert imagefolder.",
-                )
-        return names
-
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[ClassFolders]:
-        return class_shards(self._folder, self.wnids(), classes, allow_empty=allow_empty)
+def _class_folders(folder: Tree, name: str, allow_empty: bool) -> _Layout:
+    """Return the layout ``<wnid>/*.JPEG``."""
+    wnids = [wnid for wnid in folder.classes() if not wnid.startswith(".")]
+    for wnid in wnids:
+        _check_wnids(folder / wnid, [wnid])
+    shards = partial(class_shards, folder, wnids, allow_empty=allow_empty)
+    return _Layout(name, folder.root, folder.location, wnids, shards)
 
 
 class _Flat(NamedTuple):
-    """Layout of images without class folders, whose classes are in another file.
+    """Images without class folders: a shard of a listing."""
 
-    ``images`` are the wnid of each image and a record whose key lacks it, in the order of names.
-    It is the only shard of its listing once `shards` has labelled them.
-    """
-
-    name: str
-    root: str | None
-    inputs: list[Path | str]
-    images: list[tuple[str, Record]]
-
-    def wnids(self) -> list[str]:
-        return sorted({wnid for wnid, _ in self.images})
-
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_Flat]:
-        labels = {wnid: label for label, wnid in enumerate(classes)}
-        # The sort is stable: within a class, images stay in the order of their names.
-        ordered = sorted(self.images, key=lambda image: image[0])
-        return [self._replace(images=[(w, r._replace(label=labels[w])) for w, r in ordered])]
+    images: list[Record]
 
     def records(self) -> Iterator[Record]:
-        return (record._replace(key=f"{wnid}/{record.key}") for wnid, record in self.images)
+        return iter(self.images)
 
 
-def _kaggle_val(root: Tree) -> _Flat:
+def _flat(
+    name: str, root: str | None, location: Path | str, images: list[tuple[str, Record]]
+) -> _Layout:
+    """Return the layout of images with the wnid of each, sorted by name; keys lack the wnid."""
+    # The sort is stable: within a class, images stay in the order of their names.
+    ordered = sorted(images, key=lambda image: image[0])
+
+    def shards(classes: list[str]) -> list[_Flat]:
+        labels = {wnid: label for label, wnid in enumerate(classes)}
+        named = ((wnid, f"{wnid}/{record.key}", record) for wnid, record in ordered)
+        return [_Flat([r._replace(key=key, label=labels[wnid]) for wnid, key, r in named])]
+
+    return _Layout(name, root, location, sorted({wnid for wnid, _ in images}), shards)
+
+
+def _kaggle_val(root: Tree) -> _Layout:
     """Return Kaggle's flat folder of images, with the wnids of ``LOC_val_solution.csv``."""
     data = root / _KAGGLE_DATA
     wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
@@ -222,7 +202,7 @@ def _kaggle_val(root: Tree) -> _Flat:
             )
         images.append((wnid_of[stem], record._replace(key=stem)))
     val = data / "val"
-    return _Flat("kaggle", val.root, [val.location], images)
+    return _flat("kaggle", val.root, val.location, images)
 
 
 def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
@@ -243,31 +223,23 @@ def _read_solution(name: str, file: SourceFile | None) -> dict[str, str]:
     return wnids
 
 
-class _TrainArchive:
-    """Layout of a tar of tars, one per wnid."""
+def _train_archive(archive: SourceFile, allow_empty: bool) -> _Layout:
+    """Return the layout of a tar of tars, one per wnid."""
+    inner: dict[str, Member] = {}
+    for member in members(archive):
+        known = inner.setdefault(Path(member.name).stem, member)
+        if known is not member:
+            what = f"has two archives of one class, {known.name} and {member.name}"
+            raise SourceError(f"{archive}: {what}", "Download it again.")
+    _check_wnids(archive, inner)
 
-    name = "archives"
-    root: str | None = None
-
-    def __init__(self, archive: SourceFile) -> None:
-        self._archive, self.inputs = archive, [archive.location]
-        self._inner: dict[str, Member] = {}
-        for member in members(archive):
-            known = self._inner.setdefault(Path(member.name).stem, member)
-            if known is not member:
-                what = f"has two archives of one class, {known.name} and {member.name}"
-                raise SourceError(f"{archive}: {what}", "Download it again.")
-        _check_wnids(archive, self._inner)
-
-    def wnids(self) -> list[str]:
-        return sorted(self._inner)
-
-    def shards(self, classes: list[str], *, allow_empty: bool) -> list[_ClassArchive]:
-        inner = sorted(self._inner.items())
+    def shards(classes: list[str]) -> list[_ClassArchive]:
         return [
-            _ClassArchive(self._archive, tar, wnid, classes.index(wnid), allow_empty)
-            for wnid, tar in inner
+            _ClassArchive(archive, tar, wnid, classes.index(wnid), allow_empty)
+            for wnid, tar in sorted(inner.items())
         ]
+
+    return _Layout("archives", None, archive.location, sorted(inner), shards)
 
 
 class _ClassArchive(NamedTuple):
@@ -293,7 +265,7 @@ class _ClassArchive(NamedTuple):
             yield record._replace(key=f"{self.wnid}/{record.key}", label=self.label)
 
 
-def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
+def _val_archive(archive: SourceFile, root: Tree) -> _Layout:
     """Return the flat tar of images, with the classes of the development kit."""
     wnid_of_id, truth = _read_devkit(root)
     mtime_ns = archive.mtime_ns
@@ -311,11 +283,10 @@ def _val_archive(archive: SourceFile, root: Tree) -> _Flat:
             f"{archive}: an image is not in the development kit's ground truth: {error!r}",
             f"Use the {_DEVKIT} that belongs to it.",
         ) from None
-    return _Flat("archives", None, [archive.location], images)
+    return _flat("archives", None, archive.location, images)
 
 
 def _archived(archive: SourceFile, image: Member, mtime_ns: int) -> Record:
-    """Return the record of an image in an archive, without its class."""
     key, problem = storable(Path(image.name).stem)
     path = archive.location
     return Record(key, 0, path, image.offset, image.size, mtime_ns, problem=problem)
@@ -325,7 +296,8 @@ def _check_wnids(path: object, names: Any) -> None:
     for name in names:
         if not _WNID.fullmatch(name):
             raise SourceError(
-                f"{path}: {name} is not a wnid (n and 8 digits)", "Download it again."
+                f"{path}: {name} is not a wnid (n and 8 digits)",
+                "Download it again, move it elsewhere, or use fastdata convert imagefolder.",
             )
 
 

@@ -160,6 +160,7 @@ def index(
         Errors of `pack`.
     """
     given = dict(source or {})
+    reporting = reporting or (lambda _: nullcontext(SILENT))
     opener = partial(source_of, place, kind=kind, storage_options=storage_options)
     files = None
     if kind is None and not _is_on_hub(place):
@@ -185,7 +186,7 @@ def index(
             **options,
         )
     opened = opener(**given)
-    with nullcontext(SILENT) if reporting is None else reporting("") as progress:
+    with reporting("") as progress:
         return pack(
             opened,
             out,

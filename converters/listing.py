@@ -25,7 +25,6 @@ from fastdata.converters.records import (
     Listable,
     Record,
     Source,
-    blob_of,
     further_fields,
     listing_shards,
 )
@@ -42,11 +41,10 @@ from fastdata.storage.formats.values import as_file
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import misshapen, why_misshapen
 
-_ROWS_PER_BATCH = 2_048
+#: Rows of a record batch of a listing.
+ROWS_PER_BATCH = 2_048
 #: Key hashes to compare in memory at a time, and to read from a file at a time.
 _COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
-#: Units whose fingerprints a task computes.
-_UNITS_AT_ONCE = 16
 #: Tasks on listings that may finish ahead of a slower one.
 AHEAD = 1024
 
@@ -177,13 +175,7 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: Source,
-    folder: Path,
-    progress: Callable[[int], None],
-    executor: Executor,
-    *,
-    rows_per_batch: int = _ROWS_PER_BATCH,
-    compared_at_once: int = _COMPARED_AT_ONCE,
+    source: Source, folder: Path, progress: Callable[[int], None], executor: Executor
 ) -> Listing:
     """List a source into a folder."""
     folder.mkdir(exist_ok=True)
@@ -197,7 +189,7 @@ def write_listing(
         progress(executor.reported()[0] - before)
 
     numbered = enumerate(listing_shards(source))
-    task = partial(_list_shard, folder, rows_per_batch, _schema(further_fields(source)))
+    task = partial(_list_shard, folder, _schema(further_fields(source)))
     for shard_rows, shard_totals, others in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         totals = Totals(*map(sum, zip(totals, shard_totals, strict=True)))
@@ -210,8 +202,8 @@ def write_listing(
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
             "Check --root; images are found by their extension (.jpg, .jpeg, .png, …).",
         )
-    write_summary(folder, rows, totals, rows_per_batch, left_out)
-    buckets = 1 + total // compared_at_once
+    write_summary(folder, rows, totals, left_out)
+    buckets = 1 + total // _COMPARED_AT_ONCE
     check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
     for found in executor.run(check, range(buckets), ahead=AHEAD):
@@ -255,12 +247,12 @@ class Totals(NamedTuple):
 
 
 def write_summary(
-    folder: Path, rows: list[int], totals: Totals, rows_per_batch: int, left_out: Mapping[str, int]
+    folder: Path, rows: list[int], totals: Totals, left_out: Mapping[str, int]
 ) -> None:
     """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
-    about = {"rows": rows, "totals": list(totals), "rows_per_batch": rows_per_batch}
-    temporary.write_text(json.dumps({**about, "left_out": dict(left_out)}), "utf-8")
+    about = {"rows": rows, "totals": list(totals), "left_out": dict(left_out)}
+    temporary.write_text(json.dumps(about), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
 
 
@@ -270,7 +262,7 @@ def listed_at(folder: Path) -> int:
 
 
 def _list_shard(
-    folder: Path, rows_per_batch: int, schema: pa.Schema, numbered: tuple[int, Listable]
+    folder: Path, schema: pa.Schema, numbered: tuple[int, Listable]
 ) -> tuple[int, Totals, Mapping[str, int]]:
     """List a shard into a file of the folder, and its keys' hashes into another.
 
@@ -287,7 +279,7 @@ def _list_shard(
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal rows, held, sums
-        for batch in _batches(shard.records(), rows_per_batch, schema):
+        for batch in _batches(shard.records(), schema):
             hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
             yield batch
             rows += batch.num_rows
@@ -329,15 +321,14 @@ def _hashes_path(path: Path) -> Path:
     return path.with_suffix(".hashes")
 
 
-def _batches(records: Iterator[Record], rows: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    while held := list(islice(records, rows)):
+def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while held := list(islice(records, ROWS_PER_BATCH)):
         columns = zip(*map(_values, held), strict=True)
         arrays = [array(values, field.type) for values, field in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _values(record: Record) -> tuple[Any, ...]:
-    """Return a record's row of the listing."""
     _require_safe(record)
     height, width, pixels = record.pixels or (None, None, None)
     more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
@@ -411,44 +402,30 @@ class Listing:
         self.folder = folder
         about = json.loads((folder / _SUMMARY).read_text("utf-8"))
         self.totals = Totals(*about["totals"])
-        self.rows_per_batch: int = about["rows_per_batch"]
         #: Numbers of files that the source skipped, by suffix.
         self.left_out: dict[str, int] = about["left_out"]
         #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
         self.starts: list[int] = list(accumulate(about["rows"], initial=0))
-        self._open: dict[bool, tuple[int, Any]] = {}
+        self._open: tuple[int, Any] | None = None
         self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None
-
-    def _reader(self, shard: int, sizes_only: bool) -> Any:
-        opened = self._open.get(sizes_only)
-        if opened is None or opened[0] != shard:
-            fields = [SCHEMA.get_field_index(name) for name in _SIZES] if sizes_only else None
-            options = pa.ipc.IpcReadOptions(included_fields=fields)
-            file = pa.OSFile(str(shard_path(self.folder, shard)))
-            self._open[sizes_only] = opened = shard, pa.ipc.open_file(file, options=options)
-        return opened[1]
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (shard, batch, first row in it, rows) for each batch of a range of rows."""
-        while start < stop:
-            shard = bisect_right(self.starts, start) - 1
-            batch, at = divmod(start - self.starts[shard], self.rows_per_batch)
-            most = min(stop, self.starts[shard + 1]) - start
-            rows = min(most, self.rows_per_batch - at)
-            yield shard, batch, at, rows
-            start += rows
-
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows from ``start`` to ``stop``."""
-        for shard, number, at, rows in self._pieces(start, stop):
+        while start < stop:
+            shard = bisect_right(self.starts, start) - 1
+            number, at = divmod(start - self.starts[shard], ROWS_PER_BATCH)
+            rows = min(min(stop, self.starts[shard + 1]) - start, ROWS_PER_BATCH - at)
+            if self._open is None or self._open[0] != shard:
+                file = pa.OSFile(str(shard_path(self.folder, shard)))
+                self._open = shard, pa.ipc.open_file(file)
             held = self._held
             if held is None or held[0] != (shard, number):
-                batch = self._reader(shard, False).get_batch(number)
-                self._held = held = (shard, number), batch
+                self._held = held = (shard, number), self._open[1].get_batch(number)
             yield held[1].slice(at, rows)
+            start += rows
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records from ``start`` to ``stop``."""
@@ -485,12 +462,6 @@ class Listing:
         """Columns of the listing."""
         return next(open_shards(self.folder, [0])).schema
 
-    def sizes(self, start: int, stop: int) -> Iterator[list[npt.NDArray[np.int64]]]:
-        """Yield arrays of length, size and values, as of `Totals`, of records of a range."""
-        for shard, number, at, rows in self._pieces(start, stop):
-            batch = self._reader(shard, True).get_batch(number)
-            yield [as_numpy(batch.column(name))[at : at + rows] for name in _SIZES]
-
     def lengths_are_exact(self) -> bool:
         """Return whether the records' lengths are exact, not estimates."""
         return not len(self) or next(self.records(0, 1)).column is None
@@ -514,30 +485,18 @@ class Listing:
         Yields:
             The first record, one past the last, and their bytes in the source and stored.
         """
-        at = position = start
+        begin = at = start
         held, size = 0.0, 0
-        for lengths, sizes, values in self.sizes(start, stop):
-            sums = np.cumsum(estimate.stored(lengths, sizes, values), dtype=np.float64)
-            ends = np.cumsum(sizes)
-            # Records of this piece that runs have taken, and their bytes.
-            done, before, taken = 0, 0.0, 0
-            while done < len(sums):
-                # The first record at which the run reaches its bytes or its rows.
-                full = int(np.searchsorted(sums, most_bytes - held + before)) + 1
-                end = min(max(full, done + 1), at + most_rows - position + done)
-                if end > len(sums):
-                    break
-                position += end - done
-                held += float(sums[end - 1]) - before
-                size += int(ends[end - 1]) - taken
-                done, before, taken = end, float(sums[end - 1]), int(ends[end - 1])
-                yield at, position, size, round(held)
-                at, held, size = position, 0.0, 0
-            position += len(sums) - done
-            held += float(sums[-1]) - before
-            size += int(ends[-1]) - taken
-        if at < stop:
-            yield at, stop, size, round(held)
+        for batch in self.batches(start, stop):
+            sums = [as_numpy(batch.column(name)) for name in _SIZES]
+            stored = np.asarray(estimate.stored(*sums), np.float64).tolist()
+            for its_stored, its_size in zip(stored, sums[1].tolist(), strict=True):
+                at, held, size = at + 1, held + its_stored, size + its_size
+                if held >= most_bytes or at - begin == most_rows:
+                    yield begin, at, size, round(held)
+                    begin, held, size = at, 0.0, 0
+        if begin < stop:
+            yield begin, stop, size, round(held)
 
     def units(
         self,
@@ -546,38 +505,25 @@ class Listing:
         options: dict[str, Any],
         *,
         chained: bool,
-        executor: Executor,
         estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
-        """Cut the listing into units."""
-        runs = list(self.runs(0, len(self), most_bytes, most_rows, estimate))
-        groups = (runs[at : at + _UNITS_AT_ONCE] for at in range(0, len(runs), _UNITS_AT_ONCE))
-        task = partial(_fingerprints, self.folder, json.dumps(options, sort_keys=True))
-        made = (each for found in executor.run(task, groups, ahead=AHEAD) for each in found)
-        previous = ""
-        for number, (run, fingerprint) in enumerate(zip(runs, made, strict=True)):
+        """Cut the listing into units; with ``chained``, a fingerprint depends on earlier ones."""
+        previous, about = "", json.dumps(options, sort_keys=True).encode()
+        runs = self.runs(0, len(self), most_bytes, most_rows, estimate)
+        for number, (start, stop, size, stored) in enumerate(runs):
+            digest = hashlib.blake2b(about, digest_size=16)
+            for batch in self.batches(start, stop):
+                for column in batch.columns:
+                    update_digest(digest, column)
+            fingerprint = digest.hexdigest()
             if chained:
                 digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
                 previous = fingerprint = digest.hexdigest()
-            yield Unit(number, *run, fingerprint)
+            yield Unit(number, start, stop, size, stored, fingerprint)
 
 
 def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:
-    """Return a further field's value in a record."""
     if kind != _BLOB or value is None:
         return value
     path = value.pop("path").decode("utf-8", "surrogateescape")
-    return blob_of(f"{key}\0{name.removeprefix(_FIELD)}", path, **value)
-
-
-def _fingerprints(folder: Path, options: str, runs: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return a hash of the records and options of each run."""
-    listing = Listing(folder)
-    found = []
-    for first, stop, *_ in runs:
-        digest = hashlib.blake2b(options.encode(), digest_size=16)
-        for batch in listing.batches(first, stop):
-            for column in batch.columns:
-                update_digest(digest, column)
-        found.append(digest.hexdigest())
-    return found
+    return Record(f"{key}\0{name.removeprefix(_FIELD)}", 0, path, **value)

@@ -28,6 +28,7 @@ from fastdata.converters.trees import (
     scan,
     storable,
     suffix_of,
+    unreadable,
 )
 
 from fastdata.decode.codecs import probe
@@ -293,9 +294,7 @@ class LmdbListing(NamedTuple):
         except CorruptionError as error:
             raise SourceError(error.what, error.hint or "Check that it was copied whole.") from None
         except OSError as error:
-            raise SourceError(
-                f"{self.file}: cannot be read: {error.strerror}", "Check its permissions."
-            ) from None
+            raise unreadable(self.file, error) from None
 
 
 def _text(key: bytes) -> str:
@@ -307,7 +306,6 @@ def _text(key: bytes) -> str:
 
 
 def _require_images(listing: LmdbListing) -> None:
-    """Check that any of the first values is an image."""
     first: tuple[str, bytes] | None = None
     for text, value in listing.read(_LOOKED_AT):
         first = first or (text, value)

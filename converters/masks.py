@@ -49,7 +49,6 @@ class MaskedImages(AnnotatedImages):
 def _annotations(
     folder: Folder, images: str, masks: str, image_ending: str, mask_ending: str
 ) -> Annotations:
-    """Return the images of a folder, and their masks; see `MaskedImages`."""
     found, beside = _by_name(folder, images, image_ending), _by_name(folder, masks, mask_ending)
     about = {"kind": "masks", "images": images, "masks": masks}
     rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
@@ -64,7 +63,6 @@ def _annotations(
 
 
 def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
-    """Return the images in a folder by their paths in it, without ending and suffix."""
     found = {n: paths for n, paths in folder.images(below).items() if n.endswith(ending)}
     if not found:
         raise SourceError(

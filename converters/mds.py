@@ -16,16 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from fastdata.converters.tabular import (
-    BATCH_ROWS,
-    Batch,
-    OpenRows,
-    Place,
-    RowsFile,
-    TabularImages,
-    reading,
-    taken_split,
-)
+from fastdata.converters import tabular
 from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
@@ -45,14 +36,9 @@ _NUMBERS = {
     for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
                  "float16", "float32", "float64")
 } | {"int": np.dtype("int64")}  # fmt: skip
-#: Encodings of images as pixels, and of what may be image files.
-_PIXELS, _FILES = {"pil", "list[pil]"}, {"jpeg", "png", "bytes"}
-#: Programs that unpack what a shard's suffix names.
-_UNPACK = {"zstd": "zstd -d", "gz": "gunzip", "bz2": "bunzip2", "br": "brotli -d",
-           "snappy": "snzip -d"}  # fmt: skip
 
 
-class MdsImages(TabularImages):
+class MdsImages(tabular.TabularImages):
     """Source of the samples of MDS shards, in the order of ``index.json``.
 
     See `TabularImages`. Numbers and text are columns, ``json`` is text; arrays of a fixed type and
@@ -75,23 +61,11 @@ class MdsImages(TabularImages):
     ) -> None:
         tree = source_tree(root, storage_options)
         found = mds_splits(root, storage_options)
-        split = taken_split(tree, split, found, one=True)
+        split = tabular.taken_split(tree, split, found, one=True)
         others = (tree / one for one in found if one != split)
         files = _shards(tree if split is None else tree / split)
         more: Any = {"others": lambda: chain.from_iterable(map(_shards, others)), **columns}
         super().__init__(files, str(tree), "mds", split, **more)
-
-    def _choose(self, image: str | None, label: str | None, key: str | None) -> Any:
-        rows = self._files[0]
-        assert isinstance(rows, MdsRows)
-        pixels = [one.name for one in rows.columns if one.encoding in _PIXELS]
-        others = {one.encoding for one in rows.columns}
-        if image in pixels or (pixels and image is None and others.isdisjoint(_FILES)):
-            raise SourceError(
-                f"{rows}: its column {image or pixels[0]} has raw pixels (pil), not image files",
-                "Write the shards again with the encoding jpeg or png.",
-            )
-        return super()._choose(image, label, key)
 
 
 def mds_splits(
@@ -155,7 +129,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MdsRows(RowsFile):
+class MdsRows(tabular.RowsFile):
     """Samples of a shard: their number, its bytes, and its columns in the order of the values."""
 
     samples: int = 0
@@ -165,11 +139,11 @@ class MdsRows(RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
         """Open it."""
-        with reading(self, "MDS"), self.files[0].open() as opened:
+        with tabular.reading(self, "MDS"), self.files[0].open() as opened:
             yield _OpenMds(self, opened)
 
 
-class _OpenMds(OpenRows):
+class _OpenMds(tabular.OpenRows):
     def __init__(self, rows: MdsRows, opened: Any) -> None:
         self._rows, self._opened = rows, opened
         self._state = rows.files[0].mtime_ns
@@ -190,23 +164,22 @@ class _OpenMds(OpenRows):
             offset, length = self._extents(row)[column]
             yield self._read(offset, min(length, MOST_BYTES))
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
         path = self._rows.files[0].location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
-        for first in range(0, self._rows.samples, BATCH_ROWS):
-            rows = range(first, min(first + BATCH_ROWS, self._rows.samples))
+        for first in range(0, self._rows.samples, tabular.BATCH_ROWS):
+            rows = range(first, min(first + tabular.BATCH_ROWS, self._rows.samples))
             values: dict[str, list[Any]] = {name: [] for name in columns}
-            places: dict[str, list[Place | None]] = {name: [] for name in blobs}
+            places: dict[str, list[tabular.Place | None]] = {name: [] for name in blobs}
             for row in rows:
                 extents = self._extents(row)
                 for name, column in wanted.items():
                     values[name].append(column.value(self._read(*extents[name])))
                 for name in blobs:
-                    places[name].append(Place(path, *extents[name], self._state))
-            yield Batch(len(rows), values, places)
+                    places[name].append(tabular.Place(path, *extents[name], self._state))
+            yield tabular.Batch(len(rows), values, places)
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
-        """Return (offset, length) of each value of a sample."""
         begin, end = self._offsets[row : row + 2].tolist()
         columns = self._rows.columns
         count = sum(not one.size for one in columns)
@@ -225,7 +198,6 @@ class _OpenMds(OpenRows):
 
 
 def _shards(tree: Tree) -> list[MdsRows]:
-    """Return the shards that an index lists."""
     index = tree.file(_INDEX)
     assert index is not None
     try:
@@ -254,11 +226,10 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
         raise ValueError(f"{name} lies outside of its folder")
     file = tree.file(name)
     if file is None and about.get("zip_data"):
-        packed = str(about["zip_data"]["basename"])
-        program = _UNPACK.get(packed.rpartition(".")[2], "unpack")
         raise SourceError(
-            f"{tree}/{packed}: is compressed, so nothing can be read in the middle of it",
-            f"Unpack the shards beside it ({program} *{_EXTENSION}.*), and run this again.",
+            f"{tree}/{about['zip_data']['basename']}: is compressed, so nothing can be read in the "
+            "middle of it",
+            "Unpack the shards beside it (zstd -d, gunzip, …), and run this again.",
         )
     if file is None:
         raise SourceError(f"{tree}/{name}: this shard is missing", "Copy the whole folder.")

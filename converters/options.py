@@ -129,18 +129,11 @@ def root_of(source: Source, container: str) -> str | None:
 
 def _not_in_place(source: Source, container: str) -> UsageError:
     """Return the error for a source that a container in place cannot index."""
-    others = "--to lmdb, parquet or shards."
-    if container == "folder":
-        what = "images in single files; these are in archives"
-        other = None if getattr(source, "archives", None) is None else "archives"
-    elif source.root is not None:
-        what, other = "images in archives; these are in single files", "folder"
-    else:
-        what, other = "bytes where they are, and a library has to decode these", "tables"
-        if tables_of(source, "tables") is None:
-            what, other = "bytes of one table, and some are in files of their own", None
-    hint = f"Use --to {other}; or {others}" if other else f"Use {others}"
-    return UsageError(f"--to {container} indexes {what}", hint)
+    others = [one for one in formats.IN_PLACE if root_of(source, one) is not None]
+    return UsageError(
+        f"--to {container} cannot index these images where they are",
+        f"Use --to {' or '.join([*others, 'lmdb, parquet, shards'])}.",
+    )
 
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:

@@ -8,25 +8,17 @@ from contextlib import closing
 from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Listing, Unit
 from fastdata.converters.parts import Part, PartBuilder, read_rows, read_values
 from fastdata.converters.records import Source, tables_of
-from fastdata.converters.tasks import (
-    PIECE_BYTES,
-    Job,
-    Piece,
-    pack_unit,
-    pieces,
-    prepare,
-    with_blobs,
-)
+from fastdata.converters.tasks import Job, Piece, pack_unit, pieces, prepare
 
 from fastdata.errors import CorruptionError
-from fastdata.executors import Executor, InProcess
+from fastdata.executors import Executor
 from fastdata.machine import usable_cpus
 from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
@@ -45,7 +37,10 @@ COMMIT_SIZE = 128 << 20
 #: Most files that may finish ahead of a slow one, or of one whose worker was lost.
 _FILES_AHEAD = 1024
 #: Returns a unit's part, with a suffix of its path; None if it is not current.
-Current = Callable[[Unit, str], Part | None]
+Current: TypeAlias = Callable[[Unit, str], Part | None]
+#: Returns the names of files that have arrived in a bucket.
+Arrived: TypeAlias = Callable[[Iterable[FileEntry]], set[str]]
+Tick: TypeAlias = Callable[[], None]
 
 
 class Kind(NamedTuple):
@@ -66,17 +61,12 @@ class Outputs:
 
     chained, again, kept = False, "it resumes", ""
 
-    def __init__(self, job: Job, source: Source) -> None:
-        self.job, self._source = job, source
+    def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
+        self.job, self._source, self._listing, self.units = job, source, listing, units
 
-    def done(
-        self,
-        units: Sequence[Unit],
-        current: Current,
-        arrived: Callable[[Iterable[FileEntry]], set[str]],
-    ) -> dict[int, Part]:
+    def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
         """Return the units that an earlier run has finished, by number."""
-        parts = ((unit.number, current(unit, "")) for unit in units)
+        parts = ((unit.number, current(unit, "")) for unit in self.units)
         found = {number: part for number, part in parts if part is not None}
         sent = arrived(part.file for part in found.values() if part.file is not None)
         return {n: p for n, p in found.items() if p.file is None or self._is_there(p.file, sent)}
@@ -90,18 +80,11 @@ class Outputs:
         return {part.file.name for part in done.values() if part.file is not None}
 
     def pack(
-        self,
-        executor: Executor,
-        listing: Listing,
-        units: Sequence[Unit],
-        done: Mapping[int, Part],
-        tick: Callable[[], None],
-        *,
-        uploads: bool,
+        self, executor: Executor, done: Mapping[int, Part], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
         """Pack the units that are not done; yield each one that is."""
         task = partial(pack_unit, self.job)
-        todo = [unit for unit in units if unit.number not in done]
+        todo = [unit for unit in self.units if unit.number not in done]
         # Files that wait for their upload occupy this disk.
         results = executor.run(task, todo, tick, 0 if uploads else _FILES_AHEAD)
         for unit, _ in zip(todo, results, strict=True):
@@ -125,18 +108,16 @@ class Outputs:
             for name in [file.location[start:]]
         ]
 
-    def rows(
-        self, units: Sequence[Unit], files: Sequence[FileEntry], field: str | None
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, files: Sequence[FileEntry], field: str | None) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, of images or of a further field's blobs."""
         numbers = {entry.name: number for number, entry in enumerate(files)}
-        for unit in units:
+        for unit in self.units:
             for batch in read_rows(self.job.part(unit), field):
                 elsewhere = self.job.container in formats.ELSEWHERE
                 yield _numbered(batch, numbers) if elsewhere else batch
 
     def write(
-        self, units: Sequence[Unit], parts: Sequence[Part], files: list[FileEntry], made: str
+        self, parts: Sequence[Part], files: list[FileEntry], made: str
     ) -> tuple[dict[str, Kind], tuple[StoredField, ...]]:
         """Write the index, and the files of further fields, which are added to ``files``.
 
@@ -146,7 +127,7 @@ class Outputs:
         job, samples = self.job, sum(part.samples for part in parts)
         kinds: dict[str, Kind] = {}
         with whole_file(job.out / INDEX_NAME) as temporary:
-            write_index(temporary, _counted(self.rows(units, files, None), kinds), samples, made)
+            write_index(temporary, _counted(self.rows(files, None), kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
         for field in job.fields:
             field = field._replace(nullable=any(field.name in part.nulls for part in parts))
@@ -154,13 +135,14 @@ class Outputs:
             if field.type is None:
                 one = StoredField(field, index.name)
                 with whole_file(index) as temporary:
-                    write_index(temporary, self.rows(units, files, field.name), samples, made)
+                    write_index(temporary, self.rows(files, field.name), samples, made)
             else:
                 size = sum(part.field_bytes[field.name] for part in parts)
                 path = job.out / f"_field-{field.name}.arrow"
                 one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
-                arrays = chain.from_iterable(read_values(job.part(u), field.name) for u in units)
+                values = (read_values(job.part(unit), field.name) for unit in self.units)
                 with whole_file(path) as temporary, whole_file(index) as pieces:
+                    arrays = chain.from_iterable(values)
                     write_column(temporary, pieces, one, len(files), arrays, samples, made)
                 files.append(entry_of(path))
             files.append(entry_of(index))
@@ -175,13 +157,11 @@ class OneFile(Outputs):
     chained, again = True, "LMDB is then packed again"
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
-    def __init__(self, job: Job, source: Source) -> None:
-        super().__init__(job, source)
+    def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
+        super().__init__(job, source, listing, units)
         self._data, self._unfinished = job.out / lmdb.DATA_NAME, job.out / self.kept
 
-    def done(
-        self, units: Sequence[Unit], current: Current, arrived: Callable[..., set[str]]
-    ) -> dict[int, Part]:
+    def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
         """Return the units committed to the LMDB, by number; none if it holds anything else."""
         if self._data.exists():
             # A kill came between renaming the file and writing the manifest: undo the renaming.
@@ -189,7 +169,7 @@ class OneFile(Outputs):
         committed = lmdb.entries(self._unfinished)
         found: dict[int, Part] = {}
         samples = 0
-        for unit in units:
+        for unit in self.units:
             part = current(unit, "")
             if part is None:
                 # A kill came after the commit, before the part was renamed.
@@ -208,32 +188,22 @@ class OneFile(Outputs):
         return {self.kept} if done else set()
 
     def pack(
-        self,
-        executor: Executor,
-        listing: Listing,
-        units: Sequence[Unit],
-        done: Mapping[int, Part],
-        tick: Callable[[], None],
-        *,
-        uploads: bool,
+        self, executor: Executor, done: Mapping[int, Part], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
         """Commit the units that are not done, in order; yield each one that is."""
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
         as_listed = job.encoding.kind == "original" and all(one.type is None for one in job.fields)
-        stored, exact = sum(unit.stored for unit in units), listing.lengths_are_exact()
+        stored, exact = sum(unit.stored for unit in self.units), self._listing.lengths_are_exact()
         map_size = lmdb.map_size(stored, exact=as_listed and exact)
         committed = sum(part.samples for part in done.values())
-        # Results without blobs are small: workers need not wait for a commit.
-        ahead = COMMIT_SIZE // PIECE_BYTES if job.encoding.kind == "original" else 0
 
         def work() -> Iterator[Piece]:
-            todo = (unit for unit in units if unit.number not in done)
+            todo = (unit for unit in self.units if unit.number not in done)
             return (piece for unit in todo for piece in pieces(job, unit))
 
-        task = partial(prepare, job, isinstance(executor, InProcess))
-        prepared = zip(work(), executor.run(task, work(), tick, ahead), strict=True)
-        for unit, group in groupby(with_blobs(job, prepared), key=lambda entry: entry[0]):
+        prepared = zip(work(), executor.run(partial(prepare, job), work(), tick), strict=True)
+        for unit, group in groupby(prepared, key=lambda entry: entry[0].unit):
             path, part = job.part(unit), PartBuilder(job.fields)
             opened = lmdb.LmdbWriter(self._unfinished, committed, map_size, job.fields)
             with closing(opened) as writer:
@@ -256,14 +226,12 @@ class OneFile(Outputs):
         publish(self._unfinished, self._data)
         return [entry_of(self._data)]
 
-    def rows(
-        self, units: Sequence[Unit], files: Sequence[FileEntry], field: str | None
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, files: Sequence[FileEntry], field: str | None) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, with offsets in the finished file."""
         name = field or "image"
         extents = lmdb.extents(self._data, [name])
         at = SCHEMA.get_field_index("offset")
-        for batch in super().rows(units, files, field):
+        for batch in super().rows(files, field):
             found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
             if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
                 what = f"{self._data}: does not hold the blobs that were packed"
@@ -294,7 +262,6 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
-    """Yield the same batches, and count their images by encoding."""
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
         codes = as_numpy(column.indices)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastdata.converters.records import Listable, Record, Sharded, blob_of
+from fastdata.converters.records import Listable, Record, Sharded
 from fastdata.converters.trees import file_at
 
 from fastdata.errors import SourceError, UsageError, printable
@@ -164,7 +164,7 @@ class PackedRows(NamedTuple):
             for name, value in further.items():
                 if isinstance(value, Row):
                     about = where(blobs.file(value, number), value)
-                    value = blob_of(f"{row.key}\0{name}", **about) if value.length else None
+                    value = Record(f"{row.key}\0{name}", 0, **about) if value.length else None
                 values.append(value)
             yield Record(
                 row.key,

@@ -262,7 +262,6 @@ class _Packing:
             raise
 
     def _run(self, executor: Executor) -> Packed:
-        """List the source, pack the missing units, and write index and manifest."""
         self._check_plan()
         # On one machine, this process lists before it starts workers.
         on_ray = isinstance(executor, RayExecutor)
@@ -271,19 +270,11 @@ class _Packing:
         with listing_with as lister:
             listing = self._list(lister)
             self._estimate(listing)
-            single = self.job.container == "lmdb"
-            self.outputs = (
-                OneFile(self.job, self.source) if single else Outputs(self.job, self.source)
-            )
+            kind = OneFile if self.job.container == "lmdb" else Outputs
             limits = self.unit_size, _UNIT_ROWS, self._plan
-            units = list(
-                listing.units(
-                    *limits,
-                    chained=self.outputs.chained,
-                    executor=lister,
-                    estimate=self.job.estimate,
-                )
-            )
+            about: Any = {"chained": kind.chained, "estimate": self.job.estimate}
+            units = list(listing.units(*limits, **about))
+            self.outputs = kind(self.job, self.source, listing, units)
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
@@ -294,7 +285,7 @@ class _Packing:
         elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
         arrived: Any = set if self.uploading is None else self.uploading.arrived
-        done = {} if self.force else self.outputs.done(units, self._part, arrived)
+        done = {} if self.force else self.outputs.done(self._part, arrived)
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
@@ -303,8 +294,7 @@ class _Packing:
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         with executor:
             tick, uploads = self._tick(executor), self.uploading is not None
-            about = listing, units, done, tick
-            for unit in self.outputs.pack(executor, *about, uploads=uploads):
+            for unit in self.outputs.pack(executor, done, tick, uploads=uploads):
                 self._send(unit, tick)
         # Remove files of lost workers. Listing the folder also refreshes NFS's cache, which may
         # hide parts that other machines have written.
@@ -313,12 +303,11 @@ class _Packing:
             if is_ours(path.name) and path.name != self.outputs.kept:
                 path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
-        manifest, kinds, bad_bytes = self._finish(units, fingerprint)
+        manifest, kinds, bad_bytes = self._finish(fingerprint)
         exact = listing.totals.length - bad_bytes if listing.lengths_are_exact() else None
         return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
-        """List the source in the order of packing."""
         folder, listed = self.job.listing, self.progress.listed
         if self.shuffle is None:
             return write_listing(self.source, folder, listed, lister)
@@ -330,7 +319,6 @@ class _Packing:
 
     @property
     def _order(self) -> dict[str, Any]:
-        """The manifest's fields for the order of the samples."""
         if self.shuffle is not None:
             return {"order": SHUFFLED, "seed": self.shuffle}
         # A packed dataset as the source has an order already.
@@ -367,7 +355,6 @@ class _Packing:
         }
 
     def _check_plan(self) -> None:
-        """Refuse to resume packing of another plan."""
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
         # With a manifest, packing is finished; a kill only prevented the removal of parts.
@@ -392,7 +379,6 @@ class _Packing:
         return tick
 
     def _estimate(self, listing: Listing) -> None:
-        """Estimate the bytes of samples in the container from some of the records."""
         job, growth = self.job, 1.0
         sample = listing.sample(_ESTIMATE_FROM)
         if job.encoding.kind != "original":
@@ -474,17 +460,15 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(
-        self, units: Sequence[Unit], fingerprint: str
-    ) -> tuple[Manifest, dict[str, Kind], int]:
+    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind], int]:
         """Join the parts to an index and write the manifest.
 
         Return it, the kinds of images, and the bytes of bad ones.
         """
         job = self.job
-        parts = [read_part(job.part(unit)) for unit in units]
+        parts = [read_part(job.part(unit)) for unit in self.outputs.units]
         found = [part for part in parts if part is not None]
-        if len(found) != len(units):
+        if len(found) != len(parts):
             raise CorruptionError(
                 f"{job.work}: a part of the index is missing", "Run the same command again."
             )
@@ -503,7 +487,7 @@ class _Packing:
         digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
         digest.update("".join(part.digest for part in found).encode())
         generation = digest.hexdigest()
-        kinds, fields = self.outputs.write(units, found, files, generation)
+        kinds, fields = self.outputs.write(found, files, generation)
         tables = tables_of(self.source, job.container)
         groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(
@@ -541,7 +525,6 @@ class _Packing:
         return manifest, kinds, sum(entry.size for entry in bad)
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:
-        """Write the list of bad samples; remove an older list if there are none."""
         path = self.out / BAD_SAMPLES_NAME
         if not bad:
             path.unlink(missing_ok=True)

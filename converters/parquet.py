@@ -16,17 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastdata.converters import tabular
 from fastdata.converters.rows import column_values
-from fastdata.converters.tabular import (
-    BATCH_ROWS,
-    Batch,
-    OpenRows,
-    Place,
-    RowsFile,
-    TabularImages,
-    reading,
-    taken_split,
-)
 from fastdata.converters.trees import (
     LocalTree,
     RemoteTree,
@@ -58,7 +49,7 @@ _OF_SPLIT = re.compile(r"(?:.*/)?([^/]+)-\d+-of-\d+(?:-[0-9a-f]+)?\.parquet")
 _FEW = 8
 
 
-class ParquetImages(TabularImages):
+class ParquetImages(tabular.TabularImages):
     """Source of the rows of Parquet files, by file path and then row.
 
     See `TabularImages`. Labels may also be in the names of folders, ``label=3/part-0.parquet``.
@@ -95,7 +86,7 @@ class ParquetImages(TabularImages):
         files = _files(root, storage_options)
         plain = not remote if extents is None else extents
         of_split = {name: _split_of(name) for name in files}
-        taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
+        tabular.taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
             name: ParquetRows(name.removesuffix(_EXTENSION), (file,), plain)
             for name, file in files.items()
@@ -104,13 +95,13 @@ class ParquetImages(TabularImages):
         super().__init__(rows, where, "parquet", split, others=every.values, **columns)
 
 
-class ParquetRows(RowsFile):
+class ParquetRows(tabular.RowsFile):
     """Rows of a Parquet file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
         """Open it."""
-        with reading(self, "Parquet"), self.files[0].open() as source:
+        with tabular.reading(self, "Parquet"), self.files[0].open() as source:
             size = source.seek(0, 2)
             with pq.ParquetFile(source) as opened:
                 if opened.metadata.num_rows > size:
@@ -118,7 +109,7 @@ class ParquetRows(RowsFile):
                 yield _OpenParquet(self, opened, source)
 
 
-class _OpenParquet(OpenRows):
+class _OpenParquet(tabular.OpenRows):
     def __init__(self, rows: ParquetRows, opened: pq.ParquetFile, source: Any) -> None:
         self.schema = opened.schema_arrow
         self._rows, self._opened, self._source = rows, opened, source
@@ -131,22 +122,24 @@ class _OpenParquet(OpenRows):
             for batch in self._opened.iter_batches(_FEW, [group], [column], use_threads=False):
                 yield from column_values(batch, column)
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
         for group in range(self._opened.num_row_groups):
             left = self._opened.metadata.row_group(group).num_rows
             places = {leaf: self._places(group, leaf, left) for leaf in blobs}
             read: Iterator[pa.RecordBatch] = iter(())
             if columns:
-                read = self._opened.iter_batches(BATCH_ROWS, [group], [*columns], use_threads=False)
+                read = self._opened.iter_batches(
+                    tabular.BATCH_ROWS, [group], [*columns], use_threads=False
+                )
             while left:
-                rows, values = min(left, BATCH_ROWS), {}
+                rows, values = min(left, tabular.BATCH_ROWS), {}
                 if columns:
                     batch = next(read, None)
                     if batch is None:
                         raise ValueError(f"row group {group} has fewer rows than it says")
                     rows = batch.num_rows
                     values = {name: column_values(batch, name) for name in columns}
-                yield Batch(rows, values, {n: list(islice(places[n], rows)) for n in blobs})
+                yield tabular.Batch(rows, values, {n: list(islice(places[n], rows)) for n in blobs})
                 left -= rows
 
     def decoded_because(self, column: str) -> str:
@@ -161,7 +154,7 @@ class _OpenParquet(OpenRows):
         about = self._opened.metadata
         return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
 
-    def _places(self, group: int, leaf: str, rows: int) -> Iterator[Place | None]:
+    def _places(self, group: int, leaf: str, rows: int) -> Iterator[tabular.Place | None]:
         """Yield the places of a column's values in a row group."""
         path, chunk = self._rows.files[0].location, self._chunks[group].get(leaf)
         pages = self._pages(chunk, rows) if self._rows.plain else None
@@ -169,7 +162,7 @@ class _OpenParquet(OpenRows):
             try:
                 for page in pages:
                     for extent in page_extents(self._read, page, chunk.level):
-                        yield None if extent is None else Place(path, *extent, self._state)
+                        yield None if extent is None else tabular.Place(path, *extent, self._state)
             except ValueError as error:
                 raise ValueError(f"{leaf} of row group {group} {error}") from None
             return
@@ -178,7 +171,7 @@ class _OpenParquet(OpenRows):
         length = min(max(1, size // rows), MOST_BYTES)
         first = sum(self._opened.metadata.row_group(one).num_rows for one in range(group))
         for row in range(first, first + rows):
-            yield Place(path, row, length, self._state, leaf, group)
+            yield tabular.Place(path, row, length, self._state, leaf, group)
 
     def _pages(self, chunk: Chunk | None, rows: int) -> list[Page] | None:
         """Return the pages of a chunk; None if pyarrow has to decode it."""

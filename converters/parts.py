@@ -155,7 +155,6 @@ _NO_BLOB = Row("", 0, 0, None, 0, 0, 0, 0, 0, "other", 0)
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:
-    """Return a column of a table whose chunks were combined."""
     chunks = rows.column(name).chunks
     return chunks[0] if chunks else pa.nulls(0, rows.schema.field(name).type)
 
@@ -204,7 +203,6 @@ def read_values(path: Path, field: str) -> Iterator[pa.Array]:
 
 
 def _read(path: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of a part."""
     with pa.memory_map(str(path)) as source:
         places = [pa.ipc.open_file(source).schema.get_field_index(name) for name in names]
         reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=places))

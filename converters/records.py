@@ -46,7 +46,7 @@ class Record(NamedTuple):
             (`fastdata.converters.shuffling`); sources leave it out.
         fields: Values of the source's further fields, in their order; None where there is none. A
             column has one of `fastdata.storage.arrow.python_values`, a blob the record of its
-            bytes, by `blob_of`.
+            bytes, whose key is the sample's, a null character, and the field's name.
     """
 
     key: str
@@ -84,23 +84,6 @@ class Record(NamedTuple):
     def is_held(self) -> bool:
         """Whether ``pixels`` has the pixels themselves."""
         return self.pixels is not None and self.pixels[2] is not None
-
-
-def blob_of(
-    key: str,
-    path: str,
-    offset: int,
-    length: int,
-    mtime_ns: int,
-    column: str | None = None,
-    group: int | None = None,
-    crc32c: int | None = None,
-) -> Record:
-    """Return the record of a further blob, with the attributes of a `Record`.
-
-    ``key``: the sample's key, a null character, and the field's name: unique in the source.
-    """
-    return Record(key, 0, path, offset, length, mtime_ns, column=column, group=group, crc32c=crc32c)
 
 
 class Tables(NamedTuple):

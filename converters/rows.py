@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -44,72 +44,54 @@ def column_values(batch: pa.RecordBatch, column: str) -> list[Any]:
 
 
 class _Column:
-    """Reader of one column of a Parquet file, forwards; going back restarts at the row group."""
+    """Reader of one column of a file, forwards; going back restarts at the group of rows.
+
+    Groups are a Parquet file's row groups; an Arrow file is one. Of the files behind URLs, all are
+    Parquet.
+    """
 
     def __init__(self, file: SourceFile, column: str) -> None:
         self._source, self._column = file.open(), column
-        self._file = pq.ParquetFile(self._source)
-        about = self._file.metadata
-        groups = (about.row_group(group).num_rows for group in range(about.num_row_groups))
-        self._starts = list(accumulate(groups, initial=0))
+        self._arrow: MappedArrow | None = None
+        starts: Iterable[int] = [1 << 62]
+        if is_url(file.location) or self._source.read(len(_PARQUET)) == _PARQUET:
+            self._file = pq.ParquetFile(self._source)
+            about = self._file.metadata
+            starts = (about.row_group(group).num_rows for group in range(about.num_row_groups))
+        else:
+            self._arrow = MappedArrow(file.location)
+        self._starts = list(accumulate(starts, initial=0))
         self._group, self._first = -1, 0
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._values: list[Any] = []
+        self._batch: pa.RecordBatch | None = None
 
     def value(self, row: int) -> Any:
         group = bisect_right(self._starts, row) - 1
         if row >= self._starts[-1]:
             raise SampleError(f"has {self._starts[-1]} rows now, but had more when it was listed")
         if group != self._group or row < self._first:
-            self._group, self._first, self._values = group, self._starts[group], []
-            self._batches = self._file.iter_batches(
-                _ROWS, [group], [self._column], use_threads=False
-            )
-        while row >= self._first + len(self._values):
-            self._first += len(self._values)
-            batch = next(self._batches, None)
-            if batch is None:
-                raise SampleError(f"is in row group {group}, which has fewer rows than it says")
-            self._values = column_values(batch, self._column)
-        return self._values[row - self._first]
-
-    def close(self) -> None:
-        self._file.close()
-        self._source.close()
-
-
-class _ArrowColumn:
-    """Reader of one column of an Arrow file, forwards; going back restarts at its begin."""
-
-    def __init__(self, file: SourceFile, column: str) -> None:
-        self._file, self._column = MappedArrow(file.location), column
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._batch: pa.RecordBatch | None = None
-        self._first = 0
-
-    def value(self, row: int) -> Any:
-        if self._batch is None or row < self._first:
-            top = column_path(self._file.schema, self._column)[0]
-            self._batches, self._first = self._file.batches([top]), 0
+            self._group, self._first = group, self._starts[group]
+            self._batches = self._of(group)
             self._batch = next(self._batches, None)
         while self._batch is not None and row >= self._first + self._batch.num_rows:
             self._first += self._batch.num_rows
             self._batch = next(self._batches, None)
         if self._batch is None:
-            raise SampleError(f"has {self._first} rows now, but had more when it was listed")
+            self._group = -1
+            raise SampleError(f"has no row {row} now, but had it when it was listed")
         return column_values(self._batch.slice(row - self._first, 1), self._column)[0]
+
+    def _of(self, group: int) -> Iterator[pa.RecordBatch]:
+        if self._arrow is not None:
+            return self._arrow.batches([column_path(self._arrow.schema, self._column)[0]])
+        found: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            _ROWS, [group], [self._column], use_threads=False
+        )
+        return found
 
     def close(self) -> None:
         self._batch = None
-
-
-def _reader(file: SourceFile, column: str) -> _Column | _ArrowColumn:
-    """Return a reader of a column; of the files behind URLs, all are Parquet."""
-    if not is_url(file.location):
-        with file.open() as opened:
-            if opened.read(len(_PARQUET)) != _PARQUET:
-                return _ArrowColumn(file, column)
-    return _Column(file, column)
+        self._source.close()
 
 
 class NullError(SampleError):
@@ -133,7 +115,7 @@ def read_row(
             file = open_file(path)
             if file.mtime_ns != mtime_ns:
                 raise SampleError("has changed since it was listed")
-            reader = _open.readers[column] = _reader(file, column)
+            reader = _open.readers[column] = _Column(file, column)
         value = reader.value(row)
     except ChangedError:
         close_rows()

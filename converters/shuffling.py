@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.listing import (
     AHEAD,
+    ROWS_PER_BATCH,
     Listing,
     open_shards,
     shard_path,
@@ -111,9 +112,9 @@ def shuffle_listing(
     shards = len(listing.starts) - 1
     for _ in executor.run(task, range(shards), ahead=AHEAD):
         pass
-    gather = partial(_gather, spread, folder, shards, buckets, listing.rows_per_batch)
+    gather = partial(_gather, spread, folder, shards, buckets)
     rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
-    write_summary(folder, rows, listing.totals, listing.rows_per_batch, listing.left_out)
+    write_summary(folder, rows, listing.totals, listing.left_out)
     shutil.rmtree(spread, ignore_errors=True)
     return Listing(folder)
 
@@ -135,7 +136,7 @@ def _spread(
             blocks = sample_keys(key, first + _block_starts(rows))
             draws = sample_keys(key, numbers, view=1)
             keyed = pa.RecordBatch.from_arrays(
-                [*rows.columns, *map(_unsigned, (blocks, draws))], schema=keyed_schema
+                [*rows.columns, _array(blocks), _array(draws)], schema=keyed_schema
             )
             # Upper half of the product: maps 32-bit fractions evenly to buckets.
             bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
@@ -168,9 +169,7 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return np.maximum.accumulate(np.where(begins, places, 0))
 
 
-def _gather(
-    spread: Path, folder: Path, shards: int, buckets: int, rows_per_batch: int, bucket: int
-) -> int:
+def _gather(spread: Path, folder: Path, shards: int, buckets: int, bucket: int) -> int:
     """Sort one bucket's rows and write them as a shard of the new listing."""
     found = []
     for reader in open_shards(spread, range(shards)):
@@ -181,7 +180,7 @@ def _gather(
     if len(rows):
         rows = _shuffled(rows, bucket)
     rows = rows.select([name for name in schema.names if name not in _KEYS])
-    pieces = (rows.slice(at, rows_per_batch) for at in range(0, len(rows), rows_per_batch))
+    pieces = (rows.slice(at, ROWS_PER_BATCH) for at in range(0, len(rows), ROWS_PER_BATCH))
     write_shard(shard_path(folder, bucket), pieces, rows.schema)
     return len(rows)
 
@@ -198,26 +197,21 @@ def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
     order = np.lexsort((as_numpy(rows.column("draw")), window))
     # Windows of different buckets have different numbers.
     numbers = (window[order] + (bucket << 32)).astype(np.int64)
-    column = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(numbers)])
-    rows = _taken(rows, order)
     at = rows.schema.get_field_index("window")
-    columns = [column if number == at else old for number, old in enumerate(rows.columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    return _taken(rows, order).set_column(at, rows.schema.field(at), _array(numbers))
 
 
 def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """Return record batches joined to one."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _taken(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    indices = pa.Array.from_buffers(
-        pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))]
-    )
-    columns = [unsliced(column).take(indices) for column in rows.columns]
+    columns = [unsliced(column).take(_array(numbers)) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _unsigned(values: npt.NDArray[np.uint64]) -> pa.Array:
-    return pa.Array.from_buffers(pa.uint64(), len(values), [None, pa.py_buffer(values)])
+def _array(values: npt.NDArray[Any]) -> pa.Array:
+    # pa.array() would import pandas.
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -197,7 +197,6 @@ class TableImages(Sharded):
     def _find_classes(
         self, name: str, given: Sequence[str] | None
     ) -> tuple[list[str], dict[str, int] | None]:
-        """Return class names, and the label of each if labels are names."""
         if self._columns.label is None:
             if given is not None:
                 raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
@@ -254,7 +253,7 @@ class TableRows(NamedTuple):
                 if missing and missing.startswith("cannot"):  # the others name the path
                     missing = f"{value} {missing}"
                 problem = problem or (missing and f"its {field.name} {missing}")
-                value = blob_of(f"{key}\0{field.name}", where, 0, *size)
+                value = Record(f"{key}\0{field.name}", 0, where, 0, *size)
             fields.append(value)
         sides = row[self.columns.size] if self.columns.size else None
         about: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}
@@ -384,7 +383,6 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    """Return an array of JSON values; raise an error if they are of different types."""
     with suppress(OverflowError):
         found = pa.array(values)
         _require_no_booleans(found.type, values)
@@ -419,7 +417,6 @@ def key_of(path: str) -> str:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is that of text; a column without values has the type null."""
     return kind in (pa.string(), pa.large_string(), pa.null())
 
 

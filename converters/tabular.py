@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables, blob_of
+from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
@@ -266,7 +266,6 @@ class TabularImages(Sharded):
 
     @property
     def _blob_leaves(self) -> list[str]:
-        """Columns of images and further blobs."""
         further = zip(self._leaves, self.fields, strict=True)
         return [self._columns.image, *(leaf for leaf, field in further if field.type is None)]
 
@@ -343,7 +342,6 @@ class TabularImages(Sharded):
         return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
 
     def _find_classes(self, others: Callable[[], Iterable[RowsFile]]) -> list[str]:
-        """Return the class names; reads the labels alone."""
         chosen = self._columns
         assert chosen.label is not None
         found: dict[Any, str | None] = {}
@@ -442,7 +440,8 @@ class FileListing(NamedTuple):
                 value = batch.values[field.name][at]
             elif blob := batch.places[leaf][at]:
                 problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
-                value = blob_of(f"{key}\0{field.name}", *blob[:-1])
+                more: Any = {"column": blob.column, "group": blob.group}
+                value = Record(f"{key}\0{field.name}", 0, *blob[:4], **more)
             values.append(value)
         about: Any = {"column": place.column, "group": place.group, "fields": tuple(values)}
         return Record(key, label, *place[:4], problem=problem, **about)
@@ -476,7 +475,6 @@ def _batches(
 
 
 def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
-    """Return whether a file of another split has such images and labels."""
     with file.open() as opened:
         stored = stored_columns(file, opened.schema)
     kinds = dict.fromkeys(_folder_values(file.name), pa.string()) | stored
@@ -509,7 +507,6 @@ def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
 def _require(
     source: RowsFile, column: str, kind: pa.DataType | None, same: Callable[[pa.DataType], bool]
 ) -> None:
-    """Check that a file has a column of the same type as the others."""
     what = f"has no column {column}, unlike the other files"
     if kind is not None and same(kind):
         return
@@ -598,7 +595,6 @@ def _features(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:
-    """Return the one column whose values are images."""
     binary = [name for name, kind in names.items() if _is_binary(kind)]
     holding = [name for name in binary if _holds_images(file, name)]
     if len(holding) == 1:

@@ -6,10 +6,10 @@ machine, and however often it runs.
 
 from __future__ import annotations
 
+import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -22,16 +22,19 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
 from fastdata.converters.parts import Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
-from fastdata.converters.remote_reading import fetch, is_remote
 from fastdata.converters.rows import NullError, read_row
 from fastdata.converters.trees import file_at
 
 from fastdata.decode.codecs import probe
 from fastdata.decode.pillow import ImageInfo
-from fastdata.errors import DataError, SampleError, SourceError, UnreadableError, printable
+from fastdata.errors import DataError, SampleError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
-from fastdata.remote.urls import redact
+from fastdata.remote.answers import ChangedError
+from fastdata.remote.filesystem import read_bytes
+from fastdata.remote.ranges import FileRef, Request, Wanted, merge
+from fastdata.remote.retries import Patience
+from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import IMAGES, Field
@@ -46,8 +49,11 @@ from fastdata.storage.source import upright_size
 #: This limits memory: each worker has a few pieces in flight.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
-#: Pieces whose blobs are prefetched for the writer.
-_PIECES_AHEAD = 4
+#: Requests at once.
+_THREADS = 16
+#: Most bytes between two records of one request: tar's headers and labels.
+_GAP = 64 << 10
+_MOST_BYTES = 16 << 20  # of one request
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,6 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
 
 
 def _read_sound(record: Record, read: Read) -> bytes:
-    """Read a record, and check its checksum if that is known."""
     data = read(record)
     if record.crc32c is not None and crc32c(data) != record.crc32c:
         raise SampleError("is damaged: its checksum is wrong")
@@ -185,7 +190,6 @@ _NO_IMAGE = ImageInfo("other", 0, 0, 1)
 
 
 def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
-    """Return a sample, with rows for its image and further blobs."""
     fields, rest = [], iter(zip(blobs, tables, strict=True))
     (image, info, _), table = next(rest)
     for value in record.fields:
@@ -295,9 +299,9 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
 
     Those behind URLs are fetched now, concurrently.
     """
-    if is_remote(records):
+    if records and is_url(records[0].path):
         blobs = [blob for one in records if not one.problem for blob in one.blobs]
-        extent = fetch([*records, *blobs], storage_options)
+        extent = _fetch([*records, *blobs], storage_options)
     else:
         extent = read_record
 
@@ -310,6 +314,51 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
         return extent(record)
 
     return read
+
+
+def _fetch(
+    records: Sequence[Record], storage_options: Mapping[str, Any] | None
+) -> Callable[[Record], bytes]:
+    """Fetch records that are extents behind URLs; return a function that gives each one once.
+
+    It raises UnreadableError if a record's file is gone, SampleError if it has changed.
+    """
+    wanted = (
+        Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
+        for number, one in enumerate(records)
+        if one.problem is None and one.column is None and not one.is_held
+    )
+    found: dict[str, bytes] = {}
+    changed: set[str] = set()
+    patience = Patience()
+
+    def read(request: Request) -> None:
+        try:
+            url, start, stop = request.file.url, request.start, request.stop
+            state = records[request.members[0].number].mtime_ns
+            data = read_bytes(url, storage_options, start, stop, patience=patience, state=state)
+        except FileNotFoundError:
+            return
+        except ChangedError:
+            changed.update(records[one.number].key for one in request.members)
+            return
+        for one in request.members:
+            part = data[one.start - request.start : one.stop - request.start]
+            found[records[one.number].key] = part
+
+    with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
+        # The whole file will be read, so more requests would save no bytes.
+        for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
+            pass
+
+    def give(record: Record) -> bytes:
+        if record.key in changed:
+            raise SampleError("has changed since it was listed")
+        if record.key not in found:
+            raise UnreadableError("cannot be opened: it does not exist")
+        return found.pop(record.key)
+
+    return give
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:
@@ -357,71 +406,6 @@ def pack_unit(job: Job, unit: Unit) -> None:
         part.write(temporary, unit.fingerprint, **about)
 
 
-class Prepared(NamedTuple):
-    """Samples and bad images, ready to write; ``read_again``: without the bytes of images."""
-
-    samples: list[Sample | Bad]
-    read_again: bool
-
-
-def prepare(job: Job, same_process: bool, piece: Piece) -> Prepared:
-    """Prepare a piece for a file that another process, or this one, writes.
-
-    Blobs of unchanged source bytes are not sent to another process. They are in the page cache
-    now, and reading them again (`with_blobs`) costs a third of sending them.
-    """
-    first = _listing(job).sample(1)
-    read_again = (
-        job.encoding.kind == "original"
-        and not same_process
-        and not is_remote(first)  # the page cache has nothing of it
-        and first[0].window is None  # rows of Parquet would be decoded in any order
-    )
-    found = list(samples(job, piece.start, piece.stop))
-    if read_again:
-        found = [one if isinstance(one, Bad) else one._replace(blob=b"") for one in found]
-    return Prepared(found, read_again)
-
-
-def with_blobs(
-    job: Job, prepared: Iterable[tuple[Piece, Prepared]]
-) -> Iterator[tuple[Unit, list[Sample | Bad]]]:
-    """Yield prepared pieces with their blobs; read again the blobs that were not sent.
-
-    A thread prefetches a few pieces while LMDB commits earlier ones.
-    """
-    with ThreadPoolExecutor(1, "fastdata-read") as pool:
-        waiting: deque[tuple[Unit, Future[list[Sample | Bad]]]] = deque()
-        for piece, ready in prepared:
-            again = ready.read_again
-            records = list(_listing(job).records(piece.start, piece.stop)) if again else []
-            waiting.append((piece.unit, pool.submit(_whole, ready, records)))
-            while len(waiting) > _PIECES_AHEAD:
-                unit, whole = waiting.popleft()
-                yield unit, whole.result()
-        for unit, whole in waiting:
-            yield unit, whole.result()
-
-
-def _whole(prepared: Prepared, records: Sequence[Record]) -> list[Sample | Bad]:
-    """Return samples with the blobs of their images, if these have not changed meanwhile."""
-    if not prepared.read_again:
-        return prepared.samples
-    by_key = {record.key: record for record in records}
-    read = reader(records, {})
-    whole: list[Sample | Bad] = []
-    for sample in prepared.samples:
-        if not isinstance(sample, Bad):
-            record = by_key[sample.row.key]
-            try:
-                blob = read(record)
-                if crc32c(blob) != sample.row.crc32c:
-                    raise SampleError("its bytes have changed")
-            except SampleError as error:
-                raise SourceError(
-                    f"{printable(record.path)}: {error.what} while it was being packed",
-                    "Run the same command again once nothing writes to the source.",
-                ) from None
-            sample = sample._replace(blob=blob)
-        whole.append(sample)
-    return whole
+def prepare(job: Job, piece: Piece) -> list[Sample | Bad]:
+    """Prepare a piece for a file that another process, or this one, writes."""
+    return list(samples(job, piece.start, piece.stop))

@@ -53,7 +53,7 @@ def source_tree(
         reason = "is not a folder" if folder.exists() else "no such folder"
         raise SourceError(f"{root}: {reason}", "Give the folder of the images with --root.")
     if not os.access(folder, os.R_OK | os.X_OK):
-        raise _unreadable(folder, os.strerror(errno.EACCES))
+        raise unreadable(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     return LocalTree(require_utf8(folder.resolve()))
 
 
@@ -114,7 +114,7 @@ class LocalTree:
         try:
             return LocalFile(path) if path.is_file() else None
         except OSError as error:
-            raise _unreadable(path, error.strerror) from None
+            raise unreadable(path, error) from None
 
     def files(self, extension: str) -> Mapping[str, SourceFile]:
         """Return the files with an extension at any depth, by their paths below the folder.
@@ -213,7 +213,7 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise _unreadable(folder, error.strerror) from None
+        raise unreadable(folder, error) from None
 
 
 def is_folder(path: Path) -> bool:
@@ -221,12 +221,13 @@ def is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
-        raise _unreadable(path, error.strerror) from None
+        raise unreadable(path, error) from None
 
 
-def _unreadable(path: str | os.PathLike[str], reason: str | None) -> SourceError:
+def unreadable(place: object, error: OSError) -> SourceError:
+    """Return the error for a file or folder that cannot be read."""
     return SourceError(
-        f"{path}: cannot be read: {reason}",
+        f"{place}: cannot be read: {error.strerror or 'it does not exist'}",
         "Check the path and its permissions (ls -ld, chmod +rx).",
     )
 
@@ -248,7 +249,7 @@ def _is_class_folder(entry: os.DirEntry[str]) -> bool:
         if error.errno == errno.ELOOP:  # a link to itself, like a dangling one, is no folder
             return False
         # Skipping a class silently would shift the labels after it.
-        raise _unreadable(entry.path, error.strerror) from None
+        raise unreadable(entry.path, error) from None
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

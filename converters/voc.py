@@ -85,7 +85,6 @@ class VocImages(AnnotatedImages):
 
 
 def _annotations(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Annotations:
-    """Return the images of a folder, and their annotations; see `VocImages`."""
     images = folder.images(_IMAGES)
     if not images:
         raise SourceError(
@@ -183,7 +182,6 @@ def _stripped(name: str, known: Container[str]) -> str:
 
 
 def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
-    """Return the columns of an XML file; its problem if it has one."""
     if isinstance(data, str):
         return f"its annotation {path} {data}"
     try:
@@ -215,7 +213,6 @@ def _size(root: Element) -> tuple[int, int] | None:
 
 
 def _object(number: int, element: Element) -> dict[str, Any]:
-    """Return the values of one object."""
     name = _text(element, "name")
     if not name:
         raise ValueError(f"object {number} has no name")
@@ -242,7 +239,6 @@ def _object(number: int, element: Element) -> dict[str, Any]:
 
 
 def _child(element: Element, name: str) -> Element | None:
-    """Return a child by name; None if there is none."""
     found = element.findall(name)
     if len(found) > 1:
         raise ValueError(f"<{element.tag}> has {len(found)} <{name}>")

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded, blob_of
-from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable
+from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded
+from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable, unreadable
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.files import archive_files
@@ -35,8 +35,6 @@ from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
 from fastdata.storage.shapes import with_formats, with_masks
 
-#: Records to pickle together.
-_KEPT_AT_ONCE = 1024
 #: Most bytes of a .cls and of a .json, which are read whole.
 _MOST_CLS, _MOST_JSON = 100, 16 << 20
 #: Most bytes of a member that is a string or a number.
@@ -149,14 +147,10 @@ class WebDataset(Sharded):
         found: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self.archives):
-            kept: list[tuple[int, _Sample]] = []
             listing = TarListing(file, self._shard_keys, self._labels)
             for sample in listing.samples(None if self._kept else (), arrays=True):
                 if self._kept is not None:
-                    kept.append((number, sample._replace(arrays={})))
-                if len(kept) == _KEPT_AT_ONCE:
-                    pickle.dump(kept, self._kept)
-                    kept = []
+                    pickle.dump((number, sample._replace(arrays={})), self._kept)
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
@@ -174,8 +168,6 @@ class WebDataset(Sharded):
                         f"{sample.class_name!r}, but another of that label has class {known!r}",
                         "Correct the .json members: one label, one class.",
                     )
-            if kept:
-                pickle.dump(kept, self._kept)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         known_names = {} if None in names.values() else names
@@ -255,11 +247,10 @@ class TarListing(NamedTuple):
         return Record(key, sample.label or 0, *place, **about)
 
     def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        """Return the value of a member."""
         member = sample.members[field.name]
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
-            return blob_of(f"{key}\0{field.name}", *where)
+            return Record(f"{key}\0{field.name}", 0, *where)
         if field.name not in sample.texts:
             raise ValueError(f"has {member.size:,} bytes, more than {_MOST_TEXT:,}")
         data = sample.texts[field.name]
@@ -287,17 +278,14 @@ class TarListing(NamedTuple):
         try:
             opened = self.file.open()
         except OSError as error:
-            raise SourceError(
-                f"{self.file}: cannot be opened: {error.strerror}", "Check its permissions."
-            ) from None
+            raise unreadable(self.file, error) from None
 
         def read(member: Member) -> bytes:
             try:
                 opened.seek(member.offset)
                 data: bytes = opened.read(member.size)
             except OSError as error:
-                what = f"{self.file}: {member.name} cannot be read: {error.strerror}"
-                raise SourceError(what, "Check the disk.") from None
+                raise unreadable(f"{self.file}: {member.name}", error) from None
             return data
 
         with opened:
@@ -305,7 +293,6 @@ class TarListing(NamedTuple):
                 yield self._sample(stem, parts, read, columns, arrays)
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
-        """Yield the key and the members of each sample, by extension."""
         key: str | None = None
         parts: dict[str, Member] = {}
         for member in members(self.file):
@@ -468,8 +455,8 @@ class _Walked:
         self._kept.seek(0)
         with suppress(EOFError):
             while True:
-                for number, sample in pickle.load(self._kept):
-                    yield self._shards[number].record(sample)
+                number, sample = pickle.load(self._kept)
+                yield self._shards[number].record(sample)
 
 
 def _split(name: str) -> tuple[str | None, str]:

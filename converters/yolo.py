@@ -144,7 +144,6 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
-    """Return what a data.yaml says."""
     names, count = found.get("names"), found.get("nc")
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
@@ -182,7 +181,6 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
 def _labelled(
     folder: Folder, described: Description, split: str, *, with_labels: bool
 ) -> Annotations:
-    """Return the images of a split, and their labels; see `YoloImages`."""
     if split not in described.splits:
         raise SourceError(
             f"{described.name}: has no split {split}",
@@ -320,7 +318,6 @@ def _listed(folder: Folder, place: str) -> Iterator[str]:
 
 
 def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
-    """Return the columns of a file of labels; its problem if it has one."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -338,7 +335,6 @@ def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
 
 
 def _object(words: list[str], described: Description) -> tuple[int, Any, Any, Any]:
-    """Return label, box, polygons and keypoints of a line."""
     try:
         label, *values = map(number_of, words)
     except ValueError:

@@ -123,7 +123,7 @@ def test_images_of_the_jpeg_and_png_encodings_and_splits(tmp_path: Path) -> None
 def test_pixels_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in", {"x": "pil", "label": "int"}, [{"x": picture(0), "label": 1}])
     result = convert("mds", "--root", tmp_path / "in", "--out", tmp_path / "out")
-    require_said(result, 1, "its column x has raw pixels (pil)", "encoding jpeg or png")
+    require_said(result, 1, "no column holds image files", "x")
 
 
 def test_compressed_shards_are_refused_until_they_are_unpacked(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_compressed_shards_are_refused_until_they_are_unpacked(tmp_path: Path) -
     rows = [{name: row[name] for name in columns} for row in samples()]
     write(tmp_path / "in", columns, rows, compression="gz")
     result = convert("mds", "--root", tmp_path / "in", "--out", tmp_path / "out")
-    require_said(result, 1, "shard.00000.mds.gz: is compressed", "gunzip *.mds.*")
+    require_said(result, 1, "shard.00000.mds.gz: is compressed", "gunzip")
     packed = tmp_path / "in/shard.00000.mds.gz"
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
     assert [bytes_of(one) for one in MdsImages(tmp_path / "in").records()] == IMAGES

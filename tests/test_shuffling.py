@@ -279,7 +279,7 @@ def test_what_cannot_be_packed_anew(sorted_shards: Path, tmp_path: Path) -> None
     require_said(failed("--part", "0.5:0.5"), 2, "--part 0.5:0.5 is no part")
     require_said(failed("--part", "0:1.5"), 2, "is no part")
     require_said(failed("--part-seed", 3), 2, "without --part")
-    require_said(failed("--to", "folder"), 2, "these are in archives")
+    require_said(failed("--to", "folder"), 2, "--to lmdb")
     require_said(convert("dataset", "--root", tmp_path), 1, "no dataset here")
     inside = convert("dataset", "--root", sorted_shards, "--out", sorted_shards / "x")
     require_said(inside, 2, "lies inside the source")
