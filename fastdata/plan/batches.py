@@ -30,11 +30,7 @@ Position: TypeAlias = tuple[int, ...]
 
 
 class SizedBatch(list[int]):
-    """Rows of a batch that has a size, as a batch sampler yields them.
-
-    Attributes:
-        size: (width, height).
-    """
+    """Rows of a batch of a (width, height), as a batch sampler yields them."""
 
     def __init__(self, rows: Iterable[int], size: tuple[int, int]) -> None:
         super().__init__(rows)
@@ -68,12 +64,8 @@ class Rest(ABC):
 class Plan(ABC):
     """Batches of every epoch.
 
-    Attributes:
-        samples: Number of rows.
-        sizes: (width, height) of the batches of each size class; () where batches have none.
-        classes: What each class is, in words.
-        cost: What batches cost: "pixels", or what lengths count.
-        digest: Checksum of all that batches depend on.
+    ``sizes`` are (width, height) by size class, () where batches have none; ``classes`` are words.
+    ``cost`` is "pixels", or what lengths count; ``digest`` covers all that batches depend on.
     """
 
     samples: int
@@ -84,20 +76,10 @@ class Plan(ABC):
 
     @abstractmethod
     def rest(self, key: int, world_size: int = 1, position: Position = ()) -> Rest:
-        """Return the batches of an epoch from a position on.
-
-        Args:
-            key: Key of the epoch (`fastdata.plan.draws.epoch_key`).
-            world_size: Number of ranks, 1 or more.
-            position: As a batch had it, also of another number of ranks.
-        """
+        """Return the batches of an epoch from a position on, also another number of ranks'."""
 
     def require(self, position: Position, key: int) -> None:
-        """Check that a position is in an epoch of this plan.
-
-        Raises:
-            UsageError: It is not.
-        """
+        """Raise UsageError if a position is not in an epoch of this plan."""
         if position and not (0 < position[0] < 1 << 32 and self._fits(position, key)):
             raise UsageError(
                 f"The state's position, {list(position)}, is not in an epoch of these batches.",

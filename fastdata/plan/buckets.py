@@ -47,13 +47,8 @@ class Buckets(Plan):
 
     It takes 4 bytes a row (8 from 2**31 rows on).
 
-    Args:
-        bucket: The bucket of each row, (samples,).
-        batch_sizes: Rows of a batch of each bucket, on one rank.
-        sizes: (width, height) of each bucket; () where batches have no size.
-        classes: What each bucket is, in words.
-        shuffle: Whether rows and steps are in random order; else bucket by bucket, as stored.
-        drop_last: Whether to drop rows of a bucket that do not fill a batch on every rank.
+    ``bucket`` has a row's bucket, (samples,); ``batch_sizes`` are of one rank; ``sizes`` are
+    (width, height), () where batches have none. Without ``shuffle``, buckets come as stored.
     """
 
     cost = "pixels"
@@ -124,16 +119,9 @@ class Buckets(Plan):
 
 @dataclass
 class BucketsRest(Rest):
-    """See `Rest`.
+    """See `Rest`. ``begun`` are rows of each bucket consumed before these ranks began.
 
-    Attributes:
-        plan: The plan.
-        key: Key of the epoch.
-        world_size: Number of ranks.
-        begun: Rows of each bucket that were consumed before these ranks began.
-        taken: Steps that these have taken.
-        total: Steps from when they began.
-        consumed: Rows of each bucket that are consumed.
+    ``taken`` counts steps since then, out of ``total``; ``consumed`` are rows of each bucket.
     """
 
     plan: Buckets

@@ -83,15 +83,10 @@ def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """Return the key of one epoch of one run.
+    """Return the key of one epoch of one run, in [0, 2**64).
 
-    Args:
-        seed: Any int, also negative or longer than 64 bits; taken modulo 2**64, so that -1 and
-            2**64 - 1 are the same seed.
-        epoch: Any int, likewise.
-
-    Returns:
-        An int in [0, 2**64). Keys of neighbouring seeds and epochs have nothing in common.
+    Seed and epoch are any ints, taken modulo 2**64: -1 and 2**64 - 1 are the same seed. Keys of
+    neighbouring ones have nothing in common.
     """
     return child(child(int(seed), 0), int(epoch))
 
@@ -110,21 +105,11 @@ def sample_keys(
     view: int = 0,
     occurrences: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.uint64]:
-    """Return the keys of samples, from which their numbers are drawn.
+    """Return the keys of samples, from which their numbers are drawn: uint64, as ``indices``.
 
-    Args:
-        key: The key of the epoch (:func:`epoch_key`), or of a rank (:func:`rank_key`).
-        indices: int64, sample numbers, any shape.
-        view: Which view of the samples, where each is used more than once; 0 or more.
-        occurrences: int64, 0 or more, as ``indices`` is shaped: how often each sample was drawn
-            before; None where none was.
-
-    Returns:
-        uint64, as ``indices`` is shaped; different for different samples of a view, and where a
-        sample is drawn again.
-
-    Raises:
-        UsageError: ``view`` is negative.
+    ``key`` is an epoch's or a rank's. ``indices`` and ``occurrences`` are int64, of one shape; the
+    latter say how often each was drawn before, None for never. ``view`` is 0 or more, else
+    UsageError. Keys differ by sample, view and occurrence.
     """
     if view < 0:
         raise UsageError(f"view {view} is negative.", "Views are numbered from 0.")

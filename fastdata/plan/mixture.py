@@ -40,19 +40,11 @@ Shares: TypeAlias = Callable[[int], Sequence[float]]
 
 
 class MixturePlan:
-    """Source and row at each position.
+    """Source and row at each position; ``starts`` has each source's first row among all.
 
-    Args:
-        sizes: Number of rows of each source.
-        shares: The sources' shares by epoch.
-        settled: Epoch from which on shares are those of this one; None if they may always change.
-            Then the first use of epoch ``e`` asks for the shares of all epochs before it.
-        samples: Positions of an epoch, a multiple of ``group``.
-        group: Neighbouring positions that have one source.
-        seed: Seed of the permutations of rows.
-
-    Attributes:
-        starts: The first row of each source among those of all, one source after the other.
+    From epoch ``settled`` on, shares stay the same. If that is None, the first use of epoch ``e``
+    asks for the shares of all before it. ``samples`` is a multiple of ``group``, the neighbouring
+    positions that have one source.
     """
 
     def __init__(
@@ -165,12 +157,9 @@ class MixturePlan:
 
 @dataclass(frozen=True, eq=False)
 class MixedRows:
-    """Rows at positions of one epoch of a mixture, computed where they are asked for.
+    """Rows at positions of one epoch of a mixture, computed on demand.
 
-    Attributes:
-        plan: The mixture's plan.
-        epoch: The epoch.
-        numbers: Numbers of the rows of all sources, one after the other; None: from 0.
+    ``numbers`` are those of the rows of all sources, one after the other; None: from 0.
     """
 
     plan: MixturePlan
@@ -197,12 +186,8 @@ class MixedRows:
 def spread(counts: Ints) -> tuple[Ints, Ints]:
     """Return an even sequence of sources, each as often as counted, and the place of each draw.
 
-    Args:
-        counts: int64, shape (S,), from 0: how often each source comes.
-
-    Returns:
-        Two int64 arrays of ``counts.sum()`` elements: the sources, and how often the same source
-        comes before.
+    Counts are int64, (S,), from 0; both results are int64, ``counts.sum()`` long. The second is how
+    often the same source comes before.
     """
     # Large ones first: the tree is then shallow where most positions are.
     order = np.argsort(-counts, kind="stable")

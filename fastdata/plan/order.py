@@ -89,11 +89,7 @@ OrderLike: TypeAlias = str | QuasiRandom
 
 
 def as_order(order: object) -> OrderLike:
-    """Return an order by its name or value; "quasi-random" becomes a `QuasiRandom`.
-
-    Raises:
-        UsageError: There is no such order.
-    """
+    """Return an order by its name or value; raise UsageError if there is none."""
     if isinstance(order, str) and order in ORDERS:
         return QuasiRandom() if order == "quasi-random" else order
     if isinstance(order, QuasiRandom):
@@ -102,14 +98,7 @@ def as_order(order: object) -> OrderLike:
 
 
 class Order(ABC):
-    """Bijection of 0..n-1, from positions of an epoch to sample numbers.
-
-    Args:
-        n: Number of samples, 0 or more.
-
-    Raises:
-        UsageError: ``n`` is negative.
-    """
+    """Bijection of 0..n-1, from positions of an epoch to sample numbers; ``n`` is 0 or more."""
 
     def __init__(self, n: int) -> None:
         if n < 0:
@@ -120,16 +109,9 @@ class Order(ABC):
         return self._n
 
     def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the sample numbers at positions of the epoch.
+        """Return the sample numbers at positions, int64 of any shape, each in [0, n).
 
-        Args:
-            positions: int64, any shape, each in [0, n).
-
-        Returns:
-            int64, as ``positions`` is shaped, each in [0, n).
-
-        Raises:
-            UsageError: A position is outside of [0, n).
+        Raise UsageError for a position outside of that.
         """
         asked = np.asarray(positions, dtype=np.int64)
         if asked.size == 0:
@@ -145,11 +127,10 @@ class Order(ABC):
         return self._samples(x).astype(np.int64).reshape(asked.shape)
 
     def draws(self, positions: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-        """Return the draws (`fastdata.plan.schedule.Numbering`) at positions, padding included.
+        """Return the draws (`fastdata.plan.schedule.Numbering`) at positions from 0, int64.
 
-        Args:
-            positions: int64, from 0; those from the order's length on begin it again.
-            n: Number of samples of the dataset.
+        Positions from the order's length on begin it again; ``n`` is the number of the dataset's
+        samples.
         """
         occurrences, within = np.divmod(positions, self._n)
         draws: npt.NDArray[np.int64] = self(within) + occurrences * n
@@ -168,12 +149,7 @@ class Sequential(Order):
 
 
 class Random(Order):
-    """Random permutation; each is about as probable as any other.
-
-    Args:
-        n: Number of samples, 0 or more.
-        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
-    """
+    """Random permutation of 0..n-1 from the epoch's key; each is about as probable as any other."""
 
     def __init__(self, n: int, key: int) -> None:
         super().__init__(n)
@@ -208,16 +184,9 @@ class Windowed(Order):
     The sizes of windows differ by a block at most. A last block that is not full gets a random
     place among the others. A single window is :class:`Random`.
 
-    Args:
-        n: Number of samples, 0 or more.
-        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
-        block: Neighbouring samples in a block, 1 or more. The default is 3.5 MB of ImageNet, enough
-            at once for a disk or an object store to reach its full rate.
-        window: Most blocks in a window, 1 or more. The default makes windows of 4,096 samples, 450
-            MB of ImageNet, to be held in the page cache or in memory.
-
-    Raises:
-        UsageError: ``n`` is negative, or ``block`` or ``window`` less than 1.
+    The default ``block`` is 3.5 MB of ImageNet, enough at once for a disk or an object store to
+    reach its full rate. The default ``window`` makes windows of 4,096 samples, 450 MB of ImageNet,
+    to be held in the page cache or in memory. Raise UsageError if either is less than 1.
     """
 
     def __init__(self, n: int, key: int, block: int = BLOCK, window: int = WINDOW) -> None:
@@ -291,13 +260,8 @@ class Windowed(Order):
 class Grouped(Order):
     """Permutation of a `QuasiRandom` whose blocks are given, such as row groups of Parquet.
 
-    As `Windowed`, but blocks may differ in size. It holds 16 bytes a block.
-
-    Args:
-        n: Number of samples, 1 or more.
-        key: The key of the epoch (:func:`fastdata.plan.draws.epoch_key`).
-        starts: First sample of each block, int64, ascending from 0.
-        window: Most blocks in a window, 1 or more.
+    As `Windowed`, but blocks may differ in size. It holds 16 bytes a block. ``starts`` has the
+    first sample of each, int64, ascending from 0.
     """
 
     def __init__(self, n: int, key: int, starts: npt.NDArray[np.int64], window: int) -> None:
@@ -344,15 +308,8 @@ def make_order(
 ) -> Order:
     """Return the permutation of an epoch; always the same for the same arguments.
 
-    Args:
-        order: One of ``ORDERS``, or a `QuasiRandom`.
-        n: Number of samples, 0 or more.
-        seed: Any int (:func:`fastdata.plan.draws.epoch_key`).
-        epoch: Number of the epoch.
-        starts: First samples of the blocks of a `QuasiRandom`; None for blocks of 32.
-
-    Raises:
-        UsageError: There is no such order, or ``n`` is negative.
+    Without ``starts``, blocks of a `QuasiRandom` have 32 samples. Raise UsageError if there is no
+    such order, or ``n`` is negative.
     """
     order = as_order(order)
     if isinstance(order, QuasiRandom) and starts is not None and n:
@@ -371,16 +328,10 @@ def rounds_of(n: int) -> int:
 
 
 def permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
-    """Permute each ``x`` among 0..n-1.
+    """Permute each ``x`` among 0..n-1: uint64, one dimension, each less than its ``n``.
 
-    Args:
-        x: uint64, one dimension, each less than its ``n``.
-        n: uint64, 1 or more, one for each ``x`` or one for all.
-        keys: uint64, one for each ``x`` or one for all: which permutation.
-        rounds: Rounds of the network.
-
-    Returns:
-        uint64, as ``x`` is shaped.
+    ``n`` (1 or more) and ``keys``, uint64, are one for each ``x`` or one for all. ``rounds`` are
+    those of the network.
     """
     # a * b is at least n and at most 2 * n. The square root is rounded, and one too few or too many
     # does no harm. b is even because rotations of odd cycles alone make only even permutations.

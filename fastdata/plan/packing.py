@@ -31,14 +31,8 @@ class Packed(Plan):
 
     It takes the memory of the lengths, and of one window.
 
-    Args:
-        lengths: Of each row, 1 or more, (samples,).
-        budget: The most that lengths of a batch add up to; no length is above it.
-        window: Rows of a window.
-        unit: What lengths count, in words.
-        shuffle: Whether rows and batches are in random order; else windows and their batches are as
-            stored.
-        drop_last: Whether to drop the last batches, if they are fewer than the ranks.
+    ``lengths``, (samples,), are from 1 to ``budget``, the most that a batch adds up to. ``window``
+    is in rows; ``unit`` is a word. Without ``shuffle``, windows and their batches are as stored.
     """
 
     def __init__(
@@ -114,15 +108,7 @@ class Packed(Plan):
 
 @dataclass
 class PackedRest(Rest):
-    """See `Rest`.
-
-    Attributes:
-        plan: The plan.
-        key: Key of the epoch.
-        world_size: Number of ranks.
-        window: The first window that has batches left.
-        taken: Batches of it that are consumed.
-    """
+    """See `Rest`; ``window`` is the first with batches left, of which ``taken`` are consumed."""
 
     plan: Packed
     key: int
@@ -195,10 +181,9 @@ class PackedRest(Rest):
 
 
 def divided(batches: list[Indices], count: int, samples: int) -> tuple[list[Indices], int]:
-    """Divide batches until there are so many; where all have one row, repeat the first ones.
+    """Divide batches until there are ``count``; return them, and how many are repeated.
 
-    Returns:
-        The batches, and how many are repeated. Each is a batch, or a part of one.
+    Where all have one row, the first ones are repeated.
     """
     found = list(batches)
     while len(found) < count:

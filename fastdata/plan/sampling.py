@@ -49,10 +49,7 @@ class Repeating(Order):
 class Weighted(Repeating):
     """Rows drawn with replacement, each draw by itself.
 
-    Args:
-        n: Number of positions.
-        cumulated: float64, cumulative weights of the rows; the last is positive.
-        key: The key of the epoch.
+    ``cumulated`` are the rows' cumulative weights, float64; the last is positive.
     """
 
     def __init__(self, n: int, cumulated: npt.NDArray[np.float64], key: int) -> None:
@@ -72,12 +69,8 @@ class Repeated(Repeating):
     """Rows repeated by a factor: each comes ``floor`` or ``ceil`` of it times.
 
     A cumulative factor plus a phase is rounded down: the number of positions up to its row. So
-    factors are met on average over epochs, and all epochs have the same length.
-
-    Args:
-        n: Number of positions.
-        cumulated: float64, cumulative factors of the rows, which end at ``n``.
-        key: The key of the epoch.
+    factors are met on average over epochs, and all epochs have the same length. ``cumulated`` are
+    the rows' cumulative factors, float64, which end at ``n``.
     """
 
     def __init__(self, n: int, cumulated: npt.NDArray[np.float64], key: int) -> None:
@@ -99,13 +92,8 @@ class Race(Repeating):
     Each row gets an exponential time divided by its weight, and rows come by their times
     (Efraimidis, Spirakis: Weighted random sampling with a reservoir, 2006). Rows beyond
     `RACE_WINDOW` are dealt at random into windows, each of which gives its share of the positions,
-    one after the other. So a window is computed at a time.
-
-    Args:
-        n: Number of positions, at most that of the rows.
-        weights: Positive weights of the rows.
-        rows: Numbers of the rows, uint64; None if they are 0, 1, ...
-        key: The key of the epoch.
+    one after the other. So a window is computed at a time. ``weights`` are positive; ``rows`` are
+    uint64, None for 0, 1, ...; ``n`` is at most their number.
     """
 
     def __init__(
@@ -147,16 +135,9 @@ class Race(Repeating):
 class PerClass(Repeating):
     """``m`` rows of one class, then of the next: classes come in rounds, each at random.
 
-    Rows of a class come by its own permutations, which go on from epoch to epoch.
-
-    Args:
-        n: Number of positions.
-        rows: Rows by class, uint64.
-        starts: int64, where each class begins in ``rows``, and their end.
-        m: Neighbouring positions of one class.
-        classes: Classes in a round; others come in other rounds.
-        epoch: Number of the epoch.
-        key: The key of the sampler.
+    Rows of a class come by its own permutations, which go on from epoch to epoch. ``rows`` are
+    sorted by class, uint64; ``starts``, int64, has each class's begin in them, and their end.
+    Rounds have ``classes`` classes. ``key`` is the sampler's.
     """
 
     def __init__(

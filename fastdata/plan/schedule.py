@@ -63,11 +63,8 @@ class Planned:
 class Numbering:
     """Meaning of *draws*: a sample's number in the loader's dataset, plus n per earlier draw.
 
-    So one int has the sample and its occurrence.
-
-    Args:
-        n: Number of samples of the loader's dataset.
-        subset: Their numbers in the source, int64, shape (n,); None where they are the same.
+    So one int has the sample and its occurrence. ``subset`` has the samples' numbers in the source,
+    int64, (n,); None where they are the same.
     """
 
     def __init__(self, n: int, subset: Indices | MixedRows | None = None) -> None:
@@ -98,13 +95,7 @@ class Numbering:
 
 
 def ordered(epoch: Epoch, order: Order, samples: int | None = None) -> Iterator[Drawn]:
-    """Yield the batches of one rank in an order of fastdata's.
-
-    Args:
-        epoch: The rank's share.
-        order: The order.
-        samples: Number of the dataset's samples; None where an epoch has as many.
-    """
+    """Yield one rank's batches in an order; without ``samples``, an epoch has them all."""
     n, at_once = samples or epoch.samples, max(_AT_ONCE // epoch.batch_size, 1)
     for first in range(0, len(epoch), at_once):
         batches = range(first, min(first + at_once, len(epoch)))
@@ -122,14 +113,8 @@ def sampled(
 ) -> Iterator[Drawn]:
     """Yield the batches of a torch batch sampler, whose positions are 0.
 
-    Args:
-        batches: The batch sampler.
-        samples: Number of the dataset's samples.
-        replacing: Whether a sample that comes again is another occurrence of it.
-
-    Raises:
-        IndexError: The sampler yields a number out of range, or an empty batch.
-        TypeError: It yields something other than whole numbers.
+    With ``replacing``, a sample that comes again is another occurrence of it. Raise IndexError for
+    a number out of range or an empty batch, TypeError for other than whole numbers.
     """
     # The kernel provides zeros lazily: only pages that are touched cost memory.
     drawn = np.zeros(samples if replacing else 0, np.uint32)
@@ -165,18 +150,9 @@ class Schedule:
     A substitute is a pure function of (key, draw of the bad sample, number of the try) and of the
     set of bad samples. So batches do not depend on when a sample turns out to be bad, and states
     need not record it. In an order of fastdata's a substitute is any sample of the dataset. For a
-    sampler it is a sample that the sampler has drawn: others may belong to another split.
-
-    Args:
-        batches: The batches.
-        numbering: Which samples the draws mean.
-        key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
-        bad: The source's samples known to be bad; grows with `exclude`.
-        sampler: Whether ``batches`` are a sampler's.
-        among: Order that substitutes are drawn from; None for all samples alike.
-
-    Attributes:
-        numbering: As given.
+    sampler it is a sample that the sampler has drawn: others may belong to another split. ``bad``
+    are the source's samples known to be bad; it grows with `exclude`. ``sampler``: the batches are
+    a sampler's. Substitutes come from the order ``among``, None for all samples alike.
     """
 
     def __init__(
@@ -200,11 +176,9 @@ class Schedule:
         self._error: Exception | None = None
 
     def take(self) -> Planned | None:
-        """Return the next batch; None at the end.
+        """Return the next batch, None at the end; raise SampleError if all samples are bad.
 
-        Raises:
-            SampleError: All samples are known to be bad.
-            Exception: The sampler raised it; all batches before that are taken.
+        A sampler's exception comes after all batches before it.
         """
         found = self._early.popleft() if self._early else self._next()
         if found is None:
@@ -228,11 +202,7 @@ class Schedule:
         self._bad.update(indices)
 
     def substitutes(self, planned: Planned, slots: Sequence[int]) -> Indices:
-        """Return the next draws to try in some slots of a batch: none is known to be bad.
-
-        Raises:
-            SampleError: None is left.
-        """
+        """Return good draws to try next in some slots; raise SampleError if none is left."""
         draws = np.empty(len(slots), np.int64)
         for at, slot in enumerate(slots):
             while True:

@@ -78,17 +78,10 @@ class Epoch:
         return full + (rest > 0 and not self.drop_last)
 
     def positions(self, batch: int) -> npt.NDArray[np.int64]:
-        """Return the positions of the order in a batch of this rank.
+        """Return the positions of the order in a batch of this rank, int64, as many on every rank.
 
-        Args:
-            batch: Number of the batch, in [0, ``len(self)``).
-
-        Returns:
-            int64, one dimension, of the same length on every rank: ``batch_size``, or less in the
-            last batch. Padding counts on past the end: ``samples`` is position 0 again.
-
-        Raises:
-            UsageError: There is no such batch.
+        They are ``batch_size``, or fewer in the last batch. Padding counts on past the end:
+        ``samples`` is position 0 again. Raise UsageError if there is no such batch.
         """
         self._check(batch)
         first = self.start + batch * self.step
@@ -101,14 +94,8 @@ class Epoch:
     def consumed(self, batch: int) -> int:
         """Return how many positions all ranks together have consumed after a batch.
 
-        Args:
-            batch: Number of the batch, in [0, ``len(self)``).
-
-        Returns:
-            The ``start`` to go on from, also with another world size or batch size.
-
-        Raises:
-            UsageError: There is no such batch.
+        It is the ``start`` to go on from, also with another world size or batch size. Raise
+        UsageError if there is no such batch.
         """
         self._check(batch)
         return min(self.start + (batch + 1) * self.step, self.samples)
@@ -223,11 +210,7 @@ class State:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> State:
-        """Return the state that :meth:`to_dict` wrote.
-
-        Raises:
-            UsageError: It is of an unknown version, or damaged.
-        """
+        """Return the state that `to_dict` wrote; raise UsageError if it is damaged."""
         if not isinstance(state, Mapping):
             raise UsageError(
                 f"The state is a {type(state).__name__}, not a dict.",
@@ -255,14 +238,9 @@ class State:
         return cls(**numbers, position=state["position"], order=order)
 
     def require(self, own: State, seed: int | None) -> None:
-        """Check that this state is of the run to resume.
+        """Raise UsageError if this is not a state of the run that ``own`` is of, in the same epoch.
 
-        Args:
-            own: A state of that run, in the same epoch.
-            seed: The run's seed; None for any.
-
-        Raises:
-            UsageError: It is of another dataset, order, plan or seed.
+        A ``seed`` of None accepts any.
         """
         if self.samples != own.samples:
             raise UsageError(
@@ -289,11 +267,7 @@ class State:
 
 
 def epoch_number(epoch: Any) -> int:
-    """Return an epoch's number as an int.
-
-    Raises:
-        UsageError: It is not a whole number from 0 to 2**32 - 1.
-    """
+    """Return an epoch's number; raise UsageError unless it is whole, from 0 to 2**32 - 1."""
     number = whole("epoch", epoch)
     _at_least("epoch", number, 0)
     if number >> 32:
