@@ -200,12 +200,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _size(image: Any, where: str) -> tuple[int, int]:
-    """Return an image's height and width.
-
-    Raises:
-        UsageError: The image has an unsupported type, shape, dtype or device.
-        SampleError: The image cannot be decoded.
-    """
+    """Return an image's height and width; raise if its type, shape, dtype or device is unusable."""
     if isinstance(image, Image.Image):
         try:
             image.load()

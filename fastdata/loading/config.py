@@ -41,17 +41,11 @@ _PATHS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """Path that a loader takes, and the reason.
+    """Path that a loader takes, and the reason in words.
 
-    Attributes:
-        path: ``native``: threads of this process; ``workers``: torch's worker processes, in which
-            fastdata decodes; ``torch``: torch's loader as it is.
-        reason: Why, in words.
-        hint: Advice that leads to the native path.
-        images: The dataset, if fastdata can read it.
-        recipe: Compiled transform, on the native path.
-        where: Destination of batches; None to leave them on the host.
-        avoidable: Whether this is a slower path that the dataset's images need not take.
+    ``native``: threads of this process; ``workers``: torch's worker processes, in which fastdata
+    decodes; ``torch``: torch's loader as it is. ``hint`` leads to the native path. ``avoidable``:
+    the dataset's images need not take this slower path.
     """
 
     path: str
@@ -80,15 +74,10 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """Arguments of one loader, as `fastdata.DataLoader` documents them.
+    """Arguments of one loader, as `fastdata.DataLoader` documents them; checked.
 
-    Attributes:
-        batched: Whether the loader makes batches (``batch_size`` is not None).
-        num_workers: Threads or processes; a whole number of any type when it is given.
-        ranks: This rank and the world size; None where the loader is not asked to shard.
-
-    Raises:
-        UsageError: An argument cannot be honoured whatever the dataset.
+    ``batched``: ``batch_size`` is not None. ``ranks`` are this rank and the world size; None where
+    the loader is not asked to shard. Raise UsageError for arguments that suit no dataset.
     """
 
     order: OrderLike | None = None
@@ -165,11 +154,7 @@ class LoaderConfig:
         return self.batch_transform if self.device is None else None
 
     def check_ranks(self) -> None:
-        """Check that ``shard="auto"`` still resolves to the same ranks.
-
-        Raises:
-            UsageError: A process group was initialised after the loader was made.
-        """
+        """Raise UsageError if ``shard="auto"`` no longer resolves to the same ranks."""
         if not isinstance(self.shard, str):
             return
         before, now = self.ranks or (0, 1), own_ranks()
@@ -181,12 +166,7 @@ class LoaderConfig:
             )
 
     def choose(self, images: Images | NotKnown) -> Choice:
-        """Return the path for a dataset that was recognised.
-
-        Raises:
-            UsageError: An argument needs the native path, and that cannot be taken; or no path
-                can make a batch of the dataset.
-        """
+        """Return the path for a dataset that was recognised; raise UsageError if there is none."""
         choice = self._path(images)
         if choice.images is not None:
             self._require_fields(choice.images)
@@ -335,10 +315,7 @@ class LoaderConfig:
     ) -> Choice | None:
         """Return the path of a dataset that has further images which the core cannot make.
 
-        Args:
-            images: The dataset.
-            further: Transforms of further images that are asked for, compiled, by field.
-            stacked: Whether a batch has one tensor of all images of a field.
+        ``stacked``: a batch has one tensor of all images of a field.
         """
         for name, found in further.items():
             other = found if stacked else of_any_size(found)
@@ -402,13 +379,7 @@ class LoaderConfig:
         return self.mixes_bytes or timm.collates_bytes(self.collate_fn)
 
     def explain(self, choice: Choice, order: str, kinds: str = "") -> str:
-        """Describe the path, and the reason for it.
-
-        Args:
-            choice: The path.
-            order: Order of samples on the native path.
-            kinds: Kinds of images, and what decodes each.
-        """
+        """Describe the path and its reason; ``kinds`` are those of images, with their decoders."""
         if choice.path == "native":
             several = f"{human_count(self.num_workers, 'decode thread')} in this process"
             alone = "decoded by the calling thread, with no decode threads"

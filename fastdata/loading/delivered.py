@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def delivered(column: Column, field: Field) -> Any:
-    """Return a column of a batch as `fastdata.DataLoader` delivers it.
-
-    Args:
-        column: Its values.
-        field: The column. One that has nulls anywhere in the dataset becomes a list.
-    """
+    """Return a column of a batch as delivered; a list if it has nulls anywhere in the dataset."""
     if isinstance(column, np.ndarray) and column.dtype == object:
         return [None if one is ABSENT else one for one in column.tolist()]
     if isinstance(column, np.ndarray):
@@ -36,15 +31,9 @@ def delivered(column: Column, field: Field) -> Any:
 
 
 def delivered_target(reader: TargetReader, name: str, column: Column | None, moved: Moved) -> Any:
-    """Return a target of a batch: a `fastdata.Ragged`, or what `delivered` makes of it.
+    """Return a target of a batch: a `fastdata.Ragged`, or the result of `delivered`.
 
     The geometry of images is a `fastdata.batches.targets.Geometry`.
-
-    Args:
-        reader: The reader of its targets.
-        name: The target.
-        column: Its column.
-        moved: Boxes and points of the batch.
     """
     if (geometry := reader.geometry(name, moved)) is not None:
         return geometry
@@ -57,13 +46,7 @@ def delivered_target(reader: TargetReader, name: str, column: Column | None, mov
 
 
 def delivered_masks(reader: TargetReader, name: str, batch: OutlineBatch) -> Any:
-    """Return masks of a batch: a `fastdata.Ragged` if all have one size, else a list.
-
-    Args:
-        reader: The reader of its targets.
-        name: The target.
-        batch: The masks.
-    """
+    """Return masks of a batch: a `fastdata.Ragged` if all have one size, else a list."""
     target, masks = reader.joint.targets[name], batch.masks
     sizes = {one.shape[1:] for one in masks}
     if len(sizes) > 1:

@@ -36,9 +36,7 @@ _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | NotKnown]] = WeakKeyDiction
 def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKnown:
     """Return how fastdata reads a ``datasets.Dataset``, or why it does not.
 
-    Args:
-        dataset: The dataset.
-        opened: Returns the `fastdata.ImageDataset` of one without a transform.
+    ``opened`` returns the `fastdata.ImageDataset` of one without a transform.
     """
     if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
         return overridden(reason)

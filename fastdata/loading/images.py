@@ -89,11 +89,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
 
 
 class PrefixDataset(NativeSamples, Dataset[Any]):
-    """Dataset whose samples the core decodes, for torch's worker processes.
-
-    Args:
-        dataset: The dataset, which fastdata can read.
-    """
+    """Dataset whose samples the core decodes, for torch's worker processes."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -180,11 +176,7 @@ def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images
 def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) -> Images | NotKnown:
     """Return how fastdata reads several datasets, one after the other, or why it cannot.
 
-    Args:
-        parts: The datasets.
-        dataset: All of them.
-        kind: What messages call all of them.
-        names: What messages call each.
+    ``kind`` and ``names`` are what messages call all of them, and each.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -277,9 +269,8 @@ def _concatenated(parts: list[Images]) -> Indices | None:
 def _numbers(indices: Any, n: int) -> Indices:
     """Return a Subset's indices, into a dataset of n samples, as numbers from 0.
 
-    Raises:
-        IndexError: There is no such sample. Counted from the end twice, it would be another one.
-        TypeError: One is no whole number, and would be rounded.
+    Raise IndexError for one out of range: counted from the end twice, it would be another sample.
+    Raise TypeError for one that would be rounded.
     """
     found = np.asarray(indices)
     if found.size and found.dtype.kind not in "iub":
@@ -292,12 +283,7 @@ def _numbers(indices: Any, n: int) -> Indices:
 
 
 def holds_images(dataset: Any, depth: int = 4) -> bool:
-    """Return whether a dataset is, or holds, one that fastdata reads.
-
-    Args:
-        dataset: Of any kind.
-        depth: How many datasets, each held by the one before, are looked into.
-    """
+    """Return whether a dataset is, or holds down to a depth, one that fastdata reads."""
     if is_hub(dataset):
         return bool(images_of(dataset))
     known = tuple(filter(None, (ImageDataset, folder_class(), *annotated_classes())))

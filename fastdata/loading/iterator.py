@@ -44,19 +44,8 @@ class NativeIterator(Iterator[Any]):
 
     Python threads decode only images that the core declines. The consumer's own thread plans a
     batch in a fraction of a millisecond when it takes one; decode threads need no interpreter.
-
-    Args:
-        pipeline: Decodes batches.
-        schedule: Chooses the samples of each batch.
-        key: Key of the epoch's random numbers.
-        source: Source of the samples.
-        config: The loader's arguments.
-        images: The dataset.
-        counters: Counters of the pass.
-        progress: Progress to update.
-        length: Number of batches; None if unknown.
-        to_device: Moves tensors to where the images are; None to leave them.
-        close: Called once, when the pass ends.
+    ``length`` is None if unknown. ``to_device`` moves tensors to where the images are. ``close`` is
+    called once, when the pass ends.
     """
 
     def __init__(

@@ -288,14 +288,7 @@ def group_of(
 ) -> int:
     """Return the number of neighbouring positions that belong to one batch.
 
-    Args:
-        dataset: The loader's dataset.
-        planned: Its sampler, if that is one of fastdata's.
-        batch_size: Its batch size.
-        ordered: Whether it is given an order.
-
-    Raises:
-        UsageError: Batches or the order would take a group apart.
+    Raise UsageError if batches, or an order that is asked for (``ordered``), take a group apart.
     """
     mixed = planned is None and isinstance(dataset, Mixture)
     if mixed and ordered:

@@ -44,13 +44,7 @@ if TYPE_CHECKING:
 class NativePath:
     """Native path of a loader: opens the dataset on first use, and starts passes.
 
-    Args:
-        images: The dataset.
-        recipe: The compiled transform.
-        config: The loader's arguments.
-
-    Attributes:
-        counters: Counters of the latest pass; None before the first.
+    ``counters`` are those of the latest pass; None before the first.
     """
 
     #: Whether files gain seek points in the first epoch, if the dataset keeps them.
@@ -116,15 +110,10 @@ class NativePath:
         sampler: bool,
         among: Order | None = None,
     ) -> Iterator[Any]:
-        """Start a pass.
+        """Start a pass, which updates ``progress``; ``length`` is None if unknown.
 
-        Args:
-            batches: The batches.
-            key: Key of its random numbers (`fastdata.plan.draws.epoch_key`).
-            progress: Start of the pass; it is updated.
-            length: Number of batches; None if unknown.
-            sampler: Whether ``batches`` come from a torch sampler.
-            among: Order that substitutes for bad samples are drawn from; None for all samples.
+        ``sampler``: the batches come from a torch sampler. Substitutes for bad samples come from
+        the order ``among``, None for all samples.
         """
         config = self._config
         skipping = config.on_error == "skip"

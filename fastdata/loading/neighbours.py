@@ -58,10 +58,7 @@ def starts_of(dataset: Any) -> npt.NDArray[np.int64] | None:
 def warn_of_rereading(dataset: Any, order: OrderLike | None, sampler: Any) -> None:
     """Warn if an order decodes row groups again and again: they do not fit into memory together.
 
-    Args:
-        dataset: The loader's dataset.
-        order: The loader's order; None for that of ``sampler``, or as the rows lie.
-        sampler: The sampler or batch sampler that a loader was given; None without one.
+    Without an order, it is that of ``sampler``, if there is one, or as the rows lie.
     """
     while isinstance(sampler, BatchSampler):
         sampler = sampler.sampler
@@ -93,10 +90,6 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
 
     They have if most neighbours share a label, as in a dataset packed class by class. Datasets
     that `fastdata convert` has shuffled are not checked.
-
-    Args:
-        dataset: The loader's dataset.
-        order: The loader's order.
     """
     if isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:

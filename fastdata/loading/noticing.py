@@ -65,12 +65,7 @@ _ROOTS = tuple(
 
 
 def remedy(dataset: Any, wraps: bool = False) -> str:
-    """Return the code that replaces a dataset which fastdata does not know.
-
-    Args:
-        dataset: The dataset.
-        wraps: Whether it wraps a dataset that fastdata knows.
-    """
+    """Return the code that replaces an unknown dataset; ``wraps``: it holds a known one."""
     names = [f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__]
     known = (
         words for name in names for start, words in _REMEDIES.items() if name.startswith(start)
@@ -100,12 +95,9 @@ def in_memory(dataset: Any) -> bool:
 
 
 class NoticingPass(Iterator[Any]):
-    """Pass of torch's loader whose first batch is inspected; batches are unchanged.
+    """Pass of torch's loader that calls ``tell`` if its first batch has images.
 
-    Args:
-        batches: The pass.
-        batched: Whether samples are collated.
-        tell: Function that warns, called if there are images.
+    Batches are unchanged; ``batched``: samples are collated.
     """
 
     def __init__(self, batches: Iterator[Any], batched: bool, tell: Callable[[], None]) -> None:

@@ -20,16 +20,11 @@ class Pass(Iterator[Any]):
 
     Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
     begins there. A loader that shards reports the pass to Accelerate, if the process has an
-    ``Accelerator``. Other attributes are those of the iterator inside.
+    ``Accelerator``. Other attributes are those of the iterator inside. ``through`` gets the
+    batches, and returns those that are delivered.
 
-    Args:
-        loader: The `fastdata.DataLoader`.
-        through: Called with the batches; returns those that are delivered.
-
-    Attributes:
-        end_of_dataloader: Whether the last batch has been taken.
-        remainder: Samples in the last batches of all ranks together, without repeated ones; 0
-            if the batches are full, -1 if it is not known.
+    ``remainder`` are the samples in the last batches of all ranks together, without repeated ones;
+    0 if the batches are full, -1 if unknown.
     """
 
     end_of_dataloader = False

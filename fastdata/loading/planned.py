@@ -38,12 +38,7 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
     Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
     resumes as the loader's own order does: the loader's ``seed`` and ``shard``, where they are
     given, become its own. In torch's ``DataLoader``, call `set_epoch` before each epoch, as with a
-    ``DistributedSampler``.
-
-    Attributes:
-        plan: The plan.
-        seed: Seed of the order.
-        ranks: This rank and the number of ranks; None where no shard was asked for.
+    ``DistributedSampler``. ``ranks`` are this rank and the number of ranks; None without a shard.
     """
 
     def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
@@ -97,11 +92,7 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
     def join(
         self, seed: int | None, ranks: tuple[int, int] | None, dataset: Any, on_error: str
     ) -> None:
-        """Take over a loader's seed and ranks.
-
-        Raises:
-            UsageError: The loader's dataset is another one, or its ``on_error`` cannot be honoured.
-        """
+        """Take over a loader's seed and ranks; raise UsageError for another dataset."""
         from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
 
         if on_error == "skip" and isinstance(self.plan, Packed):
@@ -292,10 +283,8 @@ class TokenBudgetBatches(PlannedBatches):
 def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple[int, int]]:
     """Return the sizes of at most a square's area whose sides are multiples of a number.
 
-    For each width, the greatest height that fits; ratios are from 1 / ``most`` to ``most``.
-
-    Raises:
-        UsageError: There is none.
+    For each width, the greatest height that fits; ratios are from 1 / ``most`` to ``most``. Raise
+    UsageError if there is none.
     """
     _require(type(multiple) is int and multiple > 0, f"{multiple=}", "Give a whole number from 1.")
     found = []
@@ -313,11 +302,7 @@ def _require(holds: bool, what: str, hint: str) -> None:
 
 
 def _in_order(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the sizes by their ratio, then by their area.
-
-    Raises:
-        UsageError: One is no size.
-    """
+    """Return the sizes by their ratio, then area; raise UsageError for one that is no size."""
     for size in sizes:
         pair = isinstance(size, (tuple, list)) and len(size) == 2
         _require(
@@ -370,11 +355,7 @@ _Sizes = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 def _image_sizes(
     dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
 ) -> Iterator[tuple[int, _Sizes]]:
-    """Yield (first row, (widths, heights)) of a dataset's images, in pieces.
-
-    Raises:
-        UsageError: They are not known.
-    """
+    """Yield (first row, (widths, heights)) of images, in pieces; raise UsageError if unknown."""
     n = len(dataset)
     if given is not None:
         array = np.asarray(given)
@@ -452,8 +433,7 @@ class Columns(Mapping[str, Any]):
     def sizes(self) -> _Sizes:
         """Widths and heights of the images, int32; 1 where an image cannot be read.
 
-        Raises:
-            UsageError: They are not in the index, and the images are not on this machine.
+        Raise UsageError if neither the index nor images on this machine have them.
         """
         column = self._source.gather(self._rows, ("image",)).blobs["image"]
         widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
@@ -482,11 +462,7 @@ class Columns(Mapping[str, Any]):
 
 
 def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield (first row, lengths) of pieces of a dataset.
-
-    Raises:
-        UsageError: They are not known, or no whole numbers.
-    """
+    """Yield (first row, lengths) of pieces of a dataset; raise UsageError if there are none."""
     n = len(dataset)
     pieces: Iterable[tuple[int, Any]]
     if isinstance(length, str) or callable(length):

@@ -13,14 +13,11 @@ from fastdata.plan.sharding import State
 
 @dataclass
 class Progress:
-    """Progress of an epoch; outlives its iterator.
+    """Progress of an epoch from ``start``; outlives its iterator.
 
-    Attributes:
-        start: Where the pass began.
-        left: Number of batches to come; negative if it is not known.
-        position: Number of the order's positions delivered, by all ranks together; of a plan of
-            batches as it has it. None for that of ``start``.
-        batch_key: Key of the draws for the batch delivered last.
+    ``left`` counts batches to come, negative if unknown. ``position`` counts positions delivered by
+    all ranks together; of a plan of batches as it has it; None for that of ``start``. ``batch_key``
+    is the key of the draws of the batch delivered last.
     """
 
     start: State
@@ -38,12 +35,7 @@ class Progress:
 
 
 class ProgressTracker(Tracker):
-    """Tracker of a consumer that takes batches some time after they are delivered.
-
-    Args:
-        delivered: Progress of the iterator that delivers.
-        consumed: Progress of the consumer.
-    """
+    """Tracker of a consumer that takes batches some time after they are delivered."""
 
     def __init__(self, delivered: Progress, consumed: Progress) -> None:
         self._delivered, self._consumed = delivered, consumed

@@ -35,22 +35,10 @@ _HINT = (
 class ShardedSampler(EpochSampler, DistributedSampler[Any]):
     """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
-    It is a ``DistributedSampler``, so that frameworks do not add one.
-
-    Args:
-        dataset: The dataset; only its length matters.
-        batch_size: Samples per batch and rank.
-        order: The order, as `fastdata.plan.order.as_order` returns it.
-        seed: Seed of the order.
-        rank: This rank.
-        world_size: Number of ranks.
-        drop_last: Whether to drop samples that do not fill a batch on every rank.
-        starts: As of `make_order`.
-        planned: A sampler to share out instead of an order.
-        group: Positions that belong to one batch; the last batches are then full.
-
-    Attributes:
-        native: Whether its loader takes the native path.
+    It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
+    matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
+    ``group`` positions belong to one batch; the last batches are then full. ``native``: its loader
+    takes the native path.
     """
 
     native = False
@@ -150,8 +138,7 @@ def own_sampler(
 ) -> ShardedSampler:
     """Return the sampler for ``order``, ``seed``, ``shard`` and a sampler of fastdata's.
 
-    Raises:
-        UsageError: They contradict torch's arguments.
+    Raise UsageError if they contradict torch's arguments.
     """
     if isinstance(dataset, IterableDataset):
         raise UsageError(
@@ -189,8 +176,7 @@ def _ends(count: int) -> list[int]:
 def own_ranks() -> tuple[int, int]:
     """Return (rank, world size): of the process group, else of torchrun's environment.
 
-    Raises:
-        UsageError: RANK and WORLD_SIZE in the environment contradict each other.
+    Raise UsageError if RANK and WORLD_SIZE contradict each other.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -210,11 +196,7 @@ def own_ranks() -> tuple[int, int]:
 
 
 def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
-    """Return (rank, world size) for ``shard``; None to load all samples.
-
-    Raises:
-        UsageError: ``shard`` is neither "auto" nor a pair of numbers in range.
-    """
+    """Return (rank, world size) for ``shard``, None to load all; raise UsageError if invalid."""
     if shard is None:
         return None
     if isinstance(shard, str) and shard == "auto":

@@ -104,11 +104,7 @@ class ResumableSampler(EpochSampler):
         self._start, self._begun, self.epoch = found, None, found.epoch
 
     def require(self, found: State) -> None:
-        """Check that a state is of this sampler.
-
-        Raises:
-            UsageError: It is not.
-        """
+        """Raise UsageError if a state is not of this sampler."""
         own = self.state(found.epoch)
         found.require(own, own.seed)
 
@@ -126,18 +122,10 @@ class ResumableSampler(EpochSampler):
 
 
 class PlannedSampler(ResumableSampler, Sampler[int]):
-    """Sampler whose rows are a function of (seed, epoch, position).
+    """Sampler of some of ``rows`` rows, a function of (seed, epoch, position).
 
-    Args:
-        num_samples: Positions of an epoch.
-        rows: Number of rows that it draws from.
-        seed: Seed of the draws.
-        about: Arguments by which a state tells this sampler from others.
-
-    Attributes:
-        rows: As given.
-        group: Neighbouring positions that belong to one batch of a rank.
-        fingerprint: A number that tells this sampler from others.
+    ``num_samples`` are positions of an epoch. ``group`` neighbouring ones belong to one batch of a
+    rank. A state tells samplers apart by the ``fingerprint``, which covers ``about``.
     """
 
     group = 1
@@ -347,11 +335,7 @@ class BalancedSampler(MPerClassSampler):
 
 
 def whole(name: str, value: Any) -> int:
-    """Return a whole number from 1.
-
-    Raises:
-        UsageError: It is something else.
-    """
+    """Return a whole number from 1; raise UsageError for anything else."""
     try:
         found = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -362,11 +346,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:
-    """Return weights as an array of floats.
-
-    Raises:
-        UsageError: They are no list of finite numbers from 0, one of them positive.
-    """
+    """Return finite weights from 0, one above it, as floats; raise UsageError for others."""
     found = np.asarray(values)
     if found.dtype.kind in "iub":
         found = found.astype(np.float64)

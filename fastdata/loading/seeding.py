@@ -17,10 +17,7 @@ def seeded(key: int) -> Iterator[None]:
     """Seed the global CPU generators of Python, NumPy and torch with a key inside the block.
 
     The block's end restores them. They belong to the whole process: other threads that draw
-    meanwhile get the key's numbers, too.
-
-    Args:
-        key: In [0, 2**64).
+    meanwhile get the key's numbers, too. The key is in [0, 2**64).
     """
     with reseeding() as seed:
         seed(key)

@@ -17,14 +17,8 @@ class RankStream(IterableDataset[Any]):
     loader, a stream splits itself by ``torch.utils.data.get_worker_info()``.
 
     The order of the stream must be the same on all ranks. Samples are taken in groups of one for
-    each rank, so that no rank gets a sample more than another.
-
-    Args:
-        dataset: The stream.
-        rank: This rank, in [0, ``world_size``).
-        world_size: Number of ranks.
-        drop_last: Whether to drop the last group if it is not full; else the stream's first sample
-            fills it.
+    each rank, so that no rank gets a sample more than another. ``drop_last`` drops the last group
+    if it is not full; else the stream's first sample fills it.
     """
 
     def __init__(

@@ -44,11 +44,8 @@ def torch_loader(
 ) -> torch.utils.data.DataLoader[Any]:
     """Return torch's loader over the dataset of a `fastdata.DataLoader`, with its arguments.
 
-    Args:
-        loader: The loader.
-        dataset: Its dataset.
-        prefixed: Whether that is a `fastdata.batches.samples.NativeSamples` whose decoder is used.
-        ranks: Rank and world size to split a stream by; None for other datasets.
+    ``prefixed``: use the decoder of the `fastdata.batches.samples.NativeSamples`. ``ranks`` split a
+    stream; None for other datasets.
     """
     options: dict[str, Any] = {"collate_fn": loader.collate_fn}
     if ranks is not None:
@@ -91,13 +88,7 @@ def let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any]) 
 
 
 def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None, key: str) -> Any:
-    """Zero bad samples on the device, which has normalised the zeros of the host.
-
-    Args:
-        batch: The batch.
-        batch_transform: Called with it afterwards.
-        key: Key of the images in a dict.
-    """
+    """Zero bad samples on the device, which has normalised the host's zeros; then transform."""
     if isinstance(batch, Mapping):
         images, valid = batch.get(key, []), batch["valid"]
     else:
@@ -111,13 +102,7 @@ _COLLATES = (default_collate, default_convert, fast_collate)
 
 
 class Drawn(NamedTuple):
-    """Draws of one batch, and the key of their random numbers.
-
-    Attributes:
-        draws: The draws, as in `fastdata.plan.schedule.Numbering`.
-        key: Key of the epoch.
-        n: Number of the dataset's samples.
-    """
+    """Draws (`fastdata.plan.schedule.Numbering`) of one batch of n samples; the epoch's key."""
 
     draws: Indices
     key: int
@@ -131,12 +116,8 @@ class Drawn(NamedTuple):
 class DrawnBatches:
     """Batch sampler for torch's loader, which yields `Drawn` batches.
 
-    Args:
-        sampler: Sampler with the order, seed, epoch and shard of the next pass.
-
-    Attributes:
-        begun: Keys of the batches under way in the latest pass: torch's loader has taken but not
-            delivered them.
+    ``begun`` are keys of the batches that torch's loader has taken but not delivered in the latest
+    pass.
     """
 
     def __init__(self, sampler: ShardedSampler) -> None:
@@ -162,13 +143,7 @@ class DrawnBatches:
 
 
 class DrawnPass(Iterator[Any]):
-    """Pass of torch's loader that records the key of the batch delivered last.
-
-    Args:
-        batches: The pass.
-        drawn: Its batch sampler, whose latest pass is this one.
-        progress: Receives the key.
-    """
+    """Pass of torch's loader that records the key of the batch delivered last in ``progress``."""
 
     def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: Progress) -> None:
         self._batches, self._begun, self._progress = batches, drawn.begun, progress
@@ -196,10 +171,8 @@ class _Samples(list[Any]):
 class DrawnDataset(Dataset[Any]):
     """Dataset whose items are `Drawn` batches.
 
-    Args:
-        dataset: The wrapped dataset. One with its own ``__getitems__`` loads the batch as a whole,
-            and draws from the batch's key.
-        prefixed: Whether the dataset's decoder decodes, with the same draws as the native path.
+    One with its own ``__getitems__`` loads the batch as a whole, and draws from the batch's key.
+    ``prefixed``: its decoder decodes, with the same draws as the native path.
     """
 
     def __init__(self, dataset: Any, prefixed: bool) -> None:
@@ -250,12 +223,7 @@ def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
 
 
 class DrawnCollate:
-    """Wrapper of a ``collate_fn`` that seeds its draws with the batch's key.
-
-    Args:
-        collate_fn: The user's or torch's function.
-        batched: Whether it collates batches, rather than converting single samples.
-    """
+    """Wrapper that seeds the draws of a ``collate_fn`` with the batch's, or sample's, key."""
 
     def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
         self._collate_fn, self._batched = collate_fn, batched
@@ -272,13 +240,7 @@ class DrawnCollate:
 def _drawn_options(
     loader: torch.utils.data.DataLoader[Any], dataset: Any, prefixed: bool
 ) -> dict[str, Any]:
-    """Return a torch loader's arguments for draws that depend on (seed, epoch, sample) alone.
-
-    Args:
-        loader: Loader with the sampler and ``collate_fn``.
-        dataset: The dataset to load.
-        prefixed: As `torch_loader`.
-    """
+    """Return a torch loader's arguments for draws that depend on (seed, epoch, sample) alone."""
     batched = loader.batch_sampler is not None
     sampler: Any = loader.sampler
     batches = DrawnBatches(sampler)
