@@ -38,14 +38,10 @@ _NOTHING = BlobColumn(_native.Extents([]))
 
 @dataclass
 class Settings:
-    """Settings of all batches of a loader.
+    """Settings of all batches of a loader; a recipe and a reader of targets among them.
 
-    Attributes:
-        recipe: Crops and output format of each view.
-        limits: Limits of an image's cost.
-        told_fallback: Set once a sample that Pillow decodes was warned of; others may share it.
-        reader: Reader of the targets that follow the image, if a joint transform has any.
-        part_of: Returns each row's part, by which its recipe is one of the ``parts`` of the recipe.
+    ``told_fallback`` is set once a sample that Pillow decodes was warned of; others may share it.
+    ``part_of`` returns each row's place in the ``parts`` of the recipe.
     """
 
     recipe: Recipe
@@ -73,25 +69,16 @@ class Settings:
 
 @dataclass
 class View:
-    """One crop of each sample of a batch.
-
-    Attributes:
-        memory: Memory for its pixels.
-        cuts: Geometry of each sample.
-    """
+    """One crop of each sample of a batch: the memory for its pixels, and its geometry."""
 
     memory: BatchMemory
     cuts: Cuts
 
 
 class Redrawn(NamedTuple):
-    """Geometry of a sample with targets, drawn once its size was known.
+    """Geometry of a sample with targets, drawn once its size was known; its cut, (1,).
 
-    Attributes:
-        size: Width and height of its image.
-        cut: Its cut, (1,).
-        targets: Its boxes and points after the geometry.
-        moved: Those after the whole program.
+    ``targets`` are boxes and points after the geometry, ``moved`` those after the whole program.
     """
 
     size: tuple[int, int]
@@ -102,26 +89,15 @@ class Redrawn(NamedTuple):
 
 @dataclass
 class Batch:
-    """A batch under way.
+    """A batch under way; numbers are slots of samples in it.
 
-    Attributes:
-        planned: The samples.
-        key: Key of the epoch's random numbers.
-        gathered: Their images' column; empty until it is known.
-        columns: Their other columns, by name.
-        fetch: Fetch of its bytes from a remote dataset, until it is done.
-        probe: Job that reads sizes from files, until it is done.
-        rows: Rows that decode threads look up, until they have.
-        views: Memory and geometry of each view; empty until all sizes are known.
-        pending: Jobs of the native core.
-        slow: Samples that Python threads decode, by their slot in the batch.
-        failed: Errors of samples, by their slot in the batch.
-        error: Error of the batch as a whole: the index cannot be read.
-        further: Batches of further fields, by name.
-        targets: The core's boxes and points, after the geometry; None without a joint transform.
-        moved: Those after the whole program.
-        redrawn: Geometry of samples whose size was not known, by their slot.
-        lacking: Slots of samples that lack a further image, by field.
+    ``key`` is the epoch's. ``gathered`` is the column of images, ``columns`` the others,
+    ``further`` the batches of further fields, by name. ``fetch``, ``probe``, ``rows`` and
+    ``pending`` are jobs, until they are done; ``slow`` are samples that Python threads decode.
+    ``views`` are empty until all sizes are known. ``error`` is that of the batch as a whole: the
+    index cannot be read. ``targets`` are boxes and points after the geometry, ``moved`` those after
+    the whole program. ``redrawn`` samples had no known size. ``lacking`` are samples without a
+    further image, by field.
     """
 
     planned: Planned
@@ -166,15 +142,7 @@ class Batch:
 
 
 class OneOfBatch(Alone):
-    """One sample of a batch, and its place in each view.
-
-    Args:
-        source: Its source.
-        settings: Settings of decoding.
-        batch: Its batch.
-        slot: Its slot there.
-        data: Its bytes, if they were fetched.
-    """
+    """One sample of a batch, and its place in each view; ``data`` are its bytes, if fetched."""
 
     def __init__(
         self, source: Source, settings: Settings, batch: Batch, slot: int, data: bytes | None
@@ -252,8 +220,7 @@ class OneOfBatch(Alone):
     def _cuts(self, image: Encoded) -> list[Cuts]:
         """Return the geometry of each view; draw it again where the size was not known.
 
-        Raises:
-            UsageError: A crop does not fit into the image.
+        Raise UsageError if a crop does not fit into the image.
         """
         gathered, planned, one = self._batch.gathered, self._batch.planned, self._one
         width, height = (np.array([side], np.int32) for side in (image.width, image.height))
@@ -293,20 +260,8 @@ def draw_joint(
 ) -> tuple[Cuts, _native.Targets, Moved, dict[int, str]]:
     """Draw the geometry of samples of a batch, and move their boxes and points with it.
 
-    Args:
-        reader: The reader of their targets.
-        program: The image's.
-        batch: The batch, whose columns are asked for already.
-        which: The samples' slots.
-        size: Widths and heights of their images.
-        keys: Their keys.
-
-    Returns:
-        The cuts, the core's targets, and where they move; and why targets cannot be used, by the
-        sample's place: it is then without any.
-
-    Raises:
-        FastdataError: A column cannot be read at all.
+    ``size`` has widths and heights. The last result says why targets cannot be used, by the
+    sample's place: it is then without any. Raise FastdataError if a column cannot be read at all.
     """
     columns = {}
     for name in reader.moved_columns:

@@ -21,9 +21,8 @@ def _numpy(dtype: str) -> np.dtype[Any]:
 class BatchMemory(NamedTuple):
     """Memory of one batch, as two views. Of images of several sizes they are lists.
 
-    Attributes:
-        tensor: The user's view: N x C x H x W, or N of C x H x W.
-        array: The core's view: N x H x W x C, or N of H x W x C; bfloat16 as uint16.
+    ``tensor``: N x C x H x W, or N of C x H x W; ``array``, for the core: N x H x W x C, or N of H
+    x W x C; bfloat16 as uint16.
     """
 
     tensor: Any
@@ -50,14 +49,11 @@ class BatchMemory(NamedTuple):
 class BufferPool:
     """Pool of memory blocks for batches.
 
-    A new batch of 256 images of 224 x 224 has 38 MB whose pages the kernel must clear, so the
-    pool keeps blocks. A block returns when the last reference to it is gone: a user's tensor, a
-    view of one, or a batch that is being decoded.
-
-    Args:
-        keep: Number of free blocks to keep for each view.
-        pinned: Whether to use page-locked memory. It comes from torch's own pool, which reuses a
-            block only after the copies to the GPU that read it.
+    A new batch of 256 images of 224 x 224 has 38 MB whose pages the kernel must clear, so the pool
+    keeps blocks. A block returns when the last reference to it is gone: a user's tensor, a view of
+    one, or a batch that is being decoded. It keeps ``keep`` free blocks for each view. With
+    ``pinned``, memory is page-locked, from torch's own pool, which reuses a block only after the
+    copies to the GPU that read it.
     """
 
     def __init__(self, keep: int, pinned: bool) -> None:

@@ -55,15 +55,8 @@ class _OneStage:
 class BlobBatch:
     """Blobs of one field of a batch.
 
-    Attributes:
-        planned: The samples.
-        extents: Where they lie.
-        fetch: Fetch of them from a remote dataset, until it is done.
-        read: Job that reads them.
-        lengths: int64, shape (N,), in bytes; 0 where a sample has none.
-        values: The bytes of each sample, or None; empty until the batch is finished.
-        failed: Errors of samples, by their slot in the batch.
-        error: Error of the batch as a whole.
+    ``lengths``: int64, (N,), in bytes; 0 where a sample has none. ``values`` are empty until the
+    batch is finished. ``failed`` are errors by slot, ``error`` that of the batch as a whole.
     """
 
     planned: Planned
@@ -85,13 +78,7 @@ class BlobBatch:
 
 
 class BlobPipeline(_OneStage):
-    """Pipeline that reads blobs.
-
-    Args:
-        source: Source of the blobs.
-        engine: Threads that read; None for the consumer's thread.
-        fetch: Fetches a batch's bytes from a remote dataset; None for a local one.
-    """
+    """Pipeline that reads blobs; without an engine, in the consumer's thread."""
 
     def __init__(
         self,
@@ -178,13 +165,7 @@ class BlobPipeline(_OneStage):
 
 @dataclass
 class ColumnBatch:
-    """Values of one column of a batch.
-
-    Attributes:
-        planned: The samples.
-        found: The values, and the errors of samples by their slot, once they are read.
-        values: The values; None until the batch is finished.
-    """
+    """Values of one column of a batch, once it is finished, and errors of samples by slot."""
 
     planned: Planned
     found: Future[tuple[Column, dict[int, FastdataError]]]
@@ -206,10 +187,6 @@ class ColumnPipeline(_OneStage):
     """Pipeline that reads a column.
 
     A remote column is read by a thread of its own, while batches before it are used.
-
-    Args:
-        source: Source of the column.
-        name: The column.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -267,12 +244,7 @@ def _read(column: Callable[[Rows], Column], rows: Rows) -> tuple[Column, dict[in
 
 
 class LabelPipeline(_OneStage):
-    """Pipeline of batches whose images are not asked for: it reads labels, if these are.
-
-    Args:
-        source: The source of all fields.
-        fields: Names of a batch's fields.
-    """
+    """Pipeline of batches whose images are not asked for: it reads labels, if these are."""
 
     def __init__(self, source: Source, fields: Sequence[str]) -> None:
         self._source = source
@@ -309,17 +281,8 @@ class Pipelines:
     """Pipeline of a batch's first image, and pipelines of its further fields.
 
     Crops of further images are drawn from the same keys: the same transform of images of one size
-    cuts the same part.
-
-    Args:
-        first: Pipeline of the image, or of labels alone.
-        further: Pipelines of the other fields, by name.
-        single: Whether samples are wanted one by one. A missing further image is then None. In a
-            batch of images, it is an error of its sample.
-        reader: Reader of targets, if there is a joint transform.
-
-    Attributes:
-        reader: The same.
+    cuts the same part. With ``single``, a missing further image is None; in a batch of images, it
+    is an error of its sample.
     """
 
     def __init__(
@@ -394,12 +357,7 @@ class Pipelines:
         return values, batch.moved
 
     def samples(self, batch: Batch, field: str = "image") -> list[Any]:
-        """Return a field of each sample of a finished batch.
-
-        Args:
-            batch: The batch.
-            field: Its name.
-        """
+        """Return a field of each sample of a finished batch."""
         if field == "image":
             assert not isinstance(self._first, LabelPipeline)
             return self._first.samples(batch)
@@ -425,11 +383,7 @@ class Pipelines:
 
 
 class SizedPipelines(Pipelines):
-    """Pipelines of batches of several sizes, which go to those of their size class.
-
-    Args:
-        several: Pipelines of each size class, of the same fields.
-    """
+    """Pipelines of batches of several sizes, by size class; all of the same fields."""
 
     def __init__(self, several: Sequence[Pipelines]) -> None:
         self._several = several
@@ -485,16 +439,10 @@ def open_pipelines(
     single: bool,
     reader: TargetReader | None,
 ) -> Pipelines:
-    """Return the pipelines of some fields.
+    """Return the pipelines of some fields; see `Pipelines`, and `BlobPipeline` for the engine.
 
-    Args:
-        source: The source of all fields.
-        fields: Names of a batch's fields.
-        decoder: Makes the pipeline of a field of images or masks.
-        engine: As of `BlobPipeline`.
-        remote: Fetches of a remote source; None for a local one.
-        single: As of `Pipelines`.
-        reader: As of `Pipelines`.
+    ``decoder`` makes the pipeline of a field of images or masks. ``remote`` is None for a local
+    source.
     """
 
     def fetch_of(name: str) -> FetchField | None:

@@ -44,9 +44,6 @@ class HelperThreads(Executor):
 
     `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter exits,
     and refuses new ones from then on, though other threads may still iterate.
-
-    Args:
-        threads: Most threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -161,22 +158,14 @@ class Waitable(Protocol):
 
 
 def raise_outage(failed: Mapping[int, FastdataError]) -> None:
-    """Raise the first outage among the errors of samples, which may be intact.
-
-    Raises:
-        OutageError: There is one.
-    """
+    """Raise the first OutageError among the errors of samples, which may be intact."""
     for error in failed.values():
         if isinstance(error, OutageError):
             raise error
 
 
 def await_done(pending: Waitable, deadline: float | None) -> None:
-    """Wait for a job; handle signals meanwhile.
-
-    Raises:
-        TimeoutError: The deadline has passed.
-    """
+    """Wait for a job and handle signals; raise TimeoutError once the deadline has passed."""
     while not pending.wait(_SLICE):
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError

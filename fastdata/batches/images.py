@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of reading a dataset that is given as it is; the same attributes as `ImageDataset`'s.
-
-    Attributes:
-        path: Its folder.
-        source: Source of its samples, for their fields.
-    """
+    """Options of reading a dataset given as it is; the same attributes as `ImageDataset`'s."""
 
     path: Any
     source: Source
@@ -46,25 +41,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Images:
-    """Dataset of images that fastdata can read by itself.
+    """Dataset of images that fastdata can read by itself; ``what`` is its kind, in words.
 
-    Attributes:
-        what: Its kind, in words.
-        dataset: The dataset that has the transforms.
-        options: The options of reading: the same dataset, if it is an `ImageDataset`.
-        open: Opens it; the argument: whether to keep seek points of files without an index.
-        transform: Transform of an image.
-        target_transform: Transform of a label.
-        recipe: The transform compiled, or why it cannot be.
-        files: (path, label) of each file of a torchvision folder; of its other datasets, what
-            decides their samples; else None.
-        subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
-        parts: The datasets of a ConcatDataset, in order.
-        sources: Names of the parts of a mixture; (): it is none.
-        fields: Contents of a sample, in order.
-        further: Transforms of further fields of images, compiled, by field.
-        keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
-        as_torch: Whether a batch has what torch's ``default_collate`` makes of its samples.
+    ``dataset`` has the transforms; ``options`` is the same, if it is an `ImageDataset`. ``open``
+    opens it; its argument: whether to keep seek points of files without an index. ``recipe`` and
+    ``further`` are transforms compiled, or why they cannot be. ``files`` are (path, label) of a
+    torchvision folder; of its other datasets, what decides their samples. ``subset``: numbers in
+    the opened source, int64, (N,); None for all. ``parts`` are the datasets of a ConcatDataset, in
+    order; ``sources`` names of a mixture's. ``fields`` are in a sample's order; ``keys`` are those
+    of a sample that is a dict, () of a tuple. ``as_torch``: a batch has what torch's
+    ``default_collate`` makes of its samples.
     """
 
     what: str
@@ -170,13 +156,9 @@ def _same_rows(one: Any, other: Any) -> bool:
 
 
 class NotKnown(NamedTuple):
-    """Dataset that fastdata cannot read by itself.
+    """Dataset that fastdata cannot read by itself, and why; ``hint`` is the remedy.
 
-    Attributes:
-        reason: Why, in words.
-        hint: The remedy.
-        color: Colour of its images, as of `fastdata.ImageDataset`.
-        avoidable: Whether it has images that fastdata could read.
+    ``avoidable``: it has images that fastdata could read.
     """
 
     reason: str

@@ -34,14 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Found(NamedTuple):
-    """A mask, or why there is none.
-
-    Attributes:
-        values: (channels, height, width).
-        kind: Of its file.
-        decoder: What decoded it.
-        error: None where it was decoded.
-    """
+    """A mask, (channels, height, width), and its kind and decoder; or why there is none."""
 
     values: npt.NDArray[Any] | None
     kind: str = ""
@@ -51,20 +44,13 @@ class _Found(NamedTuple):
 
 @dataclass
 class MaskBatch:
-    """Masks of one field of a batch.
+    """Masks of one field of a batch, (channels, height, width); None where they failed.
 
-    Attributes:
-        planned: The samples.
-        image: The batch of their images; None until it has begun, and once this one is finished.
-        extents: Where they lie in a remote dataset.
-        fetch: Fetch of them from there, until it is done.
-        sizes: int32, (N, 2): width and height of each result.
-        slow: Masks that Python threads decode, by their slot; None until they have begun.
-        masks: The masks, (channels, height, width); None of samples that failed.
-        memory: Memory of them all, (N, 1, height, width); None if they have several sizes, or no
-            dtype is asked for.
-        failed: Errors of samples, by their slot.
-        error: Error of the batch as a whole.
+    ``image`` is None until it has begun, and once this batch is finished. ``sizes``: int32, (N, 2):
+    width and height of each result. ``slow`` are masks that Python threads decode, by slot; None
+    until they have begun. ``memory`` has all, (N, 1, height, width); None if they have several
+    sizes, or no dtype is asked for. ``failed`` are errors by slot, ``error`` that of the batch as a
+    whole.
     """
 
     planned: Planned
@@ -91,16 +77,7 @@ class MaskBatch:
 
 
 class MaskPipeline:
-    """Pipeline that decodes masks, and moves them as their images.
-
-    Args:
-        source: Source of the masks.
-        settings: Settings of decoding; the recipe is that of the images.
-        pool: Memory for pixels.
-        helpers: Threads that decode.
-        counters: Counters of the pass.
-        fetch: Fetches a batch's bytes from a remote dataset; None for a local one.
-    """
+    """Pipeline that decodes masks, and moves them as their images, with the images' recipe."""
 
     def __init__(
         self,
@@ -290,11 +267,7 @@ class MaskPipeline:
         return np.zeros((1, height, width), kind)
 
     def samples(self, batch: MaskBatch) -> list[Any]:
-        """Return the mask of each sample of a finished batch; None where it failed.
-
-        Args:
-            batch: The batch.
-        """
+        """Return the mask of each sample of a finished batch; None where it failed."""
         import torch  # as above
 
         masks: list[Any] = [
@@ -342,25 +315,12 @@ def moved_mask(
     targets: _native.Targets | None = None,
     fill: int = 0,
 ) -> npt.NDArray[Any]:
-    """Return a mask after its image's geometry and steps.
+    """Return a mask after its image's geometry and steps: (channels, height, width), same dtype.
 
-    The core moves bytes. Up to three of a pixel's are channels of one image.
-
-    Args:
-        pixels: The mask, (rows, columns) or (rows, columns, channels). Rows below the cut's box may
-            be missing.
-        steps: The pixel program of its image.
-        cut: The image's, (1,).
-        size: (width, height) of the result.
-        targets: Those of the image, for steps that crop by boxes.
-        fill: The value of what the cut has outside the image (`Program.mask_fill`).
-
-    Returns:
-        (channels, height, width), of the same dtype.
-
-    Raises:
-        DecodeError: The steps cannot be done to it.
-        UsageError: Geometry or a step fills with a value that it cannot have.
+    The core moves bytes. Up to three of a pixel's are channels of one image. ``pixels``: (rows,
+    columns) or (rows, columns, channels); rows below the cut's box may be missing. ``size`` is
+    (width, height) of the result, ``fill`` the `Program.mask_fill`. Raise DecodeError if the steps
+    cannot be done to it, UsageError for a fill that it cannot have.
     """
     rows, columns = pixels.shape[:2]
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)

@@ -32,13 +32,9 @@ _TEXTS = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.ty
 
 
 class Painting(NamedTuple):
-    """Masks of a batch that the core paints.
+    """Masks of a batch that the core paints; problems by the image's place.
 
-    Attributes:
-        job: The work.
-        values: The masks of all images, one after the other: a flat tensor.
-        masks: Each image's masks, uint8, (M, height, width): views of ``values``.
-        problems: Why images have no masks, by their place.
+    ``masks`` are uint8, (M, height, width): views of the flat ``values``.
     """
 
     job: _native.MaskJob
@@ -57,16 +53,10 @@ class Painting(NamedTuple):
 
 
 class Outlines:
-    """Columns of outlines of a dataset.
+    """Columns of outlines of a dataset, by their format without `RELATIVE`.
 
-    Args:
-        fields: Those columns, by their format without `RELATIVE`.
-        joint: The form of a sample, with masks among its targets.
-        steps: The pixel program of the images.
-        fill: The value of what the geometry has outside the image.
-
-    Raises:
-        UsageError: Masks of bytes cannot have a fill.
+    ``fill`` is the value outside the image; raise UsageError for masks of bytes that cannot have
+    it.
     """
 
     def __init__(
@@ -93,14 +83,9 @@ class Outlines:
     ) -> Painting:
         """Return the masks of N images, and the work that paints them, which is not begun.
 
-        Args:
-            columns: Those of outlines and of boxes.
-            sizes: Width and height of the images, (N, 2).
-            cuts: Their geometry.
-            moved: Their boxes after all steps.
-            targets: Their boxes after the geometry.
-            room: Returns memory for so many bytes, as a flat tensor and array.
-            skip: Places of images whose masks are not wanted.
+        ``sizes`` are widths and heights, (N, 2). ``targets`` are boxes after the geometry,
+        ``moved`` those after all steps. ``room`` returns memory for so many bytes, flat. ``skip``
+        are places of images whose masks are not wanted.
         """
         problems: dict[int, str] = {}
         lists, counts = self._lists(columns, problems)
@@ -172,16 +157,12 @@ def native_outlines(
     *,
     relative: bool = False,
 ) -> _native.Outlines:
-    """Return the outlines of N images for the core.
+    """Return the outlines of N images for the core; widths and heights are in pixels, (N,).
 
-    Args:
-        widths: Pixels, (N,).
-        heights: Pixels, (N,).
-        lists: By format, with a row for each image. ``polygons``: for each object a list of
-            polygons, each x, y, x, y, …. ``rle``: for each object ``size``, the mask's height and
-            width, and ``counts``, COCO's run lengths as a list or as text; null where it has
-            polygons. Rows of both have as many objects.
-        relative: Whether polygons are in parts of the image's sides.
+    ``lists`` have a row for each image. ``polygons``: for each object a list of polygons, each x,
+    y, x, y, …. ``rle``: for each object ``size``, the mask's height and width, and ``counts``,
+    COCO's run lengths as a list or as text; null where it has polygons. Rows of both have as many
+    objects. ``relative``: polygons are in parts of the image's sides.
     """
     polygons, runs = lists.get("polygons"), lists.get("rle")
     return _native.Outlines(

@@ -30,16 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class OutlineBatch:
-    """Masks of a batch.
+    """Masks of a batch: uint8, (M, height, width) each, once it is finished.
 
-    Attributes:
-        planned: The samples.
-        images: The batch of their images; None until it has begun, and once this one is finished.
-        painting: The masks, once they are begun.
-        masks: Of each sample, uint8, (M, height, width); empty until the batch is finished.
-        absent: Places of samples that have none, not even an empty tensor.
-        values: All of them, one after the other, flat; None if they are not so in memory.
-        views: Always empty: nothing is decoded.
+    ``images`` is None until that batch has begun, and once this one is finished. ``absent`` samples
+    have no masks, not even an empty tensor. ``values`` has all masks, flat; None if they are not so
+    in memory.
     """
 
     planned: Planned
@@ -65,14 +60,7 @@ class OutlineBatch:
 
 
 class OutlinePipeline:
-    """Pipeline that paints masks once the geometry of their images is drawn.
-
-    Args:
-        source: Source of the columns.
-        settings: Settings of the images.
-        engine: Threads that paint; None for the consumer's thread.
-        pool: Memory for masks.
-    """
+    """Pipeline that paints masks once the geometry of their images is drawn."""
 
     def __init__(
         self, source: Source, settings: Settings, engine: Engine | None, pool: BufferPool

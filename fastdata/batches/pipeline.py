@@ -59,15 +59,7 @@ _NO_CUTS = np.empty(0, _native.CUT)
 def plan_fetches(
     settings: Settings, numbering: Numbering, key: int, extents: _native.Extents, draws: Indices
 ) -> Fetches:
-    """Return the ranges to fetch of large images that crops need only in part, by slot.
-
-    Args:
-        settings: Settings of decoding.
-        numbering: Meaning of the draws.
-        key: Key of the epoch's random numbers.
-        extents: The samples of the draws.
-        draws: The draws.
-    """
+    """Return the ranges to fetch of large images that crops need only in part, by slot."""
     large = extents.lengths >= _native.PARTIAL_BYTES
     by_boxes = (step.needs_boxes for program in settings.recipe.programs for step in program.steps)
     if not np.count_nonzero(large) or any(by_boxes) or settings.part_of is not None:
@@ -106,15 +98,7 @@ class Pipeline:
 
     If the index is on this machine, decode threads look rows up and draw crops, and the consumer
     handles declined samples afterwards. Else it gathers sizes and draws crops before decoding.
-
-    Args:
-        source: Source of the samples.
-        settings: Settings of decoding.
-        pool: Memory for pixels.
-        engine: Decode threads; None for the consumer's thread.
-        helpers: Threads that decode what the core declines.
-        counters: Counters of the pass.
-        fetch: Fetches a batch's bytes from a remote source; None for a local one.
+    Without an engine, the consumer's thread decodes; ``helpers`` decode what the core declines.
     """
 
     #: Whether decode threads may look rows up by themselves.
@@ -155,13 +139,7 @@ class Pipeline:
         return OutlinePipeline(self._source, self._settings, self._engine, self._pool.of(MASKS))
 
     def begin(self, planned: Planned, key: int, further: dict[str, Any] | None = None) -> Batch:
-        """Begin a batch.
-
-        Args:
-            planned: The samples.
-            key: Key of the epoch's random numbers (`fastdata.plan.draws.epoch_key`).
-            further: Batches of further fields, by name.
-        """
+        """Begin a batch, with the epoch's key and the batches of further fields, by name."""
         batch = self._new_batch(planned, key)
         batch.further = further or {}
         try:
@@ -247,19 +225,10 @@ class Pipeline:
         return begun and all(future.done() for future in batch.slow.values())
 
     def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """Wait for a batch.
+        """Wait for a batch; return errors of samples that could not be decoded, by slot.
 
-        Args:
-            batch: The batch.
-            deadline: Time to give up, by `time.monotonic`.
-
-        Returns:
-            Errors of samples that could not be decoded, by their slot in the batch.
-
-        Raises:
-            TimeoutError: The deadline has passed.
-            DatasetError: The index is damaged.
-            OutageError: The server has not answered for too long.
+        Raise TimeoutError after the deadline, by `time.monotonic`; DatasetError if the index is
+        damaged; OutageError if the server has not answered for too long.
         """
         if batch.error is not None:
             raise batch.error
@@ -342,11 +311,7 @@ class Pipeline:
         return self._settings.recipe.image([view.memory.tensor for view in batch.views], True)
 
     def samples(self, batch: Batch) -> list[Any]:
-        """Return the image of each sample of a finished batch, as `image`; views of its memory.
-
-        Args:
-            batch: The batch.
-        """
+        """Return the image of each sample of a finished batch, as `image`; views of its memory."""
         tensors = (view.memory.tensor for view in batch.views)
         views = (one if isinstance(one, list) else list(one) for one in tensors)
         return [self._settings.recipe.image(list(one)) for one in zip(*views, strict=True)]

@@ -44,22 +44,14 @@ _MOVE = "Masks follow their image: give transforms=, such as one of torchvision.
 
 
 def require_names(fields: Any, hint: str) -> None:
-    """Check that ``fields=`` is a sequence of names, each once.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Raise UsageError unless ``fields=`` is a sequence of names, each once."""
     named = isinstance(fields, Sequence) and all(isinstance(name, str) for name in fields)
     if not named or isinstance(fields, str) or not fields or len(set(fields)) < len(fields):
         raise UsageError(f"fields={fields!r}", hint)
 
 
 def require_callable(transforms: Mapping[str, Any]) -> None:
-    """Check that transforms, by name, are functions or None.
-
-    Raises:
-        UsageError: One is something else.
-    """
+    """Raise UsageError unless transforms, by name, are functions or None."""
     for name, one in transforms.items():
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
@@ -69,17 +61,7 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
 def require_images(
     path: Any, known: Mapping[str, Field], transforms: Iterable[str], given: Sequence[str]
 ) -> None:
-    """Check that fields with a transform of their own are further images of a sample.
-
-    Args:
-        path: Of the dataset.
-        known: Its fields.
-        transforms: Names of those that have a transform.
-        given: Names of those of a sample.
-
-    Raises:
-        UsageError: One is not.
-    """
+    """Raise UsageError if a field with a transform of its own is no further image of a sample."""
     for name in transforms:
         if name in known and known[name].kind != "image":
             raise UsageError(
@@ -98,15 +80,8 @@ def require_known(
 ) -> None:
     """Check that a dataset has what ``fields=`` names.
 
-    Args:
-        names: The names.
-        known: The dataset's fields.
-        where: The dataset, for messages.
-        joint: Whether there is a joint transform.
-
-    Raises:
-        UsageError: It has not, they are no names, or a joint transform has no image, or two fields
-            of boxes or of points.
+    Raise UsageError if not, or if a joint transform has no image, or two fields of boxes or of
+    points.
     """
     of_joint = [GEOMETRY, *([MASKS] if outlines_among(known.values()) else [])]
     besides = [*BESIDES, *(of_joint if joint else [])]
@@ -140,19 +115,10 @@ def chosen_fields(
     joint: bool,
     labels: bool,
 ) -> tuple[str, ...]:
-    """Return the fields of a sample.
+    """Return the fields of a sample; without ``given``, image and, if there is one, label.
 
-    Args:
-        path: Of the dataset.
-        fields: Its fields.
-        given: Names of those that the user chose; None for the image and, if there is one, the
-            label.
-        transforms: Names of those that have a transform.
-        joint: Whether there is a joint transform.
-        labels: Whether there is one of labels.
-
-    Raises:
-        UsageError: There is no such field, a transform has none, or a joint one no image.
+    Raise UsageError if there is no such field, a transform has none, or a joint one no image.
+    ``labels``: there is a transform of labels.
     """
     known = {field.name: field for field in fields}
     if given is None:
@@ -166,11 +132,7 @@ def chosen_fields(
 
 
 def value_of(source: Source, name: str, row: int) -> Any:
-    """Return one field of a row: the blob of an image, the value of a column.
-
-    Raises:
-        DatasetError: It cannot be read, or has changed.
-    """
+    """Return one field of a row: the blob of an image, the value of a column."""
     if name in BESIDES and not any(one.name == name for one in source.fields):
         return row if name == "index" else source.key(row)
     field = source.field(name)
@@ -253,12 +215,7 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
 
 
 class SampleDecoder:
-    """Decoder of samples in the calling thread: decodes, crops, applies the rest of the transform.
-
-    Args:
-        images: The samples.
-        settings: Settings of decoding each field of images; recipes end with their tails.
-    """
+    """Decoder of samples in the calling thread: decodes, crops, applies the rest of transforms."""
 
     def __init__(self, images: Images, settings: Mapping[str, Settings]) -> None:
         self._images, self._fields = images, images.fields
@@ -293,12 +250,8 @@ class SampleDecoder:
     def samples(self, indices: Sequence[int]) -> list[Any]:
         """Return samples as the dataset's own ``__getitem__`` does.
 
-        Crops and flips come from torch's global generator, as torchvision's do.
-
-        Raises:
-            IndexError: There is no such sample.
-            UsageError: An index is no whole number.
-            FastdataError: One of them cannot be read or decoded.
+        Crops and flips come from torch's global generator, as torchvision's do. Raise IndexError if
+        there is no such sample.
         """
         import torch  # here, as listing and converting datasets needs none
 
@@ -314,13 +267,8 @@ class SampleDecoder:
     def drawn(self, draws: Indices, key: int, seed: Callable[[int], None]) -> list[Any]:
         """Return samples with the crops of the native path; the rest draws from its own keys.
 
-        Args:
-            draws: As `fastdata.plan.schedule.Numbering` has them.
-            key: Key of the epoch.
-            seed: Seeds the global generators with a sample's key.
-
-        Raises:
-            FastdataError: One of them cannot be read or decoded.
+        ``draws`` are those of `fastdata.plan.schedule.Numbering`. ``seed`` seeds the global
+        generators with a sample's key.
         """
         batch, further = self._decoded(draws, key)
         found = []
@@ -385,11 +333,9 @@ def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def row_number(index: Any, count: int) -> int:
-    """Return the number from 0 of a sample of a dataset; a negative one counts from the end.
+    """Return the number from 0 of a sample; a negative index counts from the end.
 
-    Raises:
-        IndexError: There is no such sample.
-        UsageError: It is a slice, or no whole number.
+    Raise IndexError if there is none, UsageError for a slice or what is no whole number.
     """
     try:
         row = operator.index(index)
@@ -404,11 +350,7 @@ def row_number(index: Any, count: int) -> int:
 
 
 def row_numbers(indices: Any, count: int) -> list[int]:
-    """Return the numbers from 0 of several samples; see `row_number`.
-
-    Raises:
-        UsageError: It is one number alone.
-    """
+    """Return the numbers from 0 of several samples; raise UsageError for one number alone."""
     if not isinstance(indices, Iterable):
         raise UsageError(
             f"read({indices!r}): it takes several samples' numbers",

@@ -54,12 +54,7 @@ VISIBILITY = "_visibility"
 def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
     """Return the form of a sample of some fields, as a joint transform is called with it.
 
-    Args:
-        fields: All fields of the dataset.
-        names: Those of a sample; ``image`` is among them.
-
-    Returns:
-        (image, target): the target is the one other field, or a dict of several.
+    It is (image, target): the one other field, or a dict of several.
     """
     known = {field.name: field for field in fields}
     targets: dict[str, Target] = {}
@@ -97,17 +92,9 @@ def _kind_of(field: Field | None) -> str:
 def require_still(
     transform: Any, names: Sequence[str], fields: Sequence[Field], where: object, tell: bool = False
 ) -> None:
-    """Check that a transform of images alone leaves what lies in the image where it is.
+    """Raise UsageError if a transform of images alone moves an image with boxes, points or masks.
 
-    Args:
-        transform: The transform.
-        names: Fields of a sample.
-        fields: All fields of the dataset.
-        where: The dataset, for messages.
-        tell: Whether to warn of a transform that may move pixels.
-
-    Raises:
-        UsageError: It moves pixels, and a sample has boxes, key points, outlines or masks.
+    With ``tell``, warn of a transform that may move pixels.
     """
     placed = [one for one in fields if one.name in names and (one.format or one.kind == "mask")]
     if transform is None or not placed or "image" not in names:
@@ -136,11 +123,7 @@ def warn_of_boxes(
 ) -> None:
     """Warn of fields that look like boxes or key points, and do not follow the image.
 
-    Args:
-        argument: Name of the argument that has the transform.
-        transform: The transform; None if none is given.
-        names: Fields of a sample.
-        fields: Fields of the dataset that ``formats=`` does not name.
+    ``argument`` has the transform; ``fields`` are those that ``formats=`` does not name.
     """
     if transform is None or "image" not in names:
         return
@@ -208,12 +191,7 @@ class Geometry(NamedTuple):
 
 
 class TargetReader:
-    """Reader of targets, from columns to what follows an image.
-
-    Args:
-        fields: All fields of the dataset.
-        joint: The form of a sample, and what becomes of its targets.
-    """
+    """Reader of targets, from columns to what follows an image; ``joint`` is the sample's form."""
 
     def __init__(self, fields: Sequence[Field], joint: Joint) -> None:
         self._fields = {field.name: field for field in fields}
@@ -253,14 +231,7 @@ class TargetReader:
         return self._fields[self.column(name)]
 
     def sound(self, columns: dict[str, Column]) -> tuple[dict[str, Column], dict[int, str]]:
-        """Take out the targets that cannot be used.
-
-        Args:
-            columns: Values of `moved_columns`.
-
-        Returns:
-            The columns, with nulls in the rows of such samples; and the reasons, by row.
-        """
+        """Return `moved_columns` with nulls for unusable targets, and the reasons by row."""
         faults = self._faults(columns)
         if faults:
             columns = {name: _without(column, faults) for name, column in columns.items()}
@@ -285,13 +256,7 @@ class TargetReader:
     def native(
         self, columns: Mapping[str, Column], widths: npt.ArrayLike, heights: npt.ArrayLike
     ) -> _native.Targets:
-        """Return the core's targets of a batch.
-
-        Args:
-            columns: Values of `moved_columns`.
-            widths: Of the images, in pixels, (N,).
-            heights: Likewise.
-        """
+        """Return the core's targets of a batch; sizes of the images are in pixels, (N,)."""
         sizes = np.stack([widths, heights], 1).astype(np.int32)
         boxes, points = np.empty((0, 4), np.float32), np.empty((0, 2), np.float32)
         box_offsets = point_offsets = np.zeros(len(sizes) + 1, np.int64)
@@ -333,13 +298,7 @@ class TargetReader:
     def lists(
         self, name: str, column: Column, moved: Moved
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-        """Return a target's values of a batch and their offsets; None if it has no such lists.
-
-        Args:
-            name: The target.
-            column: Its column.
-            moved: Boxes and points of the batch.
-        """
+        """Return a target's values of a batch and their offsets; None if it has no such lists."""
         target = self.joint.targets[name]
         if target.kind == "boxes":
             counts = np.diff(moved.offsets)
@@ -410,11 +369,7 @@ class TargetReader:
     ) -> dict[str, Any]:
         """Return a sample's masks and targets that are columns, before any transform, by name.
 
-        Args:
-            source: The source of all fields.
-            row: The sample.
-            size: Width and height of its image.
-            limits: What a mask may cost.
+        ``size`` is width and height; ``limits`` are what a mask may cost.
         """
         columns = {
             name: source.column(name, np.array([row]))
@@ -477,11 +432,7 @@ class TargetReader:
     ) -> torch.Tensor:
         """Return a sample's tensor as the class that torchvision has for it.
 
-        Args:
-            name: The target.
-            tensor: The tensor.
-            size: Of the image, for boxes and points: (height, width).
-            whole: Whether boxes are whole numbers.
+        ``size`` is (height, width), for boxes and points; ``whole``: boxes are whole numbers.
         """
         target = self.joint.targets[name]
         if target.kind == "boxes" and whole and target.format in BOXES:
@@ -545,8 +496,7 @@ def _irregular(column: pa.Array, wide: int, several: bool) -> Iterator[tuple[int
 def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Return the items of a column of lists, (M, …), and their offsets; a null has none.
 
-    Raises:
-        UsageError: They are no numbers, or no arrays of one shape.
+    Raise UsageError if they are no numbers, or no arrays of one shape.
     """
     if isinstance(column, np.ndarray):
         return column.reshape(-1, *column.shape[2:]), list_offsets(column)
@@ -576,12 +526,9 @@ def _items(values: pa.Array) -> npt.NDArray[Any]:
 def corners(
     values: npt.NDArray[Any], meaning: str, sides: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float32]:
-    """Return boxes as left, upper, right, lower, in pixels, with torchvision's arithmetic.
+    """Return boxes, (M, 4), as left, upper, right, lower, in pixels, as torchvision computes them.
 
-    Args:
-        values: The boxes, (M, 4).
-        meaning: Their format, of `FORMATS`.
-        sides: Width and height of the image of each box, (M, 2).
+    ``meaning`` is one of `FORMATS`; ``sides`` are each box's image's width and height, (M, 2).
     """
     boxes = np.array(values, np.float32).reshape(-1, 4)
     if meaning.startswith(RELATIVE):
@@ -601,13 +548,10 @@ def in_format(
     sides: npt.NDArray[np.int32],
     whole: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.float32]:
-    """Return boxes, left, upper, right, lower, in another format.
+    """Return boxes (left, upper, right, lower; pixels; (M, 4)) in another of `BOXES`.
 
-    Args:
-        boxes: The boxes, (M, 4), in pixels.
-        meaning: One of `BOXES`; after `RELATIVE`, shares of the sides.
-        sides: Width and height of the image of each box, (M, 2).
-        whole: Whether torchvision has it in integers, (M,), whose half it rounds down.
+    After `RELATIVE`, they are shares of the sides, (M, 2). ``whole``, (M,): torchvision has the box
+    in integers, whose half it rounds down.
     """
     kind = meaning.removeprefix(RELATIVE)
     if kind != "xyxy":
