@@ -69,15 +69,10 @@ from fastdata.transforms.tree import native_program
 class Program:
     """The core's part of a pipeline, for one view of a sample.
 
-    Attributes:
-        size: (width, height) of every output; (0, 0): they may differ.
-        filter: ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; where one is drawn for each
-            image, the first of them.
-        output: The format of the output.
-        steps: The geometry, in the pipeline's order.
-        pixels: Steps after it: augmentations, and all that follows them.
-        fill: R, G, B of what its geometry has outside the image, 0 to 255.
-        mask_fill: The value outside masks.
+    ``size`` is (width, height) of every output; (0, 0): they may differ. ``filter`` is
+    ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; where one is drawn for each image, the
+    first of them. ``steps`` are the geometry, ``pixels`` all after it. ``fill``, R, G, B from 0 to
+    255, and ``mask_fill`` are for what lies outside the image.
     """
 
     size: tuple[int, int]
@@ -153,17 +148,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A compiled pipeline, made by :func:`compile_recipe`.
+    """A compiled pipeline, made by `compile_recipe`.
 
-    Attributes:
-        programs: One for each view of a sample; one alone unless the pipeline has `Views`; none
-            where no image is asked for.
-        tail: Functions to call for each sample, in order, with its tensor or with its `Views`.
-        calls: Functions to call for each sample and view, in order, before `tail`.
-        form: As `Views` have it; None where there are no Views.
-        unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
-        joint: Of a sample with targets, as they are before `tail`, whose functions take all of it.
-        parts: Of several datasets' images, the recipe of each; (): this one is for all.
+    There is a program for each view; none where no image is asked for. ``calls`` are functions to
+    call for each sample and view, in order; then ``tail``, for each sample with its tensor or its
+    `Views`. Both hold what follows the ``unknown`` steps, too. ``form`` is that of `Views`; None
+    without them. ``joint`` is a sample's with targets before ``tail``, whose functions take all of
+    it. ``parts`` are the recipes of several datasets' images; (): this one is for all.
     """
 
     programs: tuple[Program, ...]
@@ -246,11 +237,7 @@ NO_IMAGE = Recipe(())
 
 @dataclass(frozen=True)
 class _Libraries(Libraries):
-    """Transforms of other libraries; see `fastdata.transforms.reading.Libraries`.
-
-    Attributes:
-        joint: Whether transforms are called with an image and its targets.
-    """
+    """Transforms of other libraries, with targets (``joint``); see `reading.Libraries`."""
 
     joint: bool = False
 
@@ -347,18 +334,14 @@ def read_pipeline(
 def compile_recipe(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> Recipe | Refusal:
-    """Compile a pipeline.
+    """Compile a pipeline; or say why it cannot be.
 
-    Args:
-        transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
-            either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
-            Schedule or BySize, which serves as the one of now; or None.
-        size: (width, height) of every image; None: they may differ.
-        joint: Of a sample with targets, which the transform is called with; None: with an image.
-
-    Returns:
-        The recipe, or why there is none: the images do not come to one size, or a transform
-        that the core does not know comes before they do.
+    That is if the images do not come to one size, or a transform that the core does not know comes
+    before they do. The pipeline is one of `fastdata.transforms`; a torchvision transform, v1 or v2;
+    a Compose of either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables;
+    a Schedule or BySize, which serves as the one of now; or None. ``size`` is (width, height) of
+    every image, None: they may differ. ``joint`` is a sample's with targets, which the transform is
+    called with.
     """
     if transform is None:
         return Refusal(

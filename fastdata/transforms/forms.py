@@ -18,22 +18,15 @@ WARPS = ("nearest", "bilinear", "bicubic")
 
 @dataclass(frozen=True)
 class Stack:
-    """Several views in one tensor, whose first dimension they are.
-
-    Attributes:
-        images: Their numbers.
-    """
+    """Several views in one tensor, whose first dimension they are; by their numbers."""
 
     images: tuple[Form, ...]
 
 
 def in_form(views: Sequence[Any], form: Form, batched: bool = False) -> Any:
-    """Arrange views in a form.
+    """Arrange views of a sample, or of a batch, in a form of their numbers.
 
-    Args:
-        views: Those of a sample, or of a batch.
-        form: Of their numbers.
-        batched: Whether they are of a batch: then tuples become lists, as torch collates them.
+    Of a batch (``batched``), tuples become lists, as torch collates them.
     """
 
     def stack(images: tuple[Any, ...]) -> Any:
@@ -62,11 +55,7 @@ def mapped(
 ) -> Any:
     """Return a form of the same lists, tuples and dicts, with each leaf changed.
 
-    Args:
-        form: The form.
-        change: Called with each leaf.
-        stack: Called with a tuple of changed leaves for each `Stack`.
-        several: Type of what tuples become.
+    ``stack`` gets a tuple of changed leaves for each `Stack`; ``several`` is what tuples become.
     """
 
     def inner(one: Any) -> Any:

@@ -44,17 +44,10 @@ _DRAWS = 32
 
 
 def draw(steps: tuple[Any, ...], widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
-    """Draw and compose the steps for each image.
+    """Draw and compose the steps for each image; a row depends on its size and key alone.
 
-    Args:
-        steps: Crops, pads, flips, at most one resize: each a `Step` that is geometry, as `Reading`
-            has put them together.
-        widths: Columns of the source images, (N,).
-        heights: Rows of the source images, (N,).
-        keys: uint64 (N,); the steps draw from them.
-
-    Returns:
-        A row for each image, which depends on its size and key alone.
+    ``steps`` are crops, pads, flips, at most one resize, as `Reading` has put them together. Widths
+    and heights are of the source images, (N,); keys are uint64, (N,).
     """
     return compiled(steps).draw(widths, heights, keys)
 
@@ -90,15 +83,10 @@ def compiled(steps: tuple[Any, ...]) -> _native.Geometry:
 def render(
     image: Image.Image, cut: np.void, fill: tuple[int, int, int] = (0, 0, 0)
 ) -> npt.NDArray[np.uint8]:
-    """Crop, resize, cut and flip one image with Pillow.
+    """Crop, resize, cut and flip one image with Pillow: uint8, (height, width, 3), RGB.
 
-    Args:
-        image: The image.
-        cut: A row of what `fastdata.transforms.geometry.draw` returns.
-        fill: R, G, B of what lies outside the image, 0 to 255.
-
-    Returns:
-        uint8, (height, width, 3), RGB, of the size of the cut's canvas.
+    ``cut`` is a row of `draw`, whose canvas has the result's size; ``fill`` is R, G, B from 0 to
+    255.
     """
     if image.mode != "RGB":
         image = image.convert("RGB")

@@ -137,12 +137,7 @@ def override(thing: Any) -> str:
 
 
 def overridden(thing: Any, kind: type[Any]) -> str:
-    """Say in a clause why an object may differ from its library's class; "" if it cannot.
-
-    Args:
-        thing: The object.
-        kind: The library's class, which the object's type is or derives from.
-    """
+    """Say in a clause why an object may differ from its library's class; "" if it cannot."""
     for name in _own(thing):
         found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
         table = name.startswith("_") and isinstance(found, (dict, tuple))

@@ -30,16 +30,13 @@ ABSENT = object()
 class Target:
     """A target, and how it is delivered.
 
-    Attributes:
-        kind: One of `MOVED`; ``geometry``; or ``values``, tensors that no transform changes but for
-            leaving out the entries of boxes; or ``objects``, which are delivered as they are.
-        format: Of boxes: one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module,
-            shares of the sides.
-        dtype: Name of the torch dtype that it is converted to; "": none.
-        sanitised: How many `SanitizeBoundingBoxes`, from the first on, leave out its entries.
-        pure: Whether it is a plain tensor, which transforms leave as it is.
-        whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
-        optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
+    ``kind`` is one of `MOVED`; ``geometry``; ``values``, tensors that no transform changes but for
+    leaving out the entries of boxes; or ``objects``, delivered as they are. ``format``, of boxes,
+    is one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module, shares of the sides.
+    ``dtype`` is torch's name, "" for none. ``sanitised`` counts the first `SanitizeBoundingBoxes`
+    that leave out its entries. ``pure``: a plain tensor, which transforms leave as it is.
+    ``whole``: the column that says of which samples boxes are whole numbers. ``optional``: a
+    sample's dict lacks it where its value is null, or `ABSENT`.
     """
 
     kind: str
@@ -65,15 +62,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Joint:
-    """Form of a sample, and its targets.
+    """Form of a sample, and its targets, the fields beside the image, by name.
 
-    Attributes:
-        form: What a transform is called with: a tuple of names of fields, or of lists, tuples and
-            dicts of these. ``image`` is among them.
-        targets: The fields beside the image, by name.
-        pure: Whether targets are plain tensors, rather than of torchvision's classes.
-        as_image: Whether the image is of torchvision's class of image tensors.
-        sanitised: Number of `SanitizeBoundingBoxes`.
+    A transform is called with ``form``: a tuple of names of fields, or of lists, tuples and dicts
+    of these, ``image`` among them. ``pure``: targets are plain tensors. ``as_image``: the image is
+    of torchvision's class. ``sanitised`` is the number of `SanitizeBoundingBoxes`.
     """
 
     form: tuple[Any, ...]
@@ -104,9 +97,7 @@ class Joint:
     def chosen(self, getter: Callable[[Any], Any]) -> list[str] | str:
         """Return the fields that a function takes out of a sample, or why that is not known.
 
-        Args:
-            getter: Called with the sample, as its only argument. It returns one field, several in
-                a list or tuple, or None.
+        It returns one field, several in a list or tuple, or None.
         """
         marks = {name: object() for name in leaves(self.form)}
         sample = mapped(self.form, marks.__getitem__)
@@ -132,17 +123,13 @@ class Joint:
 class Moved(NamedTuple):
     """Boxes and points of a batch that have followed their images.
 
-    Attributes:
-        boxes: float32, (M, 4): left, upper, right, lower, in pixels.
-        offsets: int64, (N + 1,): sample i has ``boxes[offsets[i] : offsets[i + 1]]``.
-        passed: int32, (B,): how many `SanitizeBoundingBoxes` left each box that there was.
-        first: int64, (N + 1,): As ``offsets``, of these.
-        points: float32, (K, 2): as many as there were.
-        point_offsets: As ``offsets``, of the points.
-        sizes: int32, (N, 2): width and height of each image; 1 where the program does not fit.
-        whole: bool, (N,): whether its boxes are whole numbers.
-        source_sizes: int32, (N, 2): width and height of each image before.
-        matrices: float64, (N, 3, 3): from coordinates before to those after.
+    ``boxes``: float32, (M, 4): left, upper, right, lower, in pixels; sample i has
+    ``boxes[offsets[i] : offsets[i + 1]]``, offsets int64, (N + 1,). ``passed``: int32, (B,): how
+    many `SanitizeBoundingBoxes` left each box that there was, at ``first``, int64, (N + 1,).
+    ``points``: float32, (K, 2), as many as there were. ``sizes`` and, before, ``source_sizes``:
+    int32, (N, 2): width and height; 1 where the program does not fit. ``whole``: bool, (N,): its
+    boxes are whole numbers. ``matrices``: float64, (N, 3, 3): from coordinates before to those
+    after.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -190,11 +177,7 @@ class Moved(NamedTuple):
 
 
 def by_heuristic(sample: Any) -> Any:
-    """Return the labels in a sample, as torchvision's SanitizeBoundingBoxes looks for them.
-
-    Raises:
-        LookupError: There are none that it would find.
-    """
+    """Return the labels that torchvision's SanitizeBoundingBoxes finds; else raise LookupError."""
     if isinstance(sample, (list, tuple)):
         sample = sample[1] if len(sample) > 1 else None
     if not isinstance(sample, Mapping):

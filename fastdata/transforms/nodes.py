@@ -19,15 +19,11 @@ from fastdata.transforms.tree import Builder, Number
 
 @dataclass(frozen=True)
 class Random:
-    """A value of an :class:`Operation` that is drawn: a `Number` without its draws.
+    """A value of an `Operation` that is drawn: a `Number` without its draws.
 
-    Attributes:
-        kind: ``constant``, ``uniform_double``, ``normal``: of a and b as struct Value has them.
-        a: In terms of `kind`.
-        b: Likewise.
-        signed: Negated half of the time.
-        options: Others of `Number`'s fields.
-        entries: With kind ``table``: the numbers, with equal probabilities.
+    ``kind`` is ``constant``, ``uniform_double``, ``normal``, of a and b as struct Value has them;
+    or ``table``, of ``entries`` with equal probabilities. ``signed``: negated half of the time.
+    ``options`` are others of `Number`'s fields.
     """
 
     kind: str
@@ -50,12 +46,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Operation(Step):
-    """One node of the tree.
-
-    Attributes:
-        name: Of an operation of the core, or of a kind of leaf.
-        values: Its values.
-    """
+    """One node of the tree: an operation of the core, or a kind of leaf, and its values."""
 
     name: str
     values: tuple[float | Random, ...] = ()
@@ -74,11 +65,7 @@ class Operation(Step):
 
 @dataclass(frozen=True)
 class Policy(Chain):
-    """Steps, one after the other, that ``explain()`` need not list.
-
-    Attributes:
-        named: Words for all of them.
-    """
+    """Steps, one after the other, that ``explain()`` need not list, and words for all."""
 
     named: str = ""
 
@@ -163,12 +150,9 @@ class Order(Holder):
 
 @dataclass(frozen=True)
 class Sample(Holder):
-    """Some of several steps, none of them twice.
+    """``count`` of several steps, none of them twice, one after the other; each is one node.
 
-    Attributes:
-        transforms: The steps; each is one node.
-        count: Number of them, one after the other.
-        weights: How likely each is, 0 or more; at least ``count`` of them above 0.
+    At least ``count`` weights are above 0, none below.
     """
 
     transforms: tuple[Step, ...]
@@ -189,10 +173,8 @@ class Sample(Holder):
 class Mixture(Holder):
     """The image mixed with the results of several steps, with random weights.
 
-    Attributes:
-        transforms: The steps; none changes the size.
-        concentration: Of the weights' Dirichlet distributions, above 0, at most 1e6.
-        how: `SUM`, `BLENDED_SUM` or `BLENDS` of `fastdata.transforms.tree`.
+    No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,
+    at most 1e6. ``how`` is `SUM`, `BLENDED_SUM` or `BLENDS` of `fastdata.transforms.tree`.
     """
 
     transforms: tuple[Step, ...]
@@ -210,12 +192,9 @@ class Mixture(Holder):
 
 @dataclass(frozen=True)
 class OnTensors(Step):
-    """Step on a tensor of bytes, with torchvision's arithmetic there.
+    """Step on a tensor of bytes, with the arithmetic of torchvision's v1 or v2 there.
 
-    Attributes:
-        transform: The step on PIL images.
-        version: 1 or 2: torchvision's v1 or v2.
-        filled: Whether it has a fill; on tensors, none is not the same as 0.
+    ``filled``: it has a fill; on tensors, none is not the same as 0.
     """
 
     transform: Step

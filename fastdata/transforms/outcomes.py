@@ -16,15 +16,10 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Declined:
-    """Why the core does not do a transform.
+    """Why the core does not do a transform: clauses with a reason and a remedy.
 
-    Attributes:
-        reason: A clause that continues "name: ".
-        advice: A remedy, a clause; "": none.
-        raises: Whether the transform fails on every path.
-        known: Whether fastdata knows the transform, but cannot do it.
-        moves: Whether it moves pixels; None: that is not known.
-        culprit: The transform that it holds, and that is not known; None: there is none.
+    ``raises``: it fails on every path. ``known``: fastdata knows it. ``moves``: it moves pixels;
+    None: that is not known. ``culprit`` is the unknown transform that it holds.
     """
 
     reason: str
@@ -59,11 +54,9 @@ BEFORE_FLOATS = "put it before the conversion"
 
 @dataclass(frozen=True)
 class Conversion:
-    """A change of what the pipeline has in hand.
+    """A change of what the pipeline has in hand; None: as before.
 
-    Attributes:
-        kind: ``tensor``, ``image`` (torchvision's tensor image) or ``array``; None: as before.
-        dtype: As ``Output.dtype``; None: as before.
+    ``kind`` is ``tensor``, ``image`` (torchvision's tensor image) or ``array``.
     """
 
     kind: str | None = None
@@ -97,15 +90,10 @@ def on_pil(make: Callable[[Any], Found]) -> Callable[[Any, str, str], Found]:
 class Output(NamedTuple):
     """Format of a program's results.
 
-    Attributes:
-        dtype: ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then
-            ``(value / 255 - mean) / std``.
-        mean: A value a channel in units of 0 to 1; None: 0.
-        std: A value a channel in units of 0 to 1; None: 1.
-        channels_last: Whether a batch's pixels, rather than its planes, are contiguous.
-        as_pil: The pipeline makes no tensors: the tail gets PIL images, and without a tail they
-            are the result.
-        channels: 3, or 1 of grey images.
+    ``dtype`` is ``uint8``, 0 to 255; or ``float32``, ``float16``, ``bfloat16``: then ``(value / 255
+    - mean) / std``, a value a channel in units of 0 to 1; None: 0 and 1. ``channels_last``: a
+    batch's pixels, rather than its planes, are contiguous. ``as_pil``: the tail gets PIL images;
+    without a tail they are the result. ``channels`` is 3, or 1 of grey images.
     """
 
     dtype: str
@@ -117,13 +105,7 @@ class Output(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A step of a pipeline that the core cannot do.
-
-    Attributes:
-        name: Of the transform.
-        reason: Why not; a clause that goes on after "name: ".
-        hint: The remedy; a sentence.
-    """
+    """A step of a pipeline that the core cannot do: a reason (clause), a remedy (sentence)."""
 
     name: str
     reason: str
@@ -131,14 +113,10 @@ class Unknown(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a pipeline cannot be done natively.
+    """Why a pipeline cannot be done natively, in words for the user.
 
-    Attributes:
-        reason: In words for the user: which transform, why, and what to do about it.
-        unknown: The steps that the core cannot do, if those stand in the way.
-        impossible: Whether the pipeline fails for every image on every path.
-        unequal: The `Recipe` of a pipeline that the core could do, if images of a batch might have
-            different sizes; else None.
+    ``unknown`` steps stand in the way. ``impossible``: it fails for every image on every path.
+    ``unequal`` is the `Recipe` if images of a batch might have different sizes.
     """
 
     reason: str

@@ -250,11 +250,7 @@ class Holder(Step):
 
 @dataclass(frozen=True)
 class Chain(Holder):
-    """Steps, one after the other.
-
-    Attributes:
-        transforms: The steps; before they are read, transforms of any library.
-    """
+    """Steps, one after the other; before they are read, transforms of any library."""
 
     transforms: tuple[Any, ...]
 
@@ -287,12 +283,7 @@ class Chain(Holder):
 
 
 class Several(Step):
-    """Several views of each image.
-
-    Attributes:
-        transforms: One for each view, or the steps of one.
-        form: The views' numbers.
-    """
+    """Several views of each image, one transform for each; or the steps of one."""
 
     #: The views are crops that torchvision makes, too: a tuple, of images without random steps.
     crops: ClassVar[bool] = False
@@ -318,9 +309,8 @@ class Libraries:
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         """Translate a transform that takes views in a form, each view by itself.
 
-        Returns:
-            For each view of the result, the view it is made of, and its steps; and the result's
-            form. None: that is not known.
+        Return for each view of the result the view it is made of, and its steps; and the result's
+        form. None: that is not known.
         """
         return None
 
@@ -338,15 +328,10 @@ class Reading:
     """Steps, output and tail of a sequence of transforms.
 
     ``kind`` is what the pipeline has in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``, an ``array``; or ``own``: the result of a fastdata step, which serves as any.
-
-    Args:
-        items: The transforms, each with whether the innermost Compose is ours or a list, rather
-            than torchvision's; None: one of ours instead of torchvision's.
-        own: Whether the whole is a transform of fastdata.
-        size: (width, height) of every image; None: they may differ.
-        libraries: Transforms of other libraries.
-        joint: Of a sample with targets, which the transforms are called with; None: with an image.
+    ``image``, an ``array``; or ``own``: the result of a fastdata step, which serves as any. Each
+    item says whether the innermost Compose is ours or a list, rather than torchvision's; None: one
+    of ours instead of torchvision's. ``own``: the whole is a transform of fastdata. ``size`` is
+    (width, height) of every image, None: they may differ.
     """
 
     def __init__(
@@ -644,11 +629,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Offered:
-    """An object of a script, and what its ``__fastdata__`` returns.
+    """An object of a script, and what its ``__fastdata__`` returns, as `flat` yields it.
 
-    Attributes:
-        original: The object, which workers call where the core cannot do all of the items.
-        items: The transforms, as `flat` yields them.
+    Workers call the object where the core cannot do all of the items.
     """
 
     original: Any
@@ -687,8 +670,7 @@ def _name_of(transform: Any) -> str:
 def offered(transform: Any) -> Any:
     """Return what a transform's ``__fastdata__`` returns; None if it has none.
 
-    Raises:
-        UsageError: That is no transform of fastdata.
+    Raise UsageError if that is no transform of fastdata.
     """
     if not offers(transform):
         return None

@@ -62,10 +62,7 @@ class Number(NamedTuple):
 class Bytes:
     """Bytes of a mask's pixels, as channels of an image that a program moves.
 
-    Attributes:
-        dtype: Of the mask's values, in NumPy's words.
-        first: The first of them, in a pixel.
-        count: 1 to 3; channels beyond have any values.
+    From the ``first`` on, ``count`` (1 to 3) are those of ``dtype``'s values, in NumPy's words.
     """
 
     dtype: str
@@ -73,11 +70,7 @@ class Bytes:
     count: int
 
     def fill(self, value: float) -> tuple[int, ...]:
-        """Return the bytes of a value.
-
-        Raises:
-            UsageError: The mask cannot have it.
-        """
+        """Return the bytes of a value; raise UsageError if the mask cannot have it."""
         found = np.array(value).astype(self.dtype)
         if found.dtype != np.bool_ and found != value:
             raise UsageError(
@@ -96,11 +89,10 @@ class Emits(Protocol):
 
 
 class Builder:
-    """Builds a program node by node.
+    """Builds a program node by node, for images or for the bytes of a mask.
 
-    Args:
-        mask: The bytes of a mask that it is for; None for images. The program of a mask draws what
-            that of its image does, and moves pixels as torchvision's v2 moves those of masks.
+    The program of a mask draws what that of its image does, and moves pixels as torchvision's v2
+    moves those of masks.
     """
 
     def __init__(self, mask: Bytes | None = None) -> None:
@@ -258,15 +250,7 @@ class Builder:
 
 
 def tree_of(steps: Sequence[Emits], mask: Bytes | None = None) -> Builder:
-    """Build the tree of several steps, one after the other.
-
-    Args:
-        steps: The steps.
-        mask: As of `Builder`.
-
-    Raises:
-        UsageError: The core does not take an argument.
-    """
+    """Build the tree of several steps, one after the other; see `Builder`."""
     builder = Builder(mask)
     with builder.node("sequence"):
         if mask is not None and mask.count == 1:
