@@ -21,11 +21,7 @@ _AWAITED: set[Future[Any]] = set()
 
 
 def awaited(request: Future[Any]) -> Any:
-    """Wait for a request; return its result.
-
-    Raises:
-        concurrent.futures.CancelledError: The interpreter ends.
-    """
+    """Wait for a request; raise CancelledError if the interpreter ends."""
     _AWAITED.add(request)
     try:
         return request.result()
@@ -74,11 +70,8 @@ class Abandon:
     ) -> Any:
         """Call a method of a driver; `now`, and an exception such as Ctrl-C, cancel it.
 
-        Calls to a driver that is not asynchronous have no time limit and cannot be cancelled.
-
-        Raises:
-            AbandonedError: `now` was called.
-            TimeoutError: The call took longer than ``seconds`` (asyncio's error).
+        Calls to a driver that is not asynchronous have no time limit and cannot be cancelled. Raise
+        AbandonedError after `now`, TimeoutError (asyncio's) after ``seconds``.
         """
         self.check()
         if not getattr(fs, "async_impl", False):

@@ -47,13 +47,9 @@ class ChangedError(RemoteError):
 
 
 class Asked(NamedTuple):
-    """Bytes of a file that a request asks for.
+    """Bytes of a file that a request asks for; ``start`` is None for the whole file.
 
-    Attributes:
-        url: The file.
-        start: The first byte; None for the whole file.
-        stop: One past the last byte; for a whole file, the most bytes it may have.
-        state: The file's state as `state_number` returns it; 0 accepts any.
+    Of a whole file, ``stop`` is the most bytes. A ``state`` of 0, see `state_number`, accepts any.
     """
 
     url: str
@@ -86,12 +82,7 @@ def asking(url: str, start: int | None, stop: int, state: int = 0) -> Iterator[N
 
 
 def require_length(data: bytes, url: str, length: int) -> None:
-    """Check that a response has the requested length.
-
-    Raises:
-        TruncatedError: It is shorter.
-        RemoteError: It is longer: the server ignores ranges.
-    """
+    """Raise TruncatedError for a shorter response, RemoteError for a longer one."""
     if len(data) > length:
         raise _ranges_ignored(url)
     if len(data) < length:

@@ -69,22 +69,10 @@ Piece = tuple[FileRef, int]
 class PieceCache:
     """Cache of pieces of one dataset's files, as one process uses it.
 
-    Args:
-        folder: The cache folder.
-        id: The dataset's state, as hexadecimal digits.
-        reader: Reads the remote files.
-        options: Size of pieces, concurrency, and whether to report progress.
-        limit: Most bytes of pieces in the folder, of all datasets; None for nine tenths of the
-            free space and the existing pieces together.
-        shown: The dataset's URL for messages.
-        total: Bytes of all its files.
-
-    Attributes:
-        limit: Most bytes of pieces in the folder.
-        used: Bytes of pieces when last counted.
-
-    Raises:
-        UsageError: The folder cannot be written.
+    ``id`` is the dataset's state, in hexadecimal digits, ``total`` the bytes of all its files.
+    ``limit`` is the most bytes of pieces in the folder, of all datasets; None for nine tenths of
+    the free space and the existing pieces together. ``used`` are those when last counted. Raise
+    UsageError if the folder cannot be written.
     """
 
     #: Whether bytes cannot be read in another way.
@@ -165,9 +153,7 @@ class PieceCache:
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
         """Read a byte range from its pieces, and fill missing ones; runs on the loop.
 
-        Raises:
-            RemoteError: The range cannot be fetched.
-            DatasetError: The folder cannot be written.
+        Raise RemoteError if it cannot be fetched, DatasetError if the folder cannot be written.
         """
         parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)

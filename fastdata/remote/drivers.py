@@ -83,11 +83,7 @@ def open_filesystem(
 
 
 def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
-    """Look up a driver's host, if known: the driver itself would retry for minutes.
-
-    Raises:
-        RemoteError: The name does not exist. A failed lookup raises nothing.
-    """
+    """Raise RemoteError if a driver's host does not exist: the driver would retry for minutes."""
     service = getattr(fs, "base", None) or getattr(fs, "endpoint_url", None)  # gcsfs, s3fs
     host = urlsplit(service).hostname if isinstance(service, str) else None
     if host is None or getproxies():  # a proxy knows names that this machine does not
@@ -168,8 +164,7 @@ def _quiet(logger: str) -> None:
 def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Parse ``key=value`` options; values are JSON, else text.
 
-    Raises:
-        UsageError: An option has no ``=``, or a key is given twice.
+    Raise UsageError for one without ``=``, or a key that is given twice.
     """
     options: dict[str, Any] = {}
     for text in given:

@@ -33,14 +33,9 @@ _OPENING = 16
 class RemotePath:
     """File behind a URL, with the methods that readers of local files need; picklable.
 
-    Sequential reads get read-ahead, up to 8 MiB. Reads far apart fetch little more than they
-    ask for. Up to 24 MiB stay in memory until a reader is closed.
-
-    Args:
-        location: The file's URL.
-        size: Its size in bytes.
-        mtime_ns: A number that changes when the file changes.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
+    Sequential reads get read-ahead, up to 8 MiB. Reads far apart fetch little more than they ask
+    for. Up to 24 MiB stay in memory until a reader is closed. ``mtime_ns`` is a number that changes
+    when the file changes.
     """
 
     def __init__(
@@ -69,13 +64,7 @@ class RemotePath:
         return _Reader(self)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read bytes; fewer at the end of the file.
-
-        Raises:
-            FileNotFoundError: The file is gone.
-            ChangedError: The file has changed.
-            RemoteError: The file cannot be read.
-        """
+        """Read bytes, fewer at the end of the file; raise ChangedError if the file has changed."""
         end = min(offset + length, self.size)
         pieces = []
         while offset < end:
@@ -158,12 +147,7 @@ class _Reader(io.RawIOBase):
 
 
 def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> RemotePath:
-    """Return the file at a URL.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        RemoteError: The request fails for good.
-    """
+    """Return the file at a URL; raise FileNotFoundError if there is none."""
     entry = file_info(url, storage_options)
     return RemotePath(url, entry.size, entry.state, storage_options)
 
@@ -171,11 +155,7 @@ def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> R
 def list_paths(
     url: str, extension: str, storage_options: Mapping[str, Any] | None
 ) -> list[RemotePath]:
-    """Return a folder's files with an extension, sorted by name; or the file at the URL itself.
-
-    Raises:
-        RemoteError: The folder cannot be listed.
-    """
+    """Return a folder's files with an extension, sorted by name; or the file at the URL."""
     url = url.rstrip("/")
     if url.endswith(extension):
         with suppress(FileNotFoundError):
@@ -192,17 +172,10 @@ def archive_files(
     extension: str,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[LocalFile] | list[RemotePath]:
-    """Return the files of a folder, of a pattern, or the one file that a path or URL names.
+    """Return the files of a folder, of a pattern, or the one file that a place names.
 
-    Args:
-        place: A pattern; a file; or a folder, whose files with ``extension`` are sorted by name.
-            Hidden files of a folder of this machine are left out.
-        extension: Such as ``.tar``.
-        storage_options: Options of the driver of URLs.
-
-    Raises:
-        OSError: A path of this machine cannot be read, or a file is missing.
-        RemoteError: The URL cannot be reached.
+    Files of a folder are those with ``extension``, such as ``.tar``, sorted by name, without hidden
+    ones of this machine. Raise OSError for a path that is missing or cannot be read.
     """
     names = [*map(absolute, expand(place))]
     if is_url(names[0]):
@@ -219,11 +192,7 @@ def archive_files(
 
 
 def _file(name: str) -> Path:
-    """Return the absolute path of a file.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
+    """Return the absolute path of a file; raise FileNotFoundError if there is none."""
     if not os.path.isfile(name):
         raise FileNotFoundError(errno.ENOENT, "no such folder or file", name)
     return Path(os.path.abspath(name))

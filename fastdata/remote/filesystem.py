@@ -50,14 +50,10 @@ _WHOLE = 256 << 20
 
 
 class RemoteFile(NamedTuple):
-    """Metadata of a remote file.
+    """Metadata of a remote file; its CRC-32C has 8 hexadecimal digits (only Google's has one).
 
-    Attributes:
-        size: Its size in bytes.
-        crc32c: Its CRC-32C, 8 hexadecimal digits; None unless the service has one (Google's).
-        version: Text that changes when the file does (generation, ETag, time of change);
-            None if the service has none.
-        state: A number for that; see `fastdata.remote.answers.state_number`.
+    ``version`` (generation, ETag, time of change) changes when the file does, if the service has
+    one; ``state`` is a number for that, see `fastdata.remote.answers.state_number`.
     """
 
     size: int
@@ -67,22 +63,12 @@ class RemoteFile(NamedTuple):
 
 
 def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder, by path relative to the folder.
-
-    A missing folder has no files.
-
-    Raises:
-        RemoteError: The listing fails for good.
-    """
+    """Return the size in bytes of every file below a folder, by relative path; none if missing."""
     return {name: entry.size for name, entry in list_entries(url, storage_options).items()}
 
 
 def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
-    """Return the sorted names of a folder's folders; none if the folder is missing.
-
-    Raises:
-        RemoteError: The listing fails for good.
-    """
+    """Return the sorted names of a folder's folders; none if the folder is missing."""
     _require_listing(url)
     found = _list(url, storage_options, "ls") or []
     names = (str(info["name"]) for info in found if info["type"] == "directory")
@@ -154,11 +140,7 @@ def _require_listing(url: str) -> None:
 def file_sizes(
     url: str, names: Iterable[str], storage_options: StorageOptions | None = None
 ) -> dict[str, int]:
-    """Return the sizes in bytes of those named files that a folder has, by name.
-
-    Raises:
-        RemoteError: A request fails for good.
-    """
+    """Return the sizes in bytes of those named files that a folder has, by name."""
     names = list(names)
     # A URL with a query has no listing, and a web server's may be empty.
     listed = {} if split_query(url)[1] else list_files(url, storage_options)
@@ -179,14 +161,9 @@ def file_sizes(
 def file_info(
     url: str, storage_options: StorageOptions | None = None, abandon: Abandon | None = None
 ) -> RemoteFile:
-    """Return the metadata of a file.
+    """Return a file's metadata, unless another thread's ``abandon`` cancels the request.
 
-    ``abandon`` cancels the request from another thread.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        RemoteError: The request fails for good.
-        AbandonedError: ``abandon`` cancelled the request.
+    Raise FileNotFoundError if there is no such file.
     """
     abandon = abandon or Abandon()
 
@@ -243,24 +220,9 @@ def read_bytes(
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request.
-
-    Args:
-        url: The file.
-        storage_options: See `open_filesystem`.
-        start: The first byte; None for the whole file.
-        end: One past the last byte.
-        abandon: Cancels the request from another thread.
-        most: Most bytes of a whole file.
-        patience: See `fastdata.remote.retries.Retries`.
-        state: The state that the file must have, as in `RemoteFile`; 0 accepts any.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ChangedError: The file is in another state.
-        RemoteError: The file cannot be read or is too long; or the server keeps sending fewer
-            bytes, or ignores ranges.
-        AbandonedError: ``abandon`` cancelled the request.
+    An empty range sends no request. ``most`` is for a whole file; ``state`` is that of
+    `RemoteFile`, 0 accepts any. Raise FileNotFoundError if there is no such file, ChangedError if
+    it is in another state, AbandonedError if ``abandon`` cancelled the request; else RemoteError.
     """
     abandon = abandon or Abandon()
     whole = start is None or end is None
@@ -303,20 +265,9 @@ def download(
 ) -> None:
     """Download a file by several requests at once; ``local`` appears only when complete.
 
-    Args:
-        url: The file to download.
-        local: The file to write; its folder exists.
-        size: The size that it must have; None to ask the server.
-        crc32c: The checksum that it must have, 8 hexadecimal digits; None for no check.
-        storage_options: See `open_filesystem`.
-        progress: Called after each part.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        CorruptionError: The checksum is wrong, also after a second download.
-        RemoteError: The file cannot be downloaded.
-        SpaceError: The disk has too little room.
-        OSError: The file cannot be written.
+    Without ``size``, the server is asked for it. The folder exists. Raise CorruptionError if the
+    checksum (8 hexadecimal digits) is wrong also after a second download, SpaceError if the disk
+    has too little room.
     """
     size = file_info(url, storage_options).size if size is None else size
     free = free_space(Path(local).parent)
@@ -384,24 +335,12 @@ def upload(
     tries: int = TRIES,
     abandon: Abandon | None = None,
 ) -> RemoteFile:
-    """Upload a file, unless the bucket has the same file; return the uploaded file's metadata.
+    """Upload a file, unless the bucket has it; return the uploaded file's metadata.
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
-    checksum if it has one (Google's), else by its size. The local file does not change.
-
-    Args:
-        local: The file to upload.
-        url: Where to upload it.
-        crc32c: Its CRC-32C, 8 hexadecimal digits; None to compute it.
-        storage_options: See `open_filesystem`.
-        tries: Most tries in all.
-        abandon: Cancels the upload from another thread; between requests if the driver is
-            not asynchronous.
-
-    Raises:
-        RemoteError: The file cannot be uploaded.
-        OSError: The local file cannot be read.
-        AbandonedError: ``abandon`` cancelled the upload.
+    checksum if it has one (Google's), else by its size. The local file does not change. The
+    CRC-32C, 8 hexadecimal digits, is computed if not given. ``abandon`` cancels it from another
+    thread; between requests if the driver is not asynchronous.
     """
     ending = abandon or Abandon()
     length = os.stat(local).st_size
@@ -438,11 +377,7 @@ def upload(
 
 
 def remove(url: str, storage_options: StorageOptions | None = None) -> None:
-    """Remove a file, if it exists.
-
-    Raises:
-        RemoteError: The file cannot be removed.
-    """
+    """Remove a file, if it exists."""
 
     def delete() -> None:
         fs, path = open_filesystem(url, storage_options)

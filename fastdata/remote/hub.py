@@ -24,12 +24,9 @@ _TIMEOUT = 30.0
 
 
 class HubPlace(NamedTuple):
-    """Place in a dataset on the Hub.
+    """Path ("" for all) in a dataset on the Hub, ``owner/name``.
 
-    Attributes:
-        repo: ``owner/name``.
-        revision: A branch, tag or commit; None for the default branch.
-        path: Path in it; "" for all of it.
+    The revision is a branch, tag or commit; None for the default branch.
     """
 
     repo: str
@@ -53,11 +50,7 @@ def is_hub_url(place: str) -> bool:
 
 
 def is_packed_there(url: str, storage_options: Mapping[str, Any] | None) -> bool:
-    """Return whether a URL has a dataset of fastdata's own.
-
-    Raises:
-        Errors of `pinned`.
-    """
+    """Return whether a URL has a dataset of fastdata's own; raises as `pinned`."""
     place = pinned(url, storage_options)
     with suppress(FileNotFoundError):
         file_info(join_url(f"{place.url}/{place.path}", MANIFEST_NAME), storage_options)

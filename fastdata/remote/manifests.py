@@ -19,12 +19,7 @@ _MANIFEST_READS = 3
 
 
 def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
-    """Return the text of a remote dataset's manifest.
-
-    Raises:
-        DatasetError: There is no finished dataset.
-        RemoteError: The server cannot be reached.
-    """
+    """Return the text of a remote manifest; raise DatasetError without a finished dataset."""
     if not is_url(url):
         with suppress(PartsError):
             Manifest.load(url)  # its errors say what is missing
@@ -46,8 +41,7 @@ def no_dataset(url: str) -> DatasetError:
 def images_url(url: str, root: str) -> str:
     """Return the folder or URL that a manifest names as its root.
 
-    Raises:
-        DatasetError: The manifest is behind a URL, but the images are on some machine.
+    Raise DatasetError if the manifest is behind a URL, but the images are on some machine.
     """
     if is_url(root):
         return root
@@ -64,9 +58,7 @@ def images_url(url: str, root: str) -> str:
 def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
     """Return the text of a manifest; read it again if it is not valid.
 
-    Raises:
-        FileNotFoundError: There is no manifest.
-        RemoteError: The manifest cannot be read, or exceeds 64 MiB.
+    Raise FileNotFoundError if there is none, RemoteError if it exceeds 64 MiB.
     """
     for number in range(1, _MANIFEST_READS + 1):
         text = read_bytes(url, storage_options, most=MOST_BYTES)

@@ -54,18 +54,10 @@ _ASK_EVERY = 30.0
 
 
 class Fetched(Source):
-    """Source whose blobs are fetched by ranges.
+    """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
 
-    Args:
-        url: The dataset; or a folder of this machine, whose index names files behind URLs.
-        cache: The folder that keeps pieces of the files; None to keep nothing.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
-        options: How to read the dataset.
-        text: Its manifest; None to fetch it.
-
-    Attributes:
-        text: Its manifest, as it stands in the file.
-        id: Digest of that.
+    ``url`` may be a folder of this machine, whose index names files behind URLs. ``text`` is the
+    manifest as it stands in the file, fetched if not given; ``id`` is the digest of that.
     """
 
     location: Path | str
@@ -207,18 +199,9 @@ class RemoteSource(Fetched, IndexedSource):
     Opening fetches the manifest. It also fetches the index, unless this machine has a copy
     with the right checksum.
 
-    Args:
-        url: The dataset; or a folder of this machine, whose index names files behind URLs.
-        cache: The folder that keeps pieces of the files; None to keep nothing.
-        storage_options: See `fastdata.remote.drivers.open_filesystem`.
-        options: How to read the dataset.
-        whole: The index of parts that it is a part of, which has the reader; None if it is none.
-        text: See `Fetched`.
-
-    Raises:
-        DatasetError: There is no finished dataset, or it cannot be read.
-        RemoteError: The server cannot be reached.
-        UsageError: The arguments contradict each other.
+    See `Fetched` for arguments. ``whole`` is the index of parts that it is a part of, which has the
+    reader. Raise DatasetError if there is no finished dataset, UsageError if arguments contradict
+    each other.
     """
 
     _files: list[str]
@@ -366,12 +349,7 @@ class RemoteSource(Fetched, IndexedSource):
         return own_file(extents.path(slot) + query, stop)
 
     def read(self, record: Row, number: int | None) -> bytes:
-        """See `IndexedSource.read`.
-
-        Raises:
-            RemoteError: The server cannot be reached.
-            CorruptionError: The blob's checksum is wrong at every try.
-        """
+        """See `IndexedSource.read`; raise CorruptionError if the checksum is wrong at every try."""
         return self.read_several([record], number)[0]
 
     def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:

@@ -22,15 +22,7 @@ class RemoteParts(Fetched, PartedSource):
     """Source of an index of parts behind a URL, or of files behind one.
 
     A part's manifest and index are fetched when one of its rows is asked for. All parts share a
-    reader and a cache folder.
-
-    Args:
-        url: The index; or its folder on this machine.
-        manifest: Its manifest.
-        cache: See `Fetched`.
-        storage_options: See `Fetched`.
-        options: See `Fetched`.
-        text: See `Fetched`.
+    reader and a cache folder. See `Fetched` for arguments.
     """
 
     def __init__(
@@ -82,11 +74,6 @@ def open_remote(
     """Open a dataset, or an index of parts, behind a URL; see `RemoteSource`.
 
     ``text`` is its manifest, if the caller has read it.
-
-    Raises:
-        DatasetError: There is no finished dataset, or it cannot be read.
-        RemoteError: The server cannot be reached.
-        UsageError: The arguments contradict each other.
     """
     text = read_manifest(url, storage_options) if text is None else text
     try:

@@ -25,10 +25,8 @@ def expand(place: str | os.PathLike[str]) -> list[str]:
     """Return the paths or URLs that a pattern names, in its order.
 
     As bash and the braceexpand package: ``{a,b}`` lists, ``{000..999}`` and ``{0..9..3}`` count,
-    with the digits of the wider end. ``::`` separates patterns, as in webdataset.
-
-    Raises:
-        UsageError: It names more than 10 million files.
+    with the digits of the wider end. ``::`` separates patterns, as in webdataset. Raise UsageError
+    for more than 10 million files.
     """
     found = []
     for part in os.fspath(place).split("::"):

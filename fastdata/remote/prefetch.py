@@ -107,19 +107,12 @@ def _found(ranges: list[_Held]) -> Found:
 class RemotePass:
     """Prefetcher of one pass's samples into memory; for one process.
 
-    It fetches the sample needed next, together with its neighbours among the announced
-    samples. It pauses when ``memory`` bytes are held, unless a batch waits. It announces half
-    as many bytes more, so that it finds neighbours even then. With a cache folder, it fills the
-    pieces of all announced samples and holds few samples. Without one, it fetches only those
-    rows of large JPEGs that their crops need.
-
-    Args:
-        source: The dataset.
-        batches: The batches to come.
-        number: Maps draws to sample numbers of the dataset.
-        bad: Numbers of samples that batches skip; grows.
-        plan_fetches: Returns the rows of images that crops need; None to fetch whole samples.
-        fields: The fields of images and blobs to fetch; neighbours share requests.
+    It fetches the sample needed next, together with its neighbours among the announced samples. It
+    pauses when ``memory`` bytes are held, unless a batch waits. It announces half as many bytes
+    more, so that it finds neighbours even then. With a cache folder, it fills the pieces of all
+    announced samples and holds few samples. Without one, it fetches only those rows of large JPEGs
+    that their crops need. ``number`` maps draws to sample numbers; ``bad`` ones, which batches
+    skip, grow. Without ``plan_fetches``, it fetches whole samples.
     """
 
     def __init__(

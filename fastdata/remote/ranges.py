@@ -24,10 +24,8 @@ WRONG_BYTES = "its bytes have changed since it was packed, and fetching again di
 class Parts(NamedTuple):
     """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
 
-    Attributes:
-        header: The JPEG's first bytes.
-        rows: The bytes of some rows of MCUs.
-        at: Offset of ``rows`` in the JPEG.
+    ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
+    offset.
     """
 
     header: bytes
@@ -36,13 +34,7 @@ class Parts(NamedTuple):
 
 
 class FileRef(NamedTuple):
-    """Remote file that holds samples.
-
-    Attributes:
-        url: Its URL.
-        size: Its size in bytes.
-        tag: Prefix of its pieces' names in a cache folder.
-    """
+    """Remote file that holds samples; pieces in a cache folder have names with ``tag``."""
 
     url: str
     size: int
@@ -50,15 +42,10 @@ class FileRef(NamedTuple):
 
 
 class Wanted:
-    """Byte range to read: a sample, or a part of one.
+    """Byte range to read: a sample of a dataset, or a part of one.
 
-    Attributes:
-        number: The sample's number in the dataset.
-        file: The file that holds it.
-        start: Its first byte there.
-        stop: One past its last byte.
-        check: Its CRC-32C; or a function that returns whether bytes are right.
-        key: Its identity: the number of a whole sample, or a draw and a part.
+    ``check`` is its CRC-32C, or a function that returns whether bytes are right. ``key`` is the
+    number of a whole sample, or a draw and a part.
     """
 
     __slots__ = ("check", "file", "key", "number", "start", "stop")
@@ -88,14 +75,7 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Byte range to request, which holds one or more neighbours.
-
-    Attributes:
-        file: The file.
-        start: First byte.
-        stop: One past the last byte.
-        members: The `Wanted` in it.
-    """
+    """Byte range to request, which holds one or more neighbours: `Wanted`."""
 
     file: FileRef
     start: int
@@ -177,11 +157,7 @@ def attach_fetched(
 ) -> dict[int, FastdataError]:
     """Attach fetched bytes to their extents; return the errors of the others, by slot.
 
-    Args:
-        fetched: The outcome of each slot: bytes, parts, an error, or None for wrong bytes.
-        extents: The extents.
-        source: Source of the rows.
-        rows: The row of each slot, int64.
+    An outcome is bytes, parts, an error, or None for wrong bytes. ``rows`` are by slot, int64.
     """
     failed: dict[int, FastdataError] = {}
     for slot, found in fetched.items():

@@ -61,9 +61,7 @@ class RangeReader:
     async def read(self, url: str, start: int, stop: int) -> bytes:
         """Read one range, and retry temporary errors; runs on `loop`.
 
-        Raises:
-            RemoteError: The range cannot be read, or the server ignores ranges.
-            OutageError: Requests have failed for too long.
+        Raise RemoteError if the server ignores ranges, OutageError after failing for too long.
         """
         if start == stop:
             return b""
@@ -102,9 +100,6 @@ class RangeReader:
         Wrong samples are evicted from the cache and fetched again, without the others. Calls
         ``found`` with each right member and its bytes. ``present`` are the request's bytes, if the
         cache folder had them.
-
-        Raises:
-            RemoteError: The request failed for good.
         """
         tries = self.options.tries if cache is None or not cache.only else 1
         for number in range(0 if cache is not None else 1, tries + 1):
@@ -135,11 +130,7 @@ class RangeReader:
     async def read_all(
         self, requests: Sequence[Request], cache: PieceCache | RowGroups | None = None
     ) -> dict[Any, bytes]:
-        """Read requests at once; return the bytes of each right member by its key; runs on `loop`.
-
-        Raises:
-            RemoteError: A request failed for good.
-        """
+        """Read requests at once; return right members' bytes by key; runs on `loop`."""
         got: dict[Any, bytes] = {}
 
         def found(one: Any, data: bytes) -> None:

@@ -125,12 +125,9 @@ class Patience:
         self._lost = max(self._lost - 1.0, 0.0)
 
     def failed(self, begun: float, what: str, error: Exception) -> None:
-        """Record a failure.
+        """Record a failure; raise OutageError if no seconds are left.
 
         ``begun`` is the `time.monotonic` of the request's first try.
-
-        Raises:
-            OutageError: No seconds are left.
         """
         now = time.monotonic()
         self._lost += max(now - max(begun, self._last), 0.0)
@@ -149,18 +146,12 @@ class Patience:
 class Retries:
     """Retry policy of one request: which errors to retry, after how long, and how often.
 
-    The wait before try ``n + 1`` is 0.2 s times ``2**(n - 1)``, at most 20 s. It is scaled
-    by a random 50% to 100%, so that many readers do not retry at the same moment. A server's
-    Retry-After extends it, up to 60 s and to the remaining patience. Two truncated responses
-    count as one try, because the server works. After 90 s, ``enough`` tries suffice. The first
-    retry after 5 s is logged as a warning.
-
-    Args:
-        what: The operation and its URL, for messages; without credentials
-            (`fastdata.remote.urls.redact`).
-        tries: Most tries in all.
-        enough: Most tries once they take longer than 90 s.
-        patience: Counts failures; None for no limit.
+    The wait before try ``n + 1`` is 0.2 s times ``2**(n - 1)``, at most 20 s. It is scaled by a
+    random 50% to 100%, so that many readers do not retry at the same moment. A server's Retry-After
+    extends it, up to 60 s and to the remaining patience. Two truncated responses count as one try,
+    because the server works. After 90 s, ``enough`` tries suffice. The first retry after 5 s is
+    logged as a warning. ``what`` is the operation and its URL without credentials, for messages.
+    Without ``patience``, there is no limit.
     """
 
     def __init__(
@@ -223,9 +214,6 @@ def retrying(
     """Call a function until it succeeds, under the policy of `Retries`; return its result.
 
     ``pause`` waits so many seconds; its exceptions end the retries.
-
-    Raises:
-        FileNotFoundError: See `Retries.wait_after`; `RemoteError` and `FastdataError` likewise.
     """
     retries = Retries(what, tries, patience=patience)
     while True:

@@ -45,12 +45,8 @@ Piece: TypeAlias = tuple[FileRef, int]
 class Table:
     """Column of a file, by row group. Safe to use from several threads.
 
-    Args:
-        place: The file's path or URL.
-        column: The column; a struct's field after a dot.
-        size: Bytes that the file must have.
-        starts: First row of each of its row groups, and the number of rows.
-        storage_options: Options of the driver of a URL.
+    ``column`` may have a struct's field after a dot. ``size`` are the bytes that the file must
+    have; ``starts`` has the first row of each row group, and the number of rows.
     """
 
     def __init__(
@@ -70,13 +66,7 @@ class Table:
         return int(np.searchsorted(self.starts[:-1], row, "right")) - 1
 
     def decode(self, group: int) -> pa.ChunkedArray:
-        """Return the values of a row group: an array of bytes.
-
-        Raises:
-            CorruptionError: The file is damaged, or has changed since it was indexed.
-            DatasetError: It is missing, or cannot be opened.
-            RemoteError: Its URL cannot be reached.
-        """
+        """Return the values of a row group, bytes; raise CorruptionError for a changed file."""
         file, metadata = _opened(self)
         try:
             if metadata is None:
@@ -147,14 +137,8 @@ class _Group:
 class RowGroups:
     """Row groups of a dataset's tables, as one process holds them.
 
-    Args:
-        tables: The tables, by the names that `FileRef` has.
-        reader: Reads files that are no tables.
-        limit: Bytes to hold, unless three row groups have more.
-
-    Attributes:
-        limit: The same.
-        used: Bytes that are held.
+    Tables have the names of `FileRef`; ``reader`` reads other files. ``limit`` are bytes to hold,
+    unless three row groups have more; ``used`` those held.
     """
 
     #: Whether bytes cannot be read in another way.
@@ -191,12 +175,7 @@ class RowGroups:
         return None
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Return a value; decode its row group unless that is held; runs on the loop.
-
-        Raises:
-            CorruptionError: The file is damaged, or has changed.
-            RemoteError: Its URL cannot be reached.
-        """
+        """Return a value; decode its row group unless that is held; runs on the loop."""
         for piece in self.pieces(file, start, stop):
             return self._value(await self._group(piece), start, stop)
         return await self._reader.read(file.url, start, stop)
