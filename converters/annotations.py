@@ -160,10 +160,7 @@ class Folder:
         return os.path.isdir(os.path.join(self.tree.root, name))
 
     def names(self, below: str = "", *, deep: bool = True) -> list[str]:
-        """Return the sorted paths of files in one of its folders; not hidden ones.
-
-        ``deep`` includes those in folders of that.
-        """
+        """Return the sorted paths of files, not hidden, in a folder; ``deep``: also below it."""
         prefix = f"{below}/" if below else ""
         if self._listed is not None:
             found = [name for name in self._listed if name.startswith(prefix)]

@@ -46,12 +46,9 @@ class ArrowImages(tabular.TabularImages):
     any. In a folder of Hugging Face's cache, files of ``map`` and the like are left out.
 
     Images and blobs are extents of the files. Of compressed batches, pyarrow decodes the rows. A
-    null in ``bytes`` beside an absolute ``path`` is the file there.
-
-    Args:
-        root: A folder of ``*.arrow``, at any depth, or one file; not a URL.
-        split: The split to take, one of `arrow_splits`; None for all files.
-        **columns: Arguments of `TabularImages` that choose columns.
+    null in ``bytes`` beside an absolute ``path`` is the file there. ``root`` is a folder of
+    ``*.arrow``, at any depth, or one file; not a URL. ``split`` is one of `arrow_splits`, None for
+    all files.
     """
 
     def __init__(
@@ -145,11 +142,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ArrowRows(tabular.RowsFile):
-    """Rows of Arrow files.
+    """Rows of Arrow files; ``features`` are Hugging Face's in the schema's metadata.
 
-    Attributes:
-        indices: Files of the numbers of rows among those of all files; none for all rows of a file.
-        features: Hugging Face's features as the schema's metadata have them, if it has none.
+    ``indices`` are files of the numbers of rows among those of all files; none for all rows of a
+    file.
     """
 
     indices: tuple[LocalFile, ...] = ()

@@ -115,13 +115,10 @@ def _unpickle(data: bytes) -> dict[bytes, Any]:
 class Cifar:
     """One split of CIFAR-10 or CIFAR-100.
 
-    Samples are raw pixels, in the order of the published batches; a key is
-    ``<batch>/<row>``. Labels and class names are the published (fine) ones.
-
-    Args:
-        kind: ``cifar10`` or ``cifar100``.
-        root: The folder with the archive or with its unpacked files; or its URL.
-        split: ``train`` or ``test``.
+    Samples are raw pixels, in the order of the published batches; a key is ``<batch>/<row>``.
+    Labels and class names are the published (fine) ones. ``kind`` is ``cifar10`` or ``cifar100``.
+    ``root`` is the folder with the archive or with its unpacked files, or its URL. ``split`` is
+    ``train`` or ``test``.
     """
 
     root: str | None = None  # there are no image files to leave in place

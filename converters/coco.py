@@ -65,12 +65,8 @@ class CocoImages(AnnotatedImages):
     image without its file, or of another width or height, is a bad sample, and so is an annotation
     of an unknown image.
 
-    Args:
-        images: The folder that ``file_name`` is relative to, or its URL.
-        annotations: JSON files of the same images, or their URLs; each image becomes one row.
-        categories: Categories that labels number, besides those of the files: those of other
-            splits, from `coco_categories`.
-        fields: Columns to take; None for all.
+    ``file_name`` is relative to ``images``. JSON files of the same images give one row for each
+    image. ``categories`` are those of other splits that labels number, too; see `coco_categories`.
     """
 
     def __init__(
@@ -138,13 +134,9 @@ def coco_splits(
 
 
 class _Annotation(NamedTuple):
-    """Caption or object; None for what its file does not say.
+    """Caption or object, from a file by its number; None for what that does not say.
 
-    Attributes:
-        file: Number of the file that it is from.
-        caption: The text of a caption.
-        box: An object's box; its mask, polygons (arrays) or RLE (a dict); and so on.
-        labelled: Number of labelled keypoints.
+    A mask is polygons (arrays) or RLE (a dict). ``labelled`` is the number of labelled keypoints.
     """
 
     file: int

@@ -19,12 +19,8 @@ from fastdata.storage.look import look
 class ImageFolder(Sharded):
     """Source of the images of a tree whose top folders are the classes.
 
-    Classes, labels and order are torchvision's. A key is the image's path below ``root``
-    without its extension.
-
-    Args:
-        root: The folder that holds the class folders, or its URL.
-        allow_empty: Whether a class may have no images.
+    Classes, labels and order are torchvision's. A key is the image's path below ``root`` without
+    its extension. ``allow_empty``: a class may have no images.
     """
 
     def __init__(

@@ -51,13 +51,9 @@ class ImageNet(Sharded):
     - *archives*: ``ILSVRC2012_img_train.tar``, ``ILSVRC2012_img_val.tar`` and
       ``ILSVRC2012_devkit_t12.tar.gz`` as downloaded, read without unpacking.
 
-    Classes are the wnids of the training set, or of the validation set without a training
-    set. A key is ``<wnid>/<file name without extension>``.
-
-    Args:
-        root: The folder that holds one of the layouts, or its URL.
-        split: ``train`` or ``val``.
-        allow_empty: Whether a class of this split may have no images.
+    Classes are the wnids of the training set, or of the validation set without a training set. A
+    key is ``<wnid>/<file name without extension>``. ``split`` is ``train`` or ``val``.
+    ``allow_empty``: a class of it may have no images.
     """
 
     def __init__(

@@ -105,10 +105,8 @@ _INDEX_ROW = 400
 class Estimate(NamedTuple):
     """Bytes that packing writes to a container, by those of the source.
 
-    Attributes:
-        growth: Bytes of a stored image per byte in the source.
-        text: Bytes of columns in the container per byte of their values.
-        beside: Bytes of a sample's further members or records beside their content.
+    ``growth`` is of images, ``text`` of columns' values; ``beside`` are a sample's further members
+    or records.
     """
 
     growth: float = 1.0
@@ -231,13 +229,9 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 class Totals(NamedTuple):
-    """Sums over all records of a listing, in bytes.
+    """Sums of bytes over all records: images and samples in the source, columns' values.
 
-    Attributes:
-        length: Images in the source.
-        size: Samples in the source.
-        values: Values of their columns.
-        held: Pixels and further fields in the listing itself.
+    ``held`` are pixels and further fields in the listing itself.
     """
 
     length: int = 0
@@ -266,10 +260,8 @@ def _list_shard(
 ) -> tuple[int, Totals, Mapping[str, int]]:
     """List a shard into a file of the folder, and its keys' hashes into another.
 
-    Does not sync to the disk: an interrupted run lists again.
-
-    Returns:
-        The number of records, their sums, and numbers of skipped files by suffix.
+    Return the number of records, their sums, and numbers of skipped files by suffix. Does not sync
+    to the disk: an interrupted run lists again.
     """
     number, shard = numbered
     path = shard_path(folder, number)
@@ -482,8 +474,7 @@ class Listing:
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield runs of records that end at a limit of stored bytes or rows.
 
-        Yields:
-            The first record, one past the last, and their bytes in the source and stored.
+        Each has its first record, one past the last, and the bytes in the source and stored.
         """
         begin = at = start
         held, size = 0.0, 0

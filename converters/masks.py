@@ -17,16 +17,9 @@ class MaskedImages(AnnotatedImages):
     """Source of images and their masks, by path; ``mask`` is a field of masks.
 
     The mask of ``<images>/a/b.jpg`` is ``<masks>/a/b.png``, with any suffix of images. An image
-    without a mask, and a mask without an image, are bad samples.
-
-    Args:
-        root: The folder of both, or its URL.
-        images: The folder of images in it.
-        masks: The folder of masks in it.
-        image_ending: End of the names of images, before the suffix, such as ``_leftImg8bit``;
-            others are left out.
-        mask_ending: The same of masks.
-        fields: ``mask`` or nothing; None for ``mask``.
+    without a mask, and a mask without an image, are bad samples. Names of images and masks end as
+    ``image_ending`` and ``mask_ending`` say, before the suffix, such as ``_leftImg8bit``; others
+    are left out. ``fields`` is ``mask`` or nothing.
     """
 
     def __init__(

@@ -43,12 +43,8 @@ class MdsImages(tabular.TabularImages):
 
     See `TabularImages`. Numbers and text are columns, ``json`` is text; arrays of a fixed type and
     shape are lists of a fixed size. Other values are blobs of the bytes that Streaming stores;
-    pickles are never unpickled.
-
-    Args:
-        root: The folder of ``index.json``, or of one folder a split; or its URL.
-        split: The split's folder; None if there are none, or a single one.
-        **columns: Arguments of `TabularImages` that choose columns.
+    pickles are never unpickled. ``root`` is the folder of ``index.json``, or of one folder a split;
+    or its URL.
     """
 
     def __init__(

@@ -53,10 +53,8 @@ class Kind(NamedTuple):
 class Outputs:
     """Output files of a packing: a file a unit, or none if images stay where they are.
 
-    Attributes:
-        chained: Whether a unit's output depends on earlier units.
-        again: What the same command does once bad images are fixed.
-        kept: Name of an unfinished file to resume.
+    ``chained``: a unit's output depends on earlier units. ``again`` is what the same command does
+    once bad images are fixed. ``kept`` is the name of an unfinished file to resume.
     """
 
     chained, again, kept = False, "it resumes", ""

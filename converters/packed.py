@@ -31,14 +31,10 @@ _ROWS_PER_SHARD = 65_536
 class Part(NamedTuple):
     """Part of a dataset's samples, chosen by their keys alone.
 
-    Parts that do not overlap share no sample, and parts that cover 0 to 1 have all of them.
-    Another container, order or copy of the dataset gives the same part.
-
-    Attributes:
-        start: Begin of the part, as a fraction of all samples, 0 to 1.
-        stop: End of the part. Of N samples it has about N * (stop - start), within a few times
-            the square root of that.
-        seed: Seed of the choice; parts of different seeds are independent.
+    Parts that do not overlap share no sample, and parts that cover 0 to 1 have all of them. Another
+    container, order or copy of the dataset gives the same part. The begin and the end are fractions
+    from 0 to 1. Of N samples, a part has about N * (stop - start), within a few times the square
+    root of that. Parts of different seeds are independent.
     """
 
     start: float
@@ -54,19 +50,11 @@ class Part(NamedTuple):
 class PackedDataset(Sharded):
     """Source of a packed dataset's samples, in the dataset's order.
 
-    Bytes, keys, labels and classes are the dataset's. Every image is checked against its
-    checksum; a damaged one is a bad sample.
-
-    Args:
-        root: The dataset's folder, or its URL.
-        part: Part of the samples; None for all.
-        keys: Keys of the samples, which must all exist; None for all samples.
-        formats: Formats of fields whose values lie in the image, such as ``{"boxes": "xywh"}``;
-            see docs/formats/fields.md.
-        masks: Fields of masks, images whose pixels are numbers.
-
-    Attributes:
-        packed_order: The manifest's fields for the order of its samples.
+    Bytes, keys, labels and classes are the dataset's. Every image is checked against its checksum;
+    a damaged one is a bad sample. ``part`` and ``keys``, which must all exist, choose samples.
+    ``formats`` are of fields whose values lie in the image, such as ``{"boxes": "xywh"}``; see
+    docs/formats/fields.md. ``masks`` are fields of images whose pixels are numbers.
+    ``packed_order`` has the manifest's fields for the order.
     """
 
     def __init__(

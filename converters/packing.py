@@ -108,17 +108,11 @@ SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):
-    """Result of packing.
+    """Result of packing: the dataset's folder or URL without credentials, and its manifest.
 
-    Attributes:
-        path: The dataset's folder, or its URL without credentials.
-        manifest: Its manifest.
-        resumed: Samples that an earlier run had packed.
-        kinds: Stored images by encoding (`fastdata.storage.encodings.ENCODINGS`), the most
-            frequent first; empty if an earlier run had packed all.
-        source_bytes: Bytes of these images in the source; None if not known exactly.
-        left_out: Numbers of a tree's files that were skipped because their suffix is no
-            image's, by suffix.
+    ``resumed`` are samples that an earlier run had packed. ``kinds`` are stored images by encoding,
+    the most frequent first, and ``source_bytes`` theirs in the source, None if not known exactly;
+    empty if an earlier run had packed all. ``left_out`` counts a tree's skipped files by suffix.
     """
 
     path: Path | str

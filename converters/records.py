@@ -87,13 +87,10 @@ class Record(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Files whose rows a library decodes.
+    """Files whose rows a library decodes, with rows of each row group by file.
 
-    Attributes:
-        source: The same source, with ``column`` and ``group`` in all records.
-        files: The files.
-        columns: The columns of its images and further blobs.
-        groups: Rows of each row group, by file.
+    ``source`` is the same source, with ``column`` and ``group`` in all records. ``columns`` are
+    those of its images and further blobs.
     """
 
     source: Source
@@ -112,10 +109,8 @@ class Source(Protocol):
 
     Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
     the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are
-    missing, damaged or contradictory, and UsageError for arguments that name nothing.
-
-    Attributes:
-        classes: Class names; a label is an index into them. Empty: there are no labels.
+    missing, damaged or contradictory, and UsageError for arguments that name nothing. Labels are
+    indices into ``classes``; without these, there are no labels.
     """
 
     classes: list[str]

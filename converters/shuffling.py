@@ -67,8 +67,7 @@ def is_split(name: str) -> bool:
 def split_to_pack(classes: Iterable[str]) -> str | None:
     """Return the folder to pack by itself if all class folders have names of splits.
 
-    Returns:
-        The split for training, else the first in order; None if the folders are classes.
+    It is the split for training, else the first in order; None if the folders are classes.
     """
     names = sorted(classes, key=lambda name: (name.lower() not in _TRAINING, name))
     if not names or not {name.lower() for name in names} <= _TRAINING | _EVALUATION:

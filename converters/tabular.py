@@ -58,13 +58,10 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some rows of a file.
+    """Some rows of a file, and their values, `fastdata.storage.arrow.python_values`, by column.
 
-    Attributes:
-        rows: Their number.
-        values: Values of columns, by name; one of `fastdata.storage.arrow.python_values` each.
-        places: Places of the values of columns of bytes, by name; None for nulls. Where a library
-            decodes the column, nulls have a place, too.
+    Columns of bytes have places; None for nulls. Where a library decodes the column, nulls have a
+    place, too.
     """
 
     rows: int
@@ -73,10 +70,9 @@ class Batch(NamedTuple):
 
 
 class OpenRows:
-    """Open file of rows; its columns are named as `stored_columns` names them.
+    """Open file of rows; `stored_columns` names its columns.
 
-    Attributes:
-        schema: Columns, with Hugging Face's features in the metadata, if there are any.
+    The schema has Hugging Face's features in the metadata, if there are any.
     """
 
     schema: pa.Schema
@@ -100,12 +96,10 @@ class OpenRows:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """File of rows; picklable.
+    """File of rows, which may consist of several; picklable.
 
-    Attributes:
-        name: Its path below the source's folder, with ``/`` and without extension, for keys.
-        files: The files that it consists of.
-        plain: Whether to look for extents; else a library decodes the rows of all columns.
+    ``name`` is its path below the source's folder, with ``/`` and without extension, for keys.
+    Unless ``plain``, a library decodes the rows of all columns.
     """
 
     name: str
@@ -163,22 +157,12 @@ class TabularImages(Sharded):
 
     Each other column is a field of the column's type. A column of image files is a field of images,
     any other column of bytes one of blobs. A null there is no error. `columns_taken` lists the
-    columns that are packed and left out.
-
-    Args:
-        files: The files.
-        where: The source's folder or URL, for messages.
-        kind: Its kind, for the manifest.
-        split: Its split, for the manifest.
-        image_column: The column of images; a struct's field after a dot.
-        label_column: The column of labels.
-        key_column: The column of keys; None for ``key`` or ``__key__`` if it exists.
-        fields: Columns to take beside these; None for all.
-        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
-            see docs/formats/fields.md.
-        masks: Fields of masks, images whose pixels are numbers.
-        others: Returns the files of the other splits: the class names of all splits are sorted
-            together, so that a class has one number.
+    columns that are packed and left out. ``where``, ``kind`` and ``split`` are for messages and the
+    manifest. A struct's field as ``image_column`` follows a dot. The key column is ``key`` or
+    ``__key__`` by default. ``formats`` are of columns whose values lie in the image, such as
+    ``{"boxes": "xywh"}``; see docs/formats/fields.md. ``masks`` are fields of images whose pixels
+    are numbers. ``others`` returns the files of the other splits: the class names of all splits are
+    sorted together, so that a class has one number.
     """
 
     root: str | None = None  # there are no image files to leave in place

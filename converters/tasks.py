@@ -60,14 +60,11 @@ _MOST_BYTES = 16 << 20  # of one request
 class Job:
     """Parameters that all tasks of one packing share; picklable.
 
-    Attributes:
-        work: The folder of the packing's state, inside the dataset's folder ``out``.
-        plain_images: Whether Parquet's column of images contains bytes, not Hugging Face's structs.
-        root: The base of relative paths, for containers that leave files in place.
-        stride: Pixels between seek points; None for none.
-        estimate: Estimates the bytes of samples in the container.
-        fields: What samples have besides image and label.
-        upright: Whether annotations are for images as EXIF turns them.
+    ``work`` is the packing's state, inside the dataset's folder ``out``. ``plain_images``:
+    Parquet's column of images contains bytes, not structs. ``root`` is the base of relative paths,
+    for containers that leave files in place. ``stride`` is in pixels, None for no seek points.
+    ``fields`` are besides image and label. ``upright``: annotations are for images as EXIF turns
+    them.
     """
 
     out: Path

@@ -58,12 +58,7 @@ def source_tree(
 
 
 class LocalTree:
-    """Folder of this machine.
-
-    Attributes:
-        root: Its absolute path, the prefix of its records' paths.
-        location: The same, for `fastdata.converters.records.Source.inputs`.
-    """
+    """Folder of this machine; ``root`` and ``location`` are its absolute path."""
 
     def __init__(self, root: Path) -> None:
         self.location, self.root = root, str(root)

@@ -56,10 +56,7 @@ class Uploading:
     """Uploader of a dataset's files to a bucket, several at once, in threads of this process.
 
     Leaving the context waits for the uploads under way. Ctrl-C, or another exception that is no
-    `Exception`, cancels them.
-
-    Attributes:
-        name: The URL without credentials.
+    `Exception`, cancels them. ``name`` is the URL without credentials.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, folder: Path) -> None:

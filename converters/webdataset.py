@@ -71,17 +71,11 @@ class WebDataset(Sharded):
     and for the records, which may not fit in memory. Behind a URL, where a walk reads whole shards,
     a temporary file ($TMPDIR) keeps its records instead.
 
-    Args:
-        root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
-            URL of any.
-        shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
-            if every shard numbers its samples from the same number.
-        labels: Whether to look for labels.
-        fields: Members to take beside image and label; None for all.
-        formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
-            see docs/formats/fields.md.
-        masks: Fields of masks, images whose pixels are numbers.
-        files: Some of the shards of ``root``; None for all.
+    ``root`` is a folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
+    URL of any. With ``shard_keys``, keys are ``<shard>/<key>``: needed if every shard numbers its
+    samples from the same number. ``labels``: look for labels. ``formats`` are of members whose
+    values lie in the image; see docs/formats/fields.md. ``masks`` are fields of images whose pixels
+    are numbers. ``files`` are some of the shards of ``root``.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -193,14 +187,11 @@ _Read: TypeAlias = Callable[[Member], bytes]
 
 
 class _Sample(NamedTuple):
-    """One sample of a shard.
+    """One sample of a shard: the member of its image, the others by extension, in order.
 
-    Attributes:
-        image: The member of its image.
-        members: Its other members, by extension, in the archive's order.
-        texts: Bytes of the members that are columns.
-        arrays: Types of the members that are sound arrays; None for a type that no column has.
-        problem: Why it is a bad sample, apart from its fields.
+    ``texts`` has bytes of the members that are columns; ``arrays`` types of those that are sound
+    arrays, None for a type that no column has. ``problem`` is why it is a bad sample, apart from
+    its fields.
     """
 
     key: str

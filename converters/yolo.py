@@ -47,13 +47,8 @@ class YoloImages(AnnotatedImages):
     missing. A damaged line makes its image a bad sample.
 
     Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
-    image. Reading ``data.yaml`` needs PyYAML.
-
-    Args:
-        root: The dataset's folder, or its URL.
-        split: ``train``, ``val`` or ``test``.
-        data: The data.yaml, or its URL; None for the only .yaml file in the folder.
-        fields: Columns to take; None for all. Without any, no labels are read.
+    image. Reading ``data.yaml`` needs PyYAML. ``split`` is ``train``, ``val`` or ``test``. Without
+    ``data``, it is the only .yaml file in the folder. Without any ``fields``, no labels are read.
     """
 
     upright = True
