@@ -30,12 +30,7 @@ _Copied = tuple[int, int, int]
 
 
 class Place:
-    """Folder or URL to copy from.
-
-    Args:
-        location: The folder or URL.
-        storage_options: Options of the driver of a URL.
-    """
+    """Folder or URL to copy from; ``storage_options`` are for the driver of a URL."""
 
     def __init__(
         self, location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
@@ -70,11 +65,7 @@ class Place:
             return read_exactly(file.fileno(), start, stop - start)
 
     def root(self, root: str) -> Place:
-        """Return the folder of images or archives that a manifest names.
-
-        Raises:
-            DatasetError: The manifest is in a bucket, but the images are on some machine.
-        """
+        """Return the folder of images or archives that a manifest names; see `images_url`."""
         return Place(images_url(self._location, root), self.options)
 
 
@@ -135,12 +126,7 @@ def require_size(path: str, found: int | None, size: int) -> None:
 class Copying:
     """Copy of several files, without those that the copy has whole.
 
-    Args:
-        files: The files.
-        report: Called with the bytes done when there are more, ten times a second at most.
-
-    Attributes:
-        copied: Bytes copied so far.
+    ``report`` gets the bytes done, ten times a second at most; ``copied`` are those of this run.
     """
 
     def __init__(self, files: Iterator[CopiedFile], report: Callable[[int], None]) -> None:
@@ -149,14 +135,7 @@ class Copying:
         self._reported = 0.0
 
     def run(self, threads: int) -> None:
-        """Copy everything.
-
-        Raises:
-            CorruptionError: A file does not match its checksum.
-            DatasetError: A file cannot be read.
-            RemoteError: A file cannot be fetched.
-            OSError: A file cannot be written.
-        """
+        """Copy everything; raise CorruptionError for a file that does not match its checksum."""
         running: deque[tuple[CopiedFile, int, Future[_Copied]]] = deque()
         with ThreadPoolExecutor(threads, "fastdata-stage") as pool:
             try:

@@ -34,26 +34,17 @@ View = tuple[Path, list[int], int, int]
 
 @contextmanager
 def fetching(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Fetching]:
-    """Open a remote dataset, or one whose index is here, and fetch files to a temporary folder.
-
-    Raises:
-        DatasetError: There is no finished dataset.
-        CorruptionError: The index is missing or damaged.
-        RemoteError: The server cannot be reached.
-    """
+    """Open a remote dataset, or one whose index is here; fetch files to a temporary folder."""
     remote = RemoteSource(url.rstrip("/"), None, storage_options)
     with TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True) as folder:
         yield Fetching(remote, Path(folder))
 
 
 class Fetching:
-    """Remote dataset whose manifest and index are here, and other files as they are asked for.
+    """Remote dataset whose manifest and index are here, and other files on request.
 
-    Attributes:
-        remote: The dataset where it is.
-        name: Its URL without credentials.
-        blobs: The manifest, the index and what `fetch_fields` has fetched, without files to read
-            blobs from.
+    ``blobs`` has the manifest, the index and what `fetch_fields` fetched; no files to read blobs
+    from.
     """
 
     def __init__(self, remote: RemoteSource, folder: Path) -> None:
@@ -97,16 +88,10 @@ class Fetching:
                 yield root.shown(name), what
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
-        """Yield the dataset in parts; each is removed when the next is requested.
+        """Yield the dataset in parts; prefetch the next while one is in use, then remove that.
 
-        The next part is prefetched while one is in use.
-
-        Args:
-            fields: Fields of images and blobs that a ``folder`` dataset's parts have.
-
-        Raises:
-            RemoteError: A file cannot be fetched.
-            SpaceError: There is no room for two parts.
+        Parts of a ``folder`` dataset have the images and blobs of ``fields``. There must be room
+        for two.
         """
         with ThreadPoolExecutor(1) as pool:
             ready = None

@@ -37,12 +37,9 @@ _PROGRAM = "from fastdata.converters.indexing import main; main()"
 def is_indexed_here(
     place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether a path or URL names files of others, which have to be indexed first.
+    """Return whether a place is others' tars, Parquet files, a pattern, or a dataset on the Hub.
 
-    Such are tars, Parquet files, patterns of them, and datasets on the Hub.
-
-    Raises:
-        RemoteError: The Hub cannot be reached.
+    Those have to be indexed first. Raise RemoteError if the Hub cannot be reached.
     """
     text = os.fspath(place)
     if is_hub_url(text) and not is_pattern(text):

@@ -89,12 +89,7 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
 
 
 class Marker(NamedTuple):
-    """Contents of ``staged.json``, which names the original of a copy.
-
-    Attributes:
-        original: Absolute path of the dataset that was copied, or its URL without credentials.
-        id: SHA-256 of its manifest at that time, in hexadecimal.
-    """
+    """Contents of ``staged.json``: the `Original.name`, and its manifest's SHA-256 in hex."""
 
     original: str
     id: str
@@ -111,12 +106,7 @@ class Marker(NamedTuple):
 
 
 class Original(NamedTuple):
-    """State of a dataset.
-
-    Attributes:
-        path: Its absolute path, or its URL.
-        text: Its manifest.
-    """
+    """State of a dataset: its absolute path or its URL, and the text of its manifest."""
 
     path: Path | str
     text: bytes
