@@ -63,11 +63,15 @@ class LmdbImages(Sharded):
 
     A value that is no image is a bad sample. If none of the first values is an image, this raises.
 
-    ``root`` is a folder with ``data.mdb``, a file (``subdir=False``), a folder of several, or the
-    URL of one. ``database`` is None for the unnamed one. ``keys`` must match a key as a whole;
-    others are left out; the group ``class``, if it has one, is the class's name:
-    ``(?P<class>[^/]+)/.*``. ``labels`` is a text file, a line for each key: the key, a tab or
-    blanks, and the number or name of its class. A key that is not in it is a bad sample.
+    Args:
+        root: A folder with ``data.mdb``, a file (``subdir=False``), or a folder of several; or the
+            URL of one.
+        database: Name of a named database; None for the unnamed one.
+        keys: Regular expression of the keys of images, which must match as a whole; others are
+            left out. Its group ``class``, if it has one, is the class's name:
+            ``(?P<class>[^/]+)/.*``.
+        labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
+            or name of its class. A key that is not in the file is a bad sample.
     """
 
     root: str | None = None  # there are no image files to leave in place

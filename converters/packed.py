@@ -50,11 +50,17 @@ class Part(NamedTuple):
 class PackedDataset(Sharded):
     """Source of a packed dataset's samples, in the dataset's order.
 
-    Bytes, keys, labels and classes are the dataset's. Every image is checked against its checksum;
-    a damaged one is a bad sample. ``part`` and ``keys``, which must all exist, choose samples.
-    ``formats`` are of fields whose values lie in the image, such as ``{"boxes": "xywh"}``; see
-    docs/formats/fields.md. ``masks`` are fields of images whose pixels are numbers.
-    ``packed_order`` has the manifest's fields for the order.
+    Bytes, keys, labels and classes are the dataset's. Every image is checked against its
+    checksum; a damaged one is a bad sample.
+
+    Args:
+        keys: Keys of the samples, which must all exist; None for all samples.
+        formats: Formats of fields whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
+
+    Attributes:
+        packed_order: The manifest's fields for the order of its samples.
     """
 
     def __init__(

@@ -60,10 +60,13 @@ class ParquetImages(tabular.TabularImages):
     image or blob is the mean of its column in the row group: exact lengths would require reading
     all images.
 
-    ``root`` is a folder of ``*.parquet``, at any depth, one file, a pattern such as
-    ``part-{0..9}.parquet``; or the URL of any. Names that begin with ``_`` or ``.`` are not data.
-    ``split`` is one of `parquet_splits`. ``extents``: look for extents; None for files of this
-    machine. Of a file behind a URL, finding them reads all of it.
+    Args:
+        root: A folder of ``*.parquet``, at any depth, one file, a pattern such as
+            ``part-{0..9}.parquet``; or the URL of any. Names that begin with ``_`` or ``.`` are not
+            data.
+        split: The files to take, one of `parquet_splits`; None for all.
+        extents: Whether to look for extents; None for files of this machine. Of a file behind a
+            URL, finding them reads all of it.
     """
 
     def __init__(

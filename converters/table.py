@@ -60,14 +60,18 @@ class TableImages(Sharded):
     A row with a mask of another size than its image, or with a value of another shape than its
     format's, is a bad sample.
 
-    ``table`` is a file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory; paths are
-    relative to ``root``, by default its folder. ``path``, ``label`` and ``key`` are by default
-    columns with usual names; a key is else the path without extension. ``files`` and ``masks``
-    (pixels are numbers) are columns of paths. ``formats`` are of columns whose values lie in the
-    image, such as ``{"boxes": "xywh"}``; see docs/formats/fields.md. ``problem`` has reasons why
-    rows cannot be packed; null for a good row. ``size`` has widths and heights that annotations are
-    for; an image of another size is a bad sample. Class names are by default the labels' names,
-    sorted, or their numbers.
+    Args:
+        table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.
+        root: The folder that paths are relative to, or its URL; None for the table's folder.
+        path: Column of images' paths; None for one with a usual name.
+        key: Column of keys; None for ``key`` if it exists, else the path without extension.
+        masks: Columns of paths of masks, images whose pixels are numbers; each is a field.
+        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``,
+            by field; see docs/formats/fields.md.
+        problem: Column of reasons why rows cannot be packed; null for a good row.
+        size: Column of widths and heights that annotations are for; an image of another size is a
+            bad sample.
+        classes: Class names, by label. None for the labels' names, sorted, or their numbers.
     """
 
     def __init__(

@@ -157,12 +157,16 @@ class TabularImages(Sharded):
 
     Each other column is a field of the column's type. A column of image files is a field of images,
     any other column of bytes one of blobs. A null there is no error. `columns_taken` lists the
-    columns that are packed and left out. ``where``, ``kind`` and ``split`` are for messages and the
-    manifest. A struct's field as ``image_column`` follows a dot. The key column is ``key`` or
-    ``__key__`` by default. ``formats`` are of columns whose values lie in the image, such as
-    ``{"boxes": "xywh"}``; see docs/formats/fields.md. ``masks`` are fields of images whose pixels
-    are numbers. ``others`` returns the files of the other splits: the class names of all splits are
-    sorted together, so that a class has one number.
+    columns that are packed and left out.
+
+    Args:
+        image_column: The column of images; a struct's field after a dot.
+        key_column: The column of keys; None for ``key`` or ``__key__`` if it exists.
+        formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
+        others: Returns the files of the other splits: the class names of all splits are sorted
+            together, so that a class has one number.
     """
 
     root: str | None = None  # there are no image files to leave in place

@@ -62,10 +62,11 @@ class VocImages(AnnotatedImages):
     image whose XML file or, in a list for segmentation, mask is missing or damaged is a bad sample,
     and so is one of another size than its XML file says.
 
-    ``root`` has JPEGImages/ and Annotations/. ``split`` is ImageSets/Main/<split>.txt, else
-    ImageSets/Segmentation/<split>.txt; ``Segmentation/<split>`` for the latter; None for all
-    images, by name. Class names are by default VOC's own, or, if any XML file has another name, the
-    sorted names of all XML files.
+    Args:
+        split: Name of a list, ImageSets/Main/<split>.txt, else ImageSets/Segmentation/<split>.txt;
+            ``Segmentation/<split>`` for the latter. None for all images, by name.
+        classes: Class names, by label; None for VOC's own, or, if any XML file has another name,
+            the sorted names of all XML files.
     """
 
     def __init__(

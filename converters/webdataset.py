@@ -71,11 +71,14 @@ class WebDataset(Sharded):
     and for the records, which may not fit in memory. Behind a URL, where a walk reads whole shards,
     a temporary file ($TMPDIR) keeps its records instead.
 
-    ``root`` is a folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
-    URL of any. With ``shard_keys``, keys are ``<shard>/<key>``: needed if every shard numbers its
-    samples from the same number. ``labels``: look for labels. ``formats`` are of members whose
-    values lie in the image; see docs/formats/fields.md. ``masks`` are fields of images whose pixels
-    are numbers. ``files`` are some of the shards of ``root``.
+    Args:
+        root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
+            URL of any.
+        shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
+            if every shard numbers its samples from the same number.
+        formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
+            see docs/formats/fields.md.
+        masks: Fields of masks, images whose pixels are numbers.
     """
 
     root: str | None = None  # there are no image files to leave in place

@@ -89,15 +89,19 @@ class Redrawn(NamedTuple):
 
 @dataclass
 class Batch:
-    """A batch under way; numbers are slots of samples in it.
+    """A batch under way.
 
-    ``key`` is the epoch's. ``gathered`` is the column of images, ``columns`` the others,
-    ``further`` the batches of further fields, by name. ``fetch``, ``probe``, ``rows`` and
-    ``pending`` are jobs, until they are done; ``slow`` are samples that Python threads decode.
-    ``views`` are empty until all sizes are known. ``error`` is that of the batch as a whole: the
-    index cannot be read. ``targets`` are boxes and points after the geometry, ``moved`` those after
-    the whole program. ``redrawn`` samples had no known size. ``lacking`` are samples without a
-    further image, by field.
+    Attributes:
+        key: Key of the epoch's random numbers.
+        fetch: Fetch of its bytes from a remote dataset, until it is done.
+        probe: Job that reads sizes from files, until it is done.
+        rows: Rows that decode threads look up, until they have.
+        slow: Samples that Python threads decode, by their slot in the batch.
+        error: Error of the batch as a whole: the index cannot be read.
+        targets: The core's boxes and points, after the geometry; None without a joint transform.
+        moved: Those after the whole program.
+        redrawn: Geometry of samples whose size was not known, by their slot.
+        lacking: Slots of samples that lack a further image, by field.
     """
 
     planned: Planned

@@ -41,16 +41,22 @@ class Options:
 
 @dataclass(frozen=True)
 class Images:
-    """Dataset of images that fastdata can read by itself; ``what`` is its kind, in words.
+    """Dataset of images that fastdata can read by itself.
 
-    ``dataset`` has the transforms; ``options`` is the same, if it is an `ImageDataset`. ``open``
-    opens it; its argument: whether to keep seek points of files without an index. ``recipe`` and
-    ``further`` are transforms compiled, or why they cannot be. ``files`` are (path, label) of a
-    torchvision folder; of its other datasets, what decides their samples. ``subset``: numbers in
-    the opened source, int64, (N,); None for all. ``parts`` are the datasets of a ConcatDataset, in
-    order; ``sources`` names of a mixture's. ``fields`` are in a sample's order; ``keys`` are those
-    of a sample that is a dict, () of a tuple. ``as_torch``: a batch has what torch's
-    ``default_collate`` makes of its samples.
+    Attributes:
+        dataset: The dataset that has the transforms.
+        options: The options of reading: the same dataset, if it is an `ImageDataset`.
+        open: Opens it; the argument: whether to keep seek points of files without an index.
+        transform: Transform of an image.
+        recipe: The transform compiled, or why it cannot be.
+        files: (path, label) of each file of a torchvision folder; of its other datasets, what
+            decides their samples; else None.
+        subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
+        sources: Names of the parts of a mixture; (): it is none.
+        fields: Contents of a sample, in order.
+        further: Transforms of further fields of images, compiled, by field.
+        keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
+        as_torch: Whether a batch has what torch's ``default_collate`` makes of its samples.
     """
 
     what: str

@@ -44,13 +44,15 @@ class _Found(NamedTuple):
 
 @dataclass
 class MaskBatch:
-    """Masks of one field of a batch, (channels, height, width); None where they failed.
+    """Masks of one field of a batch.
 
-    ``image`` is None until it has begun, and once this batch is finished. ``sizes``: int32, (N, 2):
-    width and height of each result. ``slow`` are masks that Python threads decode, by slot; None
-    until they have begun. ``memory`` has all, (N, 1, height, width); None if they have several
-    sizes, or no dtype is asked for. ``failed`` are errors by slot, ``error`` that of the batch as a
-    whole.
+    Attributes:
+        image: The batch of their images; None until it has begun, and once this one is finished.
+        sizes: int32, (N, 2): width and height of each result.
+        slow: Masks that Python threads decode, by their slot; None until they have begun.
+        masks: The masks, (channels, height, width); None of samples that failed.
+        memory: Memory of them all, (N, 1, height, width); None if they have several sizes, or no
+            dtype is asked for.
     """
 
     planned: Planned

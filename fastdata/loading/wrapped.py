@@ -49,14 +49,20 @@ _OUTLINES = {
 
 @dataclass(frozen=True)
 class _Kind:
-    """One of torchvision's classes, and the function that makes its wrapper.
+    """One of torchvision's classes.
 
-    ``images`` returns (path, -1) of each. ``parts`` returns files of masks, or whole numbers, of
-    each image, for a target that is no dict; None: a dict, made of ``target``, a row's before the
-    wrapper. ``values`` are tensors with an entry a box; with ``optional``, a sample without boxes
-    lacks these keys. ``outlines`` returns the columns that masks are painted from. ``methods`` make
-    a sample, beside `SAMPLE_METHODS`. ``as_stored``: images keep their mode. ``state`` returns what
-    decides which samples there are.
+    Attributes:
+        methods: Its methods that make a sample, beside `SAMPLE_METHODS`.
+        images: Returns (path, -1) of each image.
+        parts: Returns the parts of a target that is no dict, in their order: files of masks, or
+            whole numbers, of each image. None: a dict, which the wrapper makes of ``target``.
+        target: Returns a row's target before the wrapper; None: the class has none, as that of a
+            test set.
+        values: Names of tensors with an entry a box.
+        optional: Whether a sample without boxes lacks its keys.
+        outlines: Returns the columns that masks are painted from, of a target before the wrapper.
+        as_stored: Whether images keep the mode that they are stored in.
+        state: Returns what decides which samples it has.
     """
 
     module: str

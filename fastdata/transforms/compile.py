@@ -148,13 +148,17 @@ class Program:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A compiled pipeline, made by `compile_recipe`.
+    """A compiled pipeline, made by :func:`compile_recipe`.
 
-    There is a program for each view; none where no image is asked for. ``calls`` are functions to
-    call for each sample and view, in order; then ``tail``, for each sample with its tensor or its
-    `Views`. Both hold what follows the ``unknown`` steps, too. ``form`` is that of `Views`; None
-    without them. ``joint`` is a sample's with targets before ``tail``, whose functions take all of
-    it. ``parts`` are the recipes of several datasets' images; (): this one is for all.
+    Attributes:
+        programs: One for each view of a sample; one alone unless the pipeline has `Views`; none
+            where no image is asked for.
+        tail: Functions to call for each sample, in order, with its tensor or with its `Views`.
+        calls: Functions to call for each sample and view, in order, before `tail`.
+        form: As `Views` have it; None where there are no Views.
+        unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
+        joint: Of a sample with targets, as they are before `tail`, whose functions take all of it.
+        parts: Of several datasets' images, the recipe of each; (): this one is for all.
     """
 
     programs: tuple[Program, ...]

@@ -30,13 +30,16 @@ ABSENT = object()
 class Target:
     """A target, and how it is delivered.
 
-    ``kind`` is one of `MOVED`; ``geometry``; ``values``, tensors that no transform changes but for
-    leaving out the entries of boxes; or ``objects``, delivered as they are. ``format``, of boxes,
-    is one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module, shares of the sides.
-    ``dtype`` is torch's name, "" for none. ``sanitised`` counts the first `SanitizeBoundingBoxes`
-    that leave out its entries. ``pure``: a plain tensor, which transforms leave as it is.
-    ``whole``: the column that says of which samples boxes are whole numbers. ``optional``: a
-    sample's dict lacks it where its value is null, or `ABSENT`.
+    Attributes:
+        kind: One of `MOVED`; ``geometry``; or ``values``, tensors that no transform changes but for
+            leaving out the entries of boxes; or ``objects``, which are delivered as they are.
+        format: Of boxes: one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module,
+            shares of the sides.
+        dtype: Name of the torch dtype that it is converted to; "": none.
+        sanitised: How many `SanitizeBoundingBoxes`, from the first on, leave out its entries.
+        pure: Whether it is a plain tensor, which transforms leave as it is.
+        whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
+        optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
     """
 
     kind: str
@@ -123,13 +126,17 @@ class Joint:
 class Moved(NamedTuple):
     """Boxes and points of a batch that have followed their images.
 
-    ``boxes``: float32, (M, 4): left, upper, right, lower, in pixels; sample i has
-    ``boxes[offsets[i] : offsets[i + 1]]``, offsets int64, (N + 1,). ``passed``: int32, (B,): how
-    many `SanitizeBoundingBoxes` left each box that there was, at ``first``, int64, (N + 1,).
-    ``points``: float32, (K, 2), as many as there were. ``sizes`` and, before, ``source_sizes``:
-    int32, (N, 2): width and height; 1 where the program does not fit. ``whole``: bool, (N,): its
-    boxes are whole numbers. ``matrices``: float64, (N, 3, 3): from coordinates before to those
-    after.
+    Attributes:
+        boxes: float32, (M, 4): left, upper, right, lower, in pixels.
+        offsets: int64, (N + 1,): sample i has ``boxes[offsets[i] : offsets[i + 1]]``.
+        passed: int32, (B,): how many `SanitizeBoundingBoxes` left each box that there was.
+        first: int64, (N + 1,): As ``offsets``, of these.
+        points: float32, (K, 2): as many as there were.
+        point_offsets: As ``offsets``, of the points.
+        sizes: int32, (N, 2): width and height of each image; 1 where the program does not fit.
+        whole: bool, (N,): whether its boxes are whole numbers.
+        source_sizes: int32, (N, 2): width and height of each image before.
+        matrices: float64, (N, 3, 3): from coordinates before to those after.
     """
 
     boxes: npt.NDArray[np.float32]
