@@ -15,7 +15,7 @@ _HINT = 'Give the DataLoader shard="auto" and device=accelerator.device: it is l
 
 
 class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
-    """Loader that Accelerate leaves unchanged if it shards; else a warning, or a UsageError."""
+    """Loader that Accelerate leaves unchanged if it shards; else a warning or an error."""
 
     require_native = False
     _ranks: tuple[int, int] | None = None

@@ -76,7 +76,7 @@ class Plan(ABC):
 
     @abstractmethod
     def rest(self, key: int, world_size: int = 1, position: Position = ()) -> Rest:
-        """Return the batches of an epoch from a position on, also another number of ranks'."""
+        """Return the batches of an epoch from a position, which any number of ranks had."""
 
     def require(self, position: Position, key: int) -> None:
         """Raise UsageError if a position is not in an epoch of this plan."""
