@@ -124,10 +124,7 @@ def require_size(path: str, found: int | None, size: int) -> None:
 
 
 class Copying:
-    """Copy of several files, without those that the copy has whole.
-
-    ``report`` gets the bytes done, ten times a second at most; ``copied`` are those of this run.
-    """
+    """Copy of several files, without those that the copy has whole; ``copied`` are its bytes."""
 
     def __init__(self, files: Iterator[CopiedFile], report: Callable[[int], None]) -> None:
         self.copied = self._done = self._crc = 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +26,6 @@ from fastdata.storage.row_groups import split_name
 
 _THREADS = 16
 _LOOSE_ROWS = 1024  # loose images in a view
-
 
 #: Folder that looks like the dataset but holds only some of its files, their numbers, and the first
 #: of their samples and one past the last.
@@ -65,33 +65,25 @@ class Fetching:
 
     def size_problems(self) -> Iterator[tuple[str, str]]:
         """Yield (path, problem) for each file that is missing or has the wrong size."""
-        manifest, tables = self._manifest, self._manifest.groups is not None
+        manifest = self._manifest
         if manifest.blob_files and manifest.root is not None:
-            archives = [
-                (split_name(one.name)[0] if tables else one.name, one.size)
-                for one in manifest.files[: manifest.blob_files]
-            ]
-            root = self._place.root(manifest.root)
-            for name, what in _wrong_sizes(root, archives, "manifest"):
-                yield root.shown(name), what
-        own = [(one.name, one.size) for one in manifest.own_files]
-        for name, what in _wrong_sizes(self._place, own, "manifest"):
-            yield f"{self._folder}/{name}", what
+            files: Iterable[FileEntry] = manifest.files[: manifest.blob_files]
+            if manifest.groups is not None:
+                files = (replace(one, name=split_name(one.name)[0]) for one in files)
+            yield from _wrong_sizes(self._place.root(manifest.root), files, "manifest")
+        yield from _wrong_sizes(self._place, manifest.own_files, "manifest", self._folder)
 
     def loose_problems(self, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
         manifest = self._manifest
         if manifest.container == "folder" and manifest.root is not None:
-            root = self._place.root(manifest.root)
             files = self.blobs.own_files(fields, 0, manifest.samples)
-            for name, what in _wrong_sizes(root, [(one.name, one.size) for one in files], "index"):
-                yield root.shown(name), what
+            yield from _wrong_sizes(self._place.root(manifest.root), files, "index")
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
         """Yield the dataset in parts; prefetch the next while one is in use, then remove that.
 
-        Parts of a ``folder`` dataset have the images and blobs of ``fields``. There must be room
-        for two.
+        Parts of a ``folder`` dataset have the images and blobs of ``fields``.
         """
         with ThreadPoolExecutor(1) as pool:
             ready = None
@@ -154,13 +146,15 @@ class Fetching:
 
 
 def _wrong_sizes(
-    place: Place, files: Sequence[tuple[str, int]], says: str
+    place: Place, files: Iterable[FileEntry], says: str, folder: Path | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (name, problem) for files that are missing or have another size than the given."""
-    sizes = place.sizes([name for name, _ in files])
-    for name, size in files:
-        found = sizes.get(name)
+    """Yield (path, problem) for files that are missing or have another size, below ``folder``."""
+    files = list(files)
+    sizes = place.sizes([one.name for one in files])
+    for one in files:
+        path = place.shown(one.name) if folder is None else f"{folder}/{one.name}"
+        found = sizes.get(one.name)
         if found is None:
-            yield name, os.strerror(errno.ENOENT)
-        elif found != size:
-            yield name, f"has {found} bytes, the {says} says {size}"
+            yield path, os.strerror(errno.ENOENT)
+        elif found != one.size:
+            yield path, f"has {found} bytes, the {says} says {one.size}"

@@ -37,10 +37,7 @@ _PROGRAM = "from fastdata.converters.indexing import main; main()"
 def is_indexed_here(
     place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether a place is others' tars, Parquet files, a pattern, or a dataset on the Hub.
-
-    Those have to be indexed first. Raise RemoteError if the Hub cannot be reached.
-    """
+    """Return whether a place is others' tars, Parquet files, a pattern, or a dataset on the Hub."""
     text = os.fspath(place)
     if is_hub_url(text) and not is_pattern(text):
         return not is_packed_there(text, storage_options)
@@ -50,17 +47,10 @@ def is_indexed_here(
 def indexed(
     place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return the folder of the index of some files; make it if there is none of them as they are.
+    """Return the folder of the index of others' files (`is_indexed_here`); make it if needed.
 
-    Of all processes of this machine, one makes it, and the others wait. For ``place``, see
-    `is_indexed_here`.
-
-    Raises:
-        DatasetError: They cannot be indexed, or the cache folder cannot be written.
-        SpaceError: The index does not fit into the cache folder.
-        RemoteError: The URL cannot be reached.
-        SourceError: A file is missing, or has no samples.
-        UsageError: The dataset on the Hub has several configs or splits.
+    Of all processes of this machine, one makes it, and the others wait. Raise SourceError if a file
+    is missing or has no samples, UsageError if a dataset on the Hub has several configs or splits.
     """
     shown, what = redact(os.fspath(place)), ""
     if is_hub_url(os.fspath(place)) and not is_pattern(place):

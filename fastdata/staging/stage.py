@@ -60,13 +60,9 @@ _SPACE_HINT = (
 
 
 class Staged(NamedTuple):
-    """Result of staging.
+    """Result of staging: the copy's folder, and bytes copied, or freed from an older state's copy.
 
-    Attributes:
-        path: The copy's folder.
-        copied_bytes: Bytes copied in this run.
-        reused: Whether a complete and current copy already existed.
-        freed_bytes: Bytes freed by removing a copy of an older state of the dataset.
+    ``reused``: a complete and current copy already existed.
     """
 
     path: Path
@@ -76,12 +72,7 @@ class Staged(NamedTuple):
 
 
 class Unstaged(NamedTuple):
-    """Result of unstaging.
-
-    Attributes:
-        paths: The removed folders.
-        freed_bytes: Bytes freed.
-    """
+    """Result of unstaging: the removed folders, and the bytes freed."""
 
     paths: list[Path]
     freed_bytes: int

@@ -49,13 +49,10 @@ def default_place() -> Path:
 def find_staged(
     dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Path | None:
-    """Return a complete and current copy of a dataset in `default_place`; None if there is none.
+    """Return a complete and current copy of a dataset in `default_place`, if there is one.
 
     A copy is complete if its index and files have the sizes in the manifest. An incomplete copy
     causes a warning. A copy itself, or a folder without a dataset, has none.
-
-    Raises:
-        RemoteError: The URL cannot be reached.
     """
     original = Original.read(dataset, storage_options)
     return None if original is None else original.find_copy()
@@ -115,7 +112,7 @@ class Original(NamedTuple):
     def read(
         cls, dataset: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> Original | None:
-        """Return the state of a dataset; None if there is none. Raises as `find_staged` does."""
+        """Return the state of a dataset; None if there is none."""
         path: Path | str
         try:
             if is_url(dataset):
@@ -167,21 +164,19 @@ class Original(NamedTuple):
 
     def _find_damage(self, copy: Path) -> str | None:
         """Check a copy's manifest and file sizes; return the problem, or None."""
+        manifest, name = self.manifest(), MANIFEST_NAME
         try:
-            if read_file(copy / MANIFEST_NAME, MOST_BYTES) != self.copied_text():
-                return f"{MANIFEST_NAME} differs from the original's"
+            if read_file(copy / name, MOST_BYTES) != self.copied_text():
+                return f"{name} differs from the original's"
+            for file in (manifest.index, *manifest.files):
+                name = file.name
+                found = (copy / name).lstat()
+                if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
+                    return f"{name} has {found.st_size} bytes, not {file.size}"
+                if not is_own_file(found):
+                    return f"{name} belongs to another user, or can be written by others"
         except OSError as error:
-            return f"{MANIFEST_NAME}: {error.strerror}"
-        manifest = self.manifest()
-        for file in (manifest.index, *manifest.files):
-            try:
-                found = (copy / file.name).lstat()
-            except OSError as error:
-                return f"{file.name}: {error.strerror}"
-            if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-                return f"{file.name} has {found.st_size} bytes, not {file.size}"
-            if not is_own_file(found):
-                return f"{file.name} belongs to another user, or can be written by others"
+            return f"{name}: {error.strerror}"
         return None
 
     def copied_text(self) -> bytes:
