@@ -49,12 +49,6 @@ def use_vector(use: str) -> None:
 def vector_regions() -> int:
     """Return the number of regions that this process has decoded in a vector's lanes."""
 
-def profile_start() -> None:
-    """Begin to measure where this thread's decoding spends its time."""
-
-def profile_stop() -> dict[str, float]:
-    """Return the milliseconds of each stage since `profile_start`."""
-
 CRC32C_BY_INSTRUCTION: bool
 
 def crc32c(data: Buffer, crc: int = 0) -> int: ...

@@ -72,8 +72,8 @@ class ImageDataset(NativeSamples):
     picklable, and may be used by several threads and after a fork. Opening takes the same time
     whatever the number of samples.
 
-    A complete and current copy of ``fastdata stage`` is read instead, until ``fastdata stage
-    --unstage`` removes it; a warning names damage.
+    A complete and current copy of ``fastdata stage`` in its default place is read instead, until
+    ``fastdata stage --unstage`` removes it; a warning names damage.
 
     If ``path`` is a URL that fsspec reaches (``gs://bucket/dataset``), the manifest and the
     index are fetched to this machine, and images as they are needed: see docs/remote.md.
@@ -91,10 +91,11 @@ class ImageDataset(NativeSamples):
             ``torchvision.transforms.v2`` or of `fastdata.transforms`. It is called with (image,
             target): the target is the one other field, or a dict of several by name. Boxes, key
             points and masks follow the image; see docs/targets.md.
-        fields: Keys of ``dataset[i]``, which is then a dict in this order: fields of the dataset,
-            "key" (the sample's name), "index" (its number) and, with ``transforms``, "geometry":
-            how the image was cut, resized, flipped and warped. None for a tuple of the image and,
-            if there is one, the label. Other fields are not read.
+        fields: Keys of ``dataset[i]``, which is then a dict in this order (with ``transforms``,
+            the contents of image and target): fields of the dataset, "key" (the sample's name),
+            "index" (its number) and, with ``transforms``, "geometry": how the image was cut,
+            resized, flipped and warped. None for a tuple of the image and, if there is one, the
+            label. Other fields are not read.
         formats: Formats of columns whose values lie in the image, ``{"boxes": "xywh"}``, in place
             of those that it was packed with; "" for none (docs/formats/fields.md). For a
             ``datasets.Dataset`` also "image" or "mask": the kind of a column of images.

@@ -45,6 +45,6 @@ def test_options_that_a_folder_cannot_have(made_tree: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="--shard-size has no effect"):
         pack_tree(made_tree / "val", tmp_path / "out", "folder", shard_size=1)
     pack_tree(made_tree / "val", tmp_path / "shards", "shards")
-    with pytest.raises(UsageError, match="these are in archives"):
+    with pytest.raises(UsageError, match="--to folder cannot"):
         pack_tree(WebDataset(tmp_path / "shards"), tmp_path / "out", "folder")
     assert not (tmp_path / "out").exists()

@@ -141,19 +141,17 @@ def test_fifty_files_hold_each_oddity(tmp_path: Path) -> None:
     out = make_sample(tmp_path / "made", images=50, val_images=0, classes=10).out
     found: Counter[str] = Counter()
     for path in files(out):
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            Image.open(path) as image,
-        ):
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            image.getexif()
-            image.load()
-            found[kind(image)] += 1
-            found["progressive"] += "progressive" in image.info
-            found["large"] += image.width * image.height >= 1_000_000
-            # The tables of the JPEG standard hold 162 codes; a picture's own hold fewer.
-            jpeg = image.format == "JPEG"
-            found["standard"] += jpeg and max(map(len, tables(path))) == 1 + 16 + 162
+            with Image.open(path) as image:
+                image.getexif()
+                image.load()
+                found[kind(image)] += 1
+                found["progressive"] += "progressive" in image.info
+                found["large"] += image.width * image.height >= 1_000_000
+                # The tables of the JPEG standard hold 162 codes; a picture's own hold fewer.
+                jpeg = image.format == "JPEG"
+                found["standard"] += jpeg and max(map(len, tables(path))) == 1 + 16 + 162
         found["broken EXIF"] += any("Corrupt EXIF" in str(one.message) for one in caught)
     assert all(found[name] for name in ("4:4:4", "4:2:0", "4:2:2", "L", "CMYK", "PNG", "large"))
     assert all(found[name] == 1 for name in ("progressive", "standard", "broken EXIF"))

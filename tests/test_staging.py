@@ -53,8 +53,6 @@ from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
 CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -5,7 +5,6 @@ By it, crops by boxes and zooms out are compared with torchvision's draws.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def test_mistakes_are_named(packed: Path, v2: Any) -> None:  # noqa: F811
 
 # --- crops by boxes and zooms out: distributed as torchvision's own draws ---------------------
 
-_DRAWS = int(os.environ.get("FASTDATA_CAMPAIGN_DISTRIBUTIONS", "400"))
+_DRAWS = 400
 #: Of both samples; a distance beyond it has a probability of 1 in 100,000 (Kolmogorov, Smirnov).
 _MOST = 2.5 * (2 / _DRAWS) ** 0.5
 _ROW = 3  # has three boxes

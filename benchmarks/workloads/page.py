@@ -30,7 +30,7 @@ def page(results: Path) -> str:
     loaders = found.pop("loaders")
     for narrow, name in ((False, "loaders.svg"), (True, "loaders-narrow.svg")):
         (results / name).write_text(plots.loaders(loaders, plots.FULL_SIZE, narrow=narrow))
-    of = {name: _section(result, loaders) for name, result in found.items() if name != "recipes"}
+    of = {name: _section(result, loaders) for name, result in found.items()}
     versions = {f"{k} {v}" for c in loaders["contenders"] for k, v in c["versions"].items()}
     shown = figures.table(loaders, figures.LOADERS, most=True, sort=True)
     text = (_HERE / "page.md").read_text("utf-8")

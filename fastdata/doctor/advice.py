@@ -176,9 +176,8 @@ def _for_decode(found: Findings, core: float, needed: int | None) -> list[Advice
         advice.add("reencode", text, f"{data.convert} --encoding jpeg")
     if data.rewritable_share > FEW:
         text = (
-            f"{human_share(data.rewritable_share)} of the images are progressive or "
-            "arithmetic-coded JPEGs, which have no seek points. "
-            "Rewrite them as baseline ones, of the same pixels."
+            f"{human_share(data.rewritable_share)} of the images are progressive JPEGs, which have "
+            "no seek points. Rewrite them as baseline ones, of the same pixels."
         )
         advice.add("rewrite", text, f"{data.convert} --encoding baseline")
     most, used = machine.rank_cpus, machine.threads

@@ -192,13 +192,12 @@ def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> 
         images = opened.dataset.source.gather(samples).blobs["image"].extents
         lacking = jpegs.get("jpeg", 0) / decoded - images.count_seekable() / len(samples)
         seekable -= max(lacking, 0.0)
-    rewritable = sum(jpegs.get(kind, 0) for kind in ("jpeg-progressive", "jpeg-arithmetic"))
     return replace(
         opened.data,
         seekable_share=seekable,
         pillow_share=sum(others.values()) / decoded,
         pillow_kinds=tuple(kind for kind, count in others.most_common() if count),
-        rewritable_share=rewritable / decoded,
+        rewritable_share=jpegs.get("jpeg-progressive", 0) / decoded,
         sampled=stats.samples,
         damaged=stats.skipped,
     )

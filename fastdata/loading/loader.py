@@ -78,7 +78,7 @@ class DataLoader(Resumable[T], Generic[T]):
     torchvision's and timm's). Everything else takes torch's own path.
 
     On the native path a batch is [images, labels], or a dict of the fields that the dataset, the
-    loader or a `Mixture` was given:
+    loader or a `Mixture` was given; with ``transforms`` of the dataset, it is of their form:
 
     - images: uint8, N x 3 x H x W in channels-last memory; or the shape, dtype and layout of the
       torchvision transforms; or, with `fastdata.transforms.Views`, a list of such tensors or a

@@ -8,7 +8,6 @@
 #include "augment/operations.h"
 #include "jpeg/orientation.h"
 #include "simd/kernels.h"
-#include "profile.h"
 
 namespace fastdata {
 namespace {
@@ -67,7 +66,6 @@ Status SampleDecoder::run(const Sample& sample, const SampleOptions& options) {
 Status SampleDecoder::run(const SampleImage& image, const SampleView* views, size_t count) {
   try {
     const Status status = decode(image, views, count);
-    profile(Stage::none);
     region_.trim(kKeep);
     canvas_.trim(kKeep);
     turned_.trim(kKeep);
@@ -197,7 +195,6 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
 
 /// Plans the resampling of a plan's window, which begins at `first` of the resized crop.
 void SampleDecoder::plan_axes(const Cut& cut, const int (&first)[2], Plan& plan) {
-  profile(Stage::coefficients);
   const Box& crop = plan.crop;
   const auto filter = static_cast<Filter>(cut.filter);
   const auto is = [&](uint8_t bit) { return (cut.flip & bit) != 0; };
@@ -247,7 +244,6 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   place(source, plan, options.fill, canvas);
   if (Status s = source.status(); !s.ok()) return s;
 
-  profile(Stage::augment);
   const uint64_t key = view.sample->cut.key;
   Targets* targets = nullptr;
   if (view.sample->targets && options.program->needs_boxes()) {
@@ -258,7 +254,6 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   for (const Call& call : drawn_.calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 
-  profile(Stage::output);
   const Planes& image = canvas_.image();
   if (image.width != output.width || image.height != output.height)
     return {Code::bad_region, "augmentations made an image of another size than the output"};
@@ -308,7 +303,6 @@ void SampleDecoder::resample(RowSource& source, const Plan& plan, const Output& 
     copy(source, plan.wanted, output);
     return;
   }
-  profile(Stage::coefficients);
   kernels().plan_horizontal(plan.x_axis, horizontal_);
   if (vertical_first(plan.crop.width(), plan.crop.height(), plan.full_width, plan.full_height))
     resample_columns_first(source, plan, output);
@@ -320,7 +314,6 @@ void SampleDecoder::copy(RowSource& source, const Box& box, const Output& output
   const uint8_t* planes[3];
   for (int y = 0; y < box.height(); y++) {
     source.row(box.y0 + y, planes);
-    profile(Stage::output);
     writer_.write(output, y, box.width(), planes, source.grey());
   }
 }
@@ -334,15 +327,12 @@ void SampleDecoder::resample_rows_first(RowSource& source, const Plan& plan, con
   const uint8_t* planes[3];
   for (int y = 0; y < box.height(); y++) {
     source.row(box.y0 + y, planes);
-    profile(Stage::horizontal);
     kernels().horizontal(horizontal_, planes, channels, rows + y * stride, plane);
   }
   uint8_t* out = out_row_.reserve(stride + kRowPadding);
   for (int c = 0; c < channels; c++) planes[c] = out + c * plane;
   for (int y = 0; y < plan.y_axis.outputs; y++) {
-    profile(Stage::vertical);
     kernels().vertical(plan.y_axis, y, rows, stride, static_cast<int>(stride), out);
-    profile(Stage::output);
     writer_.write(output, y, plan.x_axis.outputs, planes, source.grey());
   }
 }
@@ -364,13 +354,10 @@ void SampleDecoder::resample_columns_first(RowSource& source, const Plan& plan,
   uint8_t* column = out_row_.reserve(stride + channels * out_plane + kRowPadding);
   uint8_t* out = column + stride;
   for (int y = 0; y < plan.y_axis.outputs; y++) {
-    profile(Stage::vertical);
     kernels().vertical(plan.y_axis, y, rows, stride, static_cast<int>(stride), column);
     for (int c = 0; c < channels; c++) planes[c] = column + c * plane;
-    profile(Stage::horizontal);
     kernels().horizontal(horizontal_, planes, channels, out, out_plane);
     for (int c = 0; c < channels; c++) planes[c] = out + c * out_plane;
-    profile(Stage::output);
     writer_.write(output, y, plan.x_axis.outputs, planes, source.grey());
   }
 }

@@ -1,19 +1,12 @@
 """Staged copies: their place, their owner, and whether they are current.
 
-A place is a folder such as ``/dev/shm``. It contains::
+A place such as ``/dev/shm`` has a folder ``fastdata-<uid>`` of each user, and in it
+``<name>-<id>``, a complete copy; ``<name>-<id>.partial``, one in progress; and a lock. ``<id>`` are
+12 digits of the SHA-256 of the original's path or URL. ``staged.json`` in the copy has the
+SHA-256 of the original's manifest: a dataset that was packed again is copied again.
 
-    fastdata-<uid>/                       a user's copies; no other user can write to it
-    fastdata-<uid>/<name>-<id>            a complete copy, renamed when it was finished
-    fastdata-<uid>/<name>-<id>.partial    a copy in progress, or left by a killed run
-    fastdata-<uid>/<name>-<id>.lock       locked by flock while a copy is made or removed
-
-``<id>`` are 12 digits of the SHA-256 of the original's path or URL. ``staged.json`` in the copy
-has the original's name, and the SHA-256 of its manifest: a dataset that was packed again has
-another, so an old copy never serves it.
-
-Every user may write to ``/dev/shm``. So a copy is used only if it and its parent folders belong to
-this user or root, and no one else may write there (`fastdata.storage.trust`). Others can read it
-only if they can read the original.
+A copy is used only if it and its parent folders belong to this user or root, and no one else may
+write there (`fastdata.storage.trust`). Others can read it only if they can read the original.
 """
 
 from __future__ import annotations

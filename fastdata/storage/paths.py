@@ -34,7 +34,7 @@ def is_inside(path: str) -> bool:
     """Return whether a relative path stays inside the folder that it is joined to.
 
     Only the text is judged: links on the disk are followed, since their owner made them. The
-    native core has the same check for the rows of an index (``extent_table.cpp``). A NUL is
+    native core has the same check for the rows of an index (``record_table.cpp``). A NUL is
     refused, too: the operating system takes it for the path's end.
     """
     return not (not path or path[0] == "/" or "\0" in path or ".." in path.split("/"))

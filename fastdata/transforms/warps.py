@@ -15,8 +15,6 @@ from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Fixed, Reading
 from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Number
 
-_shear = checks.optional(partial(checks.angles, counts=(2, 4)))
-
 
 def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
     parts = checks.numbers(who, name, given, 2)

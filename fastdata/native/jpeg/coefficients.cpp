@@ -5,7 +5,6 @@
 
 #include "jpeg/bit_reader.h"
 #include "simd/kernels.h"
-#include "profile.h"
 
 namespace fastdata {
 
@@ -62,9 +61,7 @@ Status CoefficientDecoder::plan(const McuBox& box) {
 
 Status CoefficientDecoder::decode_scan(const Scan& scan) {
   const JpegHeader& h = reader_.header();
-  profile(Stage::tables);
   if (Status s = build_tables(scan); !s.ok()) return s;
-  profile(Stage::entropy);
   stream_.id = 0;
   stream_.error = nullptr;
   stream_.buffer = buffer_.reserve(kStreamBuffer);

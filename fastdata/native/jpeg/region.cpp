@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "simd/kernels.h"
-#include "profile.h"
 
 namespace fastdata {
 namespace {
@@ -25,7 +24,6 @@ constexpr size_t kBandBytes = size_t{512} << 10;
 }  // namespace
 
 Status RegionDecoder::open(ByteSpan jpeg, const McuBox& present) {
-  profile(Stage::header);
   jpeg_ = jpeg;
   present_ = present;
   return read_header(jpeg, header_);
@@ -108,10 +106,8 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int max_
     return {Code::too_large, "a region of more than 2^28 pixels"};
   max_scans_ = max_scans;
   seeking_ = seek_points.size > 0 && !header_.several_scans;
-  profile(Stage::tables);
   if (!header_.several_scans)
     if (Status s = tables_.build(header_); !s.ok()) return s;
-  profile(Stage::entropy);
   if (seeking_)
     if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
   plan_planes(box);
@@ -122,7 +118,6 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int max_
 }
 
 Status RegionDecoder::decode_band() {
-  profile(Stage::entropy);
   if (header_.several_scans) return decode_scans();
   if (seeking_ && decode_segments()) return {};
   return decode_scan();
@@ -223,9 +218,7 @@ void RegionDecoder::decoded(const SeekSegment& segment, int16_t* coefficients) {
 }
 
 Status RegionDecoder::decode_scan() {
-  profile(Stage::tables);
   tables_.build_lookups();
-  profile(Stage::entropy);
   next_row_ = band_first_;
   // Without seek points each row begins where the one before ended.
   const int wanted = seeking_ ? kMaxStreams : 1;
@@ -331,7 +324,6 @@ void RegionDecoder::transform_piece(RowStream& row) {
 
 void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOrder order,
                               int16_t* coefficients, uint8_t* last) {
-  profile(Stage::inverse_dct);
   const int lead = std::max(first_col_ - first_col, 0);
   first_col += lead;
   const size_t lead_blocks = static_cast<size_t>(lead) * header_.blocks_per_mcu;
@@ -350,7 +342,6 @@ void RegionDecoder::transform(int row, int first_col, int end_col, CoefficientOr
                        quantisation, idct_row);
     }
   }
-  profile(Stage::entropy);
 }
 
 void RegionDecoder::transform_blocks(int component, int block_row, int block_col,
@@ -366,7 +357,6 @@ void RegionDecoder::transform_blocks(int component, int block_row, int block_col
 Status RegionDecoder::decode_scans() {
   const McuBox box{first_col_, end_col_, first_row_, end_row_};
   if (Status s = coefficients_.decode(jpeg_, header_, box, max_scans_); !s.ok()) return s;
-  profile(Stage::inverse_dct);
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];
     const int columns = (end_col_ - first_col_) * c.h;
@@ -415,7 +405,6 @@ const uint8_t* RegionDecoder::chroma_row(int component, int y) {
 
 void RegionDecoder::row(int y, const uint8_t** planes) {
   if (band_end_ < end_row_) advance_to(y);
-  profile(Stage::colour);
   planes[0] = planes_[0].at(box_.x0, y);
   if (grey()) return;
   const size_t stride = round_up(box_.width(), 64) + kRowPadding;

@@ -12,7 +12,6 @@
 #include "png/png.h"
 #include "simd/kernels.h"
 #include "jpeg/probe.h"
-#include "profile.h"
 #include "python/python_view.h"
 #include "python/released.h"
 #include "jpeg/rewrite.h"
@@ -190,16 +189,6 @@ PYBIND11_MODULE(_native, m) {
   m.attr("PARTIAL_BYTES") = kPartialBytes;
   m.def("use_vector", &use_vector_named, py::arg("use"));
   m.def("vector_regions", &vector_regions);
-
-  m.def("profile_start", &profile_start);
-  m.def("profile_stop", [] {
-    double spent[kStageCount];
-    profile_stop(spent);
-    py::dict milliseconds;
-    for (int i = 0; i < kStageCount; i++)
-      milliseconds[stage_name(static_cast<Stage>(i))] = spent[i];
-    return milliseconds;
-  });
 
   m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
   m.attr("CRC32C_BY_INSTRUCTION") = crc32c_by_instruction();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "profile.h"
 #include "simd/kernels.h"
 
 namespace fastdata {
@@ -46,7 +45,6 @@ void TurnedRows::open(RowSource& inner, const Box& stored, const Box& upright, c
   for (int y = 0; y < height; y++) {
     const uint8_t* rows[3];
     inner.row(stored.y0 + y, rows);
-    profile(Stage::turn);
     const int to = turn.mirrored_y ? height - 1 - y : y;
     if (!turn.exchanged) {
       for (int p = 0; p < planes_; p++) {
