@@ -44,7 +44,6 @@ from fastdata.errors import UsageError
 
 
 def expect_coco(root: Path) -> Expected:
-    """Return the rows that torchvision and pycocotools read, one an image."""
     files = {kind: root / f"annotations/{kind}_val2017.json" for kind in KINDS}
     opened = {kind: open_coco(path) for kind, path in files.items()}
     torchvision = import_torchvision()
@@ -97,7 +96,6 @@ def write_voc_year(root: Path) -> Path:
 
 
 def expect_voc(root: Path) -> Expected:
-    """Return the rows that torchvision reads."""
     datasets = import_torchvision().datasets
     detection = datasets.VOCDetection(str(root), "2012", "train")
     masks = datasets.VOCSegmentation(str(root), "2012", "train")
@@ -173,8 +171,6 @@ def expect_table(root: Path) -> Expected:
 
 
 class Kind(NamedTuple):
-    """How annotated images are written, opened, and read by others."""
-
     write: Callable[[Path], Path]
     open: Callable[[Any], Source]
     expect: Callable[[Path], Expected]
@@ -230,8 +226,6 @@ def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path)
 
 
 class Die(Progress):
-    """Kills its process once so many images are done."""
-
     def advance(self, images: int, size: int) -> None:
         if images >= 3:
             os.kill(os.getpid(), signal.SIGKILL)

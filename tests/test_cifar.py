@@ -34,10 +34,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def python2_pickle(value: Any) -> bytes:
-    """A pickle as Python 2 wrote it, protocol 2: ``bytes`` becomes its ``str``.
-
-    Python 3 cannot be made to write these opcodes, nor NumPy the names it had then.
-    """
+    """A pickle as Python 2 wrote it, protocol 2, by hand: Python 3 cannot write these opcodes."""
     return b"\x80\x02" + _opcodes(value) + b"."
 
 
@@ -72,8 +69,6 @@ def _opcodes(value: Any) -> bytes:
 
 
 class Made:
-    """An archive's files, and what is in them."""
-
     def __init__(self, kind: str) -> None:
         generator = np.random.default_rng(10)
         self.classes = CLASSES[kind]

@@ -47,7 +47,6 @@ def opened(root: Path, *files: Path) -> CocoImages:
 
 
 def rows(root: Path, *files: Path) -> dict[str, dict[str, Any]]:
-    """Values of the fields of each image, by key."""
     source = opened(root, *files)
     names = [field.name for field in source.fields]
     return {
@@ -374,8 +373,6 @@ def exif_image(path: Path, orientation: int) -> None:
 
 
 class TestSizes:
-    """Widths and heights that do not fit the file."""
-
     def source(self, root: Path, *sizes: tuple[Any, Any], **more: Any) -> CocoImages:
         pairs = zip(IMAGES, sizes, strict=False)
         images = [{**image, "width": w, "height": h} for image, (w, h) in pairs]

@@ -42,7 +42,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_layouts(tree: Path, out: Path) -> dict[str, Path]:
-    """One set of images in each layout."""
     return {
         "folders": tree,
         "kaggle": make_kaggle(tree, out / "kaggle"),
@@ -261,8 +260,6 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
 
 
 class TestContradictions:
-    """Damage that each layout can have."""
-
     def test_nothing_there(self, tmp_path: Path) -> None:
         result = convert("imagenet", "--root", tmp_path)
         require_said(

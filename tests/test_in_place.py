@@ -44,7 +44,6 @@ def run(*arguments: object) -> Result:
 
 
 def write_tars(folder: Path) -> dict[str, tuple[bytes, int, str, bytes | None]]:
-    """Write shards by tarfile; return (image, label, text, mask) by key."""
     folder.mkdir()
     found = {}
     for shard in range(SHARDS):

@@ -38,13 +38,10 @@ def tree(made_tree: Path) -> Path:
 
 @pytest.fixture
 def copy(made_tree: Path, tmp_path: Path) -> Path:
-    """A tree that a test may change."""
     return shutil.copytree(made_tree / "val", tmp_path / "tree")
 
 
 class Stop(Progress):
-    """Interrupts packing once so many images are done."""
-
     def __init__(self, images: int) -> None:
         self._images = images
 
@@ -269,16 +266,12 @@ def fail_at_seven(number: int) -> int:
 
 
 class LockedError(Exception):
-    """Cannot be pickled."""
-
     def __init__(self) -> None:
         super().__init__("of a library")
         self.lock = threading.Lock()
 
 
 class TwoArgumentsError(Exception):
-    """Can be pickled, and not be made again."""
-
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
 
@@ -366,7 +359,6 @@ def long_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A packing command with two workers that has finished its first file."""
     arguments = ["convert", "imagefolder", "--root", long_tree, "--to", "shards", "--out",
                  tmp_path / "out", "--encoding", "jpeg", "--shard-size", "200kB",
                  "--workers", "2"]  # fmt: skip
@@ -433,7 +425,6 @@ def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str
 
 
 def private_memory(process: psutil.Process) -> int:
-    """Private bytes of a process and all below it."""
     total = 0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -444,7 +435,6 @@ def private_memory(process: psutil.Process) -> int:
 
 
 def peak_memory(tree: Path, out: Path, container: str) -> int:
-    """Peak private memory of packing a tree with two workers, sampled."""
     arguments = ["convert", "imagefolder", "--root", tree, "--to", container, "--out", out,
                  "--workers", "2"]  # fmt: skip
     if container != "lmdb":

@@ -38,8 +38,6 @@ from fastdata.transforms import CenterCrop
 
 
 class Files(NamedTuple):
-    """Shards of records that lie ``together`` in one file a shard, or in single files."""
-
     counts: tuple[int, ...]
     length: int
     together: bool

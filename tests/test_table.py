@@ -27,19 +27,16 @@ from fastdata.storage.packed import PackedSource
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Folder of the images a.jpg, b.jpg and c.jpg."""
     write_images(tmp_path / "in", ["a.jpg", "b.jpg", "c.jpg"])
     return tmp_path / "in"
 
 
 def opened(root: Path, columns: Mapping[str, Sequence[Any]], **options: Any) -> TableImages:
-    """A table in memory of these columns, and the three paths."""
     paths = {} if "path" in columns else {"path": ["a.jpg", "b.jpg", "c.jpg"]}
     return TableImages(pa.table({**paths, **columns}), root, **options)
 
 
 def written(root: Path, name: str, rows: list[dict[str, Any]]) -> Path:
-    """A file of rows, as others write it."""
     path = root / name
     if name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist(rows), path)

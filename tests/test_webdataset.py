@@ -38,7 +38,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_with_webdataset(path: Path, samples: list[dict[str, Any]]) -> None:
-    """Writes a shard with the package itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it imports is not ours to mend
         webdataset = pytest.importorskip("webdataset")
@@ -148,8 +147,6 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
 
 
 class TestPixels(SourceConformance):
-    """Our shards of raw pixels: NumPy arrays."""
-
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         pack(
