@@ -148,13 +148,6 @@ def contents_but_source(dataset: Path) -> dict[str, str]:
     return found | {"_dataset.json": json.dumps(manifest)}
 
 
-def first_fast(*values: Any, fast: int = 1) -> list[Any]:
-    """Parameters of which all but the first few are in the second tier."""
-    several = [one if isinstance(one, tuple) else (one,) for one in values]
-    slow = pytest.mark.slow
-    return [pytest.param(*one, marks=[slow] * (n >= fast)) for n, one in enumerate(several)]
-
-
 def convert(*arguments: object) -> Result:
     """Runs ``fastdata convert`` in this process, on one worker unless told otherwise."""
     given = [str(argument) for argument in arguments]

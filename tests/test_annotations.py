@@ -36,7 +36,8 @@ from fastdata.converters import (
     pack,
 )
 from fastdata.converters.packing import Progress
-from sources import Expected, SourceConformance, first_fast
+from sources import Expected, SourceConformance
+from tiers import first_of
 from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset, verify
@@ -215,7 +216,7 @@ class TestAnnotated(SourceConformance):
         return kind.expect(root)
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet", "folder"))
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"]))
 def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path) -> None:
     expected = kind.expect(root)
     pack(kind.open(root), tmp_path / "out", container=container, workers=1, order="source")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.converters import Cifar, Source
-from sources import Expected, SourceConformance, convert, first_fast, require_said
+from sources import Expected, SourceConformance, convert, require_said
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
@@ -156,7 +157,7 @@ class TestCifar100Test(CifarConformance):
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards"))
+@pytest.mark.parametrize("container", first_of(["lmdb", "parquet", "shards"]))
 def test_pixels_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, container: str
 ) -> None:

@@ -22,7 +22,7 @@ from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Progress
 from hangs import HANG
-from sources import first_fast
+from tiers import first_of, slow
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
@@ -54,7 +54,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("container", first_fast("parquet", "lmdb"))
+@pytest.mark.parametrize("container", first_of(["parquet", "lmdb"]))
 def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> None:
     # pyarrow imports it for some calls where it is installed, which takes a second.
     (tmp_path / "pandas.py").write_text("raise RuntimeError('pandas was imported')")
@@ -69,9 +69,9 @@ def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
+@pytest.mark.parametrize("container", first_of(["lmdb", "shards", "parquet", "folder"], 2))
 @pytest.mark.parametrize(
-    ("workers", "order"), first_fast((1, "source"), (2, "source"), (2, "shuffled"))
+    ("workers", "order"), [(1, "source"), slow(2, "source"), slow(2, "shuffled")]
 )
 def test_interrupted_and_resumed(
     tree: Path, tmp_path: Path, container: str, workers: int, order: str
@@ -89,7 +89,7 @@ def test_interrupted_and_resumed(
     assert digests(out) == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("container", first_fast(*CONTAINERS, fast=2))
+@pytest.mark.parametrize("container", first_of(CONTAINERS, 2))
 def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     pack_tree(tree, out, container)
@@ -149,7 +149,7 @@ def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: P
     assert digests(out) == digests(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
+@pytest.mark.parametrize("container", first_of(["shards", "parquet"]))
 def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     bad = originals(copy)[-1].path
@@ -169,8 +169,8 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     assert 2 <= len(kept) < len(files)
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
-@pytest.mark.parametrize("workers", first_fast(1, 2))
+@pytest.mark.parametrize("container", first_of(["lmdb", "shards", "parquet", "folder"], 2))
+@pytest.mark.parametrize("workers", first_of([1, 2]))
 def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
     images = originals(copy)
     images[3].path.write_bytes(b"")
@@ -286,7 +286,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("executor", first_fast(InProcess, lambda: Processes(2)))
+@pytest.mark.parametrize("executor", first_of([InProcess, lambda: Processes(2)]))
 def test_results_come_in_order(executor: Callable[[], Any]) -> None:
     with executor() as running:
         assert list(running.run(double, range(40))) == list(range(0, 80, 2))
