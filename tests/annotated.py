@@ -32,7 +32,6 @@ def write_images(root: Path, names: list[str]) -> None:
 
 
 def write_mask(path: Path, seed: int = 0) -> bytes:
-    """A mask of a few classes, as PNG; its bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 4, (36, 48), np.uint8)
     Image.fromarray(pixels).save(path)
@@ -69,7 +68,6 @@ COUNTS = [100, 7, 1000, 3, 36 * 48 - 1110]
 
 
 def write_coco(root: Path, split: str = "val2017") -> Path:
-    """Instances, keypoints and captions of the same images; one image has none of them."""
     write_images(root / split, NAMES)
     images = [{"id": 100 - n, "file_name": name, "width": 48} for n, name in enumerate(NAMES)]
     images.append(dict(images[0]))  # listed twice
@@ -99,14 +97,12 @@ def write_coco(root: Path, split: str = "val2017") -> Path:
 
 
 def open_coco(path: Path) -> Any:
-    """pycocotools' reader, in silence."""
     COCO = pytest.importorskip("pycocotools.coco").COCO  # noqa: N806 - its name
     with redirect_stdout(StringIO()):
         return COCO(str(path))
 
 
 def voc_xml(*objects: dict[str, str]) -> str:
-    """An annotation of VOC's; an object has elements by name, and the corners of its box."""
     parts = []
     for one in objects:
         inner = "".join(f"<{k}>{escape(v)}</{k}>" for k, v in one.items() if k not in CORNERS)
@@ -121,7 +117,6 @@ CORNERS = ("xmax", "xmin", "ymax", "ymin")
 
 
 def write_voc(root: Path) -> Path:
-    """VOCdevkit/VOC2012 with four images, of which the lists for segmentation have two."""
     names = ["2007_000032", "2007_000027", "2008_000001", "été"]
     write_images(root / "JPEGImages", [f"{name}.jpg" for name in names])
     box = dict(zip(CORNERS, ("40", "3.5", "30.25", "1"), strict=True))
@@ -161,7 +156,6 @@ def write_yolo(root: Path) -> Path:
 
 
 def write_masked(root: Path) -> Path:
-    """ADE20K's layout."""
     write_images(root / "images/training", NAMES)
     for seed, name in enumerate(NAMES):
         write_mask((root / "annotations/training" / name).with_suffix(".png"), seed)
@@ -170,7 +164,6 @@ def write_masked(root: Path) -> Path:
 
 
 def write_table(root: Path) -> Path:
-    """JSON lines with values of many types, and nulls."""
     write_images(root / "img", NAMES)
     write_mask(root / "mask/0.png")
     rows = [
@@ -190,7 +183,6 @@ def write_table(root: Path) -> Path:
 
 
 def bad_of(source: Source) -> dict[str, str]:
-    """Reasons of the records that listing found to be bad, by key."""
     return {record.key: record.problem for record in source.records() if record.problem}
 
 

@@ -21,10 +21,7 @@ FIELDS = ("label", "png", "txt")
 
 
 class Made(NamedTuple):
-    """A sample: an image and, but in LMDBs, a class, a text and another image or None.
-
-    MDS has no nulls: the first image takes their place.
-    """
+    """A sample: an image and, but in LMDBs, a class, a text and another image; no nulls in MDS."""
 
     image: bytes
     label: int
@@ -33,7 +30,6 @@ class Made(NamedTuple):
 
 
 def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
-    """Write samples to two files of a kind, or to one LMDB, in a new folder."""
     folder.mkdir(parents=True)
     half = len(samples) // 2
     if kind == "lmdb":
@@ -67,7 +63,6 @@ def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
 
 
 def place(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
-    """Write archives with an index beside them, as a dataset that may be copied."""
     written = write(kind, folder.with_name(f"{folder.name} archives"), samples)
     index(written, folder, workers=1)
     written.rename(folder / "archives")

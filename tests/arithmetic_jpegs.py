@@ -34,7 +34,6 @@ RGB = COLOUR.replace(b"\3\1\x11\0\2\x11\0\3\x11\0", b"\3R\x11\0G\x11\0B\x11\0").
 
 
 def decodes() -> bool:
-    """Return whether this Pillow's libjpeg has an arithmetic decoder."""
     try:
         Image.open(io.BytesIO(SEQUENTIAL)).load()
     except OSError:

@@ -1,13 +1,6 @@
 """Opens every page of the built site in Chromium and prints, as JSON, what is wrong with it.
 
-Run by tests/test_site.py with the site's own environment (`make site`)::
-
-    .venvs/site/bin/python tests/browse_site.py build/site [--all] [--screenshots FOLDER]
-
-A page is opened at the width of a laptop and of a phone, light and dark. Wrong is whatever the
-browser complains of, a file that is not there or comes from elsewhere, a page that is wider than
-its window, dark mode that stays light, and what axe-core calls serious or critical: on one page
-of each kind, as axe takes longer than all else, or with --all on every page.
+.venvs/site/bin/python tests/browse_site.py build/site [--all] [--screenshots FOLDER]
 """
 
 from __future__ import annotations
@@ -66,7 +59,6 @@ _AXE = """async ([part, rules]) => {
 async def examine(
     tab: Page, folder: Path, name: str, schemes: tuple[str, str], axe: bool, shots: Path | None
 ) -> list[str]:
-    """Return one page's problems, in the system's first colour scheme, then in the other."""
     part = "html" if name == "index.html" else "article"
     wrong: list[str] = []
 
@@ -114,7 +106,6 @@ async def examine(
 async def browse(
     folder: Path, browser: str, everything: bool, screenshots: Path | None
 ) -> dict[str, list[str]]:
-    """Return the problems of each page of the folder."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     found: dict[str, list[str]] = {}
     queue = enumerate(name for name in names if name != "404.html")
@@ -140,7 +131,6 @@ async def browse(
 
 
 def main() -> None:
-    """Prints one JSON object: the path of each page, and the list of what is wrong with it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="axe-core on every page")

@@ -59,7 +59,6 @@ def _no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def limited() -> Iterator[Callable[[int], None]]:
-    """Return a function that sets how many files this process may have open, until the end."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield lambda most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -123,7 +122,6 @@ def simd(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def v2() -> Any:
-    """torchvision.transforms.v2; the test is skipped without torchvision."""
     from torchvision_stub import import_torchvision  # here, as tests of the core have no torch
 
     return import_torchvision().transforms.v2
@@ -131,7 +129,6 @@ def v2() -> Any:
 
 @pytest.fixture(scope="session")
 def v1() -> Any:
-    """torchvision.transforms."""
     from torchvision_stub import import_torchvision
 
     return import_torchvision().transforms
@@ -139,5 +136,4 @@ def v1() -> Any:
 
 @pytest.fixture(scope="session", params=["v1", "v2"])
 def tv(request: pytest.FixtureRequest) -> Any:
-    """torchvision's transforms, once in each version."""
     return request.getfixturevalue(request.param)

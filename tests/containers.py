@@ -1,9 +1,4 @@
-"""Conformance suites of containers: one test module subclasses them for each.
-
-The tests compare a dataset with its source, which they read with plain ``open``; and they
-read the dataset itself both through fastdata and round it: the index by struct, the
-manifest by json, the blobs by ``seek``.
-"""
+"""Conformance suites of containers, whose files are read by struct, json and ``seek``, too."""
 
 from __future__ import annotations
 
@@ -45,15 +40,12 @@ PACK_MODULE = importlib.import_module("fastdata.converters.packing")
 
 
 class Original(NamedTuple):
-    """An image of a source, found without fastdata."""
-
     key: str
     label: int
     path: Path
 
 
 def originals(tree: Path) -> list[Original]:
-    """The images of ``<class>/<image>``, in the order that datasets must have them."""
     folders = sorted(folder for folder in tree.iterdir() if folder.is_dir())
     return [
         Original(f"{folder.name}/{path.name.rpartition('.')[0]}", label, path)
@@ -72,7 +64,6 @@ def pack_tree(
     order: str = "source",
     **options: Any,
 ) -> Packed:
-    """Packs a tree of class folders into files, or LMDB commits, of ``unit_size``."""
     source = ImageFolder(tree) if isinstance(tree, Path) else tree
     if container in ("parquet", "shards"):
         options["shard_size"] = unit_size
@@ -94,7 +85,6 @@ def as_nobody() -> Iterator[None]:
 
 
 def repeat_tree(tree: Path, out: Path, times: int) -> Path:
-    """A tree of links that has every image of another several times."""
     for image in originals(tree):
         folder = out / image.path.parent.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +94,6 @@ def repeat_tree(tree: Path, out: Path, times: int) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -158,13 +147,11 @@ def index_rows(dataset: Path) -> list[dict[str, Any]]:
 
 
 def load_manifest(dataset: Path) -> dict[str, Any]:
-    """A manifest's fields."""
     fields: dict[str, Any] = json.loads((dataset / "_dataset.json").read_text("utf-8"))
     return fields
 
 
 def edit_manifest(dataset: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes a manifest's fields, and its checksum with them."""
     fields = load_manifest(dataset)
     del fields["checksum"]
     change(fields)
@@ -188,7 +175,6 @@ def edit_index(
 
 
 def set_column(table: pa.Table, name: str, values: list[Any] | pa.Array) -> pa.Table:
-    """A table with other values in one column."""
     at = table.schema.get_field_index(name)
     field = table.schema.field(at)
     return table.set_column(at, field, pa.array(values, field.type))
@@ -208,7 +194,6 @@ def plain_blobs(dataset: Path) -> Iterator[bytes]:
 
 
 def row_of(number: int, blob: bytes, **changes: Any) -> Row:
-    """An index row as a writer gets it."""
     fields = {
         "key": f"class/{number}",
         "label": 0,
@@ -226,23 +211,18 @@ def row_of(number: int, blob: bytes, **changes: Any) -> Row:
 
 
 class Made(NamedTuple):
-    """A dataset and the tree that it was packed from."""
-
     path: Path
     tree: Path
     images: list[Original]
 
 
 class ContainerConformance:
-    """Conformance suite of every container."""
-
     container: ClassVar[str]
     beside: ClassVar[set[str]] = set()  # files that the manifest does not name
 
     @pytest.fixture(scope="class", params=["made", slow("real")])
     @classmethod
     def made(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-        """A dataset of made photographs, and one of ImageNet's."""
         fixture = {"made": "made_tree", "real": "imagenet_sample"}[request.param]
         tree: Path = request.getfixturevalue(fixture) / "train"
         out = tmp_path_factory.mktemp(cls.container) / "dataset"
@@ -320,19 +300,12 @@ def blobs_of(sizes: Sequence[int]) -> list[bytes]:
 
 
 def images(container: str, path: Path) -> list[tuple[int, int]]:
-    """Return (offset, length) of each image in a container's file."""
     return [sample["image"] for sample in formats.extents(container, path)]
 
 
 class FileContainerConformance(ContainerConformance):
-    """Conformance suite of containers that have files of their own."""
-
     def write(self, path: Path, groups: Sequence[Sequence[bytes]]) -> list[int] | None:
-        """Writes groups of blobs by the container's writer.
-
-        Returns:
-            The offsets that the writer gave; None where it does not know them.
-        """
+        """Writes blobs by the container's writer; returns the offsets, None where unknown."""
         with closing(formats.open_writer(self.container, path, ["class"])) as writer:
             for number, blob in enumerate(blob for group in groups for blob in group):
                 writer.add(Sample(row_of(number, blob), blob))
@@ -378,24 +351,19 @@ class FileContainerConformance(ContainerConformance):
 
 
 def png(width: int = 3, height: int = 2, colour: tuple[int, int, int] = (9, 8, 7)) -> bytes:
-    """A very small PNG."""
     file = io.BytesIO()
     Image.new("RGB", (width, height), colour).save(file, "PNG")
     return file.getvalue()
 
 
 def jpeg(width: int = 32, height: int = 24, colour: tuple[int, int, int] = (9, 8, 7)) -> bytes:
-    """A small JPEG of one colour."""
     file = io.BytesIO()
     Image.new("RGB", (width, height), colour).save(file, "JPEG")
     return file.getvalue()
 
 
 def broken_jpeg() -> bytes:
-    """A JPEG whose headers are right up to the first scan; its second names no component.
-
-    Packing walks markers up to the first scan only: such a file gets in.
-    """
+    """A JPEG that packing accepts, which walks markers to the first scan; the second is damaged."""
     file = io.BytesIO()
     Image.new("RGB", (32, 24), "red").save(file, "JPEG", progressive=True)
     data = bytearray(file.getvalue())

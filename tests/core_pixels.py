@@ -13,7 +13,6 @@ from fastdata.transforms.compile import Program
 
 
 def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:
-    """Return the loader's pixels for one RGB image: (height, width, channels)."""
     cuts = program.draw([image.width], [image.height], keys)
     (size,) = program.sizes(cuts).tolist()
     form = program.output

@@ -12,10 +12,7 @@ DTYPES = ["float32", "float16", "bfloat16"]
 
 
 def rounding(dtype: Any, values: Any, largest: float) -> Any:
-    """How far two correct results may be from each other: a rounding of each.
-
-    The product of a byte and its scale may be rounded before the offset is added, or not.
-    """
+    """How far two results may be apart: the product may be rounded before the offset is added."""
     return 2**-22 * largest + (values.abs() * torch.finfo(dtype).eps if dtype.itemsize < 4 else 0)
 
 
@@ -59,7 +56,6 @@ class Pass:
 
 
 def drain(iterator: Iterator[Any]) -> list[Any]:
-    """Numbers of the batches, and "error 3" for errors."""
     found: list[Any] = []
     while True:
         try:

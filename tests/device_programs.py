@@ -1,9 +1,4 @@
-"""Programs that send batches to a GPU and use them, and say whether all was as it should be.
-
-Each runs on a simulated GPU (simgpu.py), and raises AssertionError where something was read too
-early, too late, or in the wrong place. test_device_simulated.py runs them as they are;
-test_device_mutants.py runs them with one protection taken out of the code.
-"""
+"""Programs that send batches to a simulated GPU and raise AssertionError if one is misread."""
 
 from __future__ import annotations
 
@@ -47,8 +42,6 @@ class Lease:
 
 
 class Numbered:
-    """Batches whose pixels are all their number, as are their labels."""
-
     def __init__(self, gpus: simgpu.GPUs, rng: random.Random, pin: bool) -> None:
         self.gpus, self.rng, self.pin = gpus, rng, pin
         self.free: list[Any] = []
@@ -70,18 +63,14 @@ class Numbered:
 
 
 class Reader:
-    """Reads batches on the GPU, and remembers what it saw to be looked at later."""
-
     def __init__(self, scale: float) -> None:
         self.scale = scale
         self.seen: list[Any] = []
 
     def read(self, number: int, pixels: Any, labels: Any) -> None:
-        """Reads a batch on the current stream."""
         self.seen.append((number, pixels.double() * self.scale, labels.double()))
 
     def check(self) -> None:
-        """See that everything seen was of its batch."""
         torch.accelerator.synchronize()
         for number, pixels, labels in self.seen:
             assert (pixels.cpu() - number).abs().max() < 0.01, f"pixels of batch {number}"
@@ -230,7 +219,6 @@ def static(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 
 def dali(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """DALI's batches, beside those of its CPU operators."""
     import simdali
 
     options: dict[str, Any] = {"num_workers": 2, "seed": 1}
@@ -321,10 +309,7 @@ def held_up(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 
 def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A batch that is asked for, and iterators that end, during a capture: it goes on.
-
-    An error costs no batch and no graph, and nothing is lost or kept of an iterator that ends.
-    """
+    """A capture goes on while a batch is asked for and iterators end; nothing is lost or kept."""
     source = Numbered(gpus, rng, pin=True)
     iterator: Any = iter(DeviceLoader(source, "cuda", static=True))
     ended = Closing(gpus, rng, pin=True)
@@ -358,13 +343,10 @@ def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 
 def images_on_host() -> Any:
-    """A loader that has yet to take page-locked memory for its first batch."""
     return DataLoader(native_images(), 9, num_workers=1, pin_memory=True)
 
 
 class Closing(Numbered):
-    """Batches of iterators that free their memory when they are closed."""
-
     closed = 0
 
     def __iter__(self) -> Any:
@@ -428,8 +410,6 @@ def timed(gpus: simgpu.GPUs, rng: random.Random) -> None:
 
 
 class Pausing:
-    """Has so many batches, and is not ready with the next."""
-
     def __init__(self, pause_at: int) -> None:
         self.pause_at, self.given = pause_at, 0
 

@@ -1,11 +1,6 @@
 """Plan whole epochs by the loader's own code, without decoding: keys stand for pixels.
 
-`simulate` draws a combination from a seed: the number of samples, an order or a sampler, ranks
-and batch sizes, threads, bad samples and what is done about them, and where the run is broken
-off to go on with other ranks, other batches and other threads. Orders, samplers, schedules, states
-and the iterator are fastdata's (`NativeIterator`, `Schedule`, `Epoch`, `State`); only decoding is
-replaced: a sample's pixels are its key, from which all that is random about it would be drawn. So
-two keys are equal only if sample, occurrence, epoch and seed are.
+Only decoding is replaced: two keys are equal only if sample, occurrence, epoch and seed are.
 """
 
 from __future__ import annotations
@@ -67,8 +62,6 @@ class Pipeline:
 
 
 class Shares(NamedTuple):
-    """How an epoch is shared."""
-
     rank: int
     world_size: int
     batch_size: int
@@ -108,12 +101,10 @@ class Run:
 
     @property
     def positions(self) -> int:
-        """Number of positions in an epoch."""
         return self.n if self.sampling is None else len(self.sampling)
 
     @property
     def good(self) -> set[int]:
-        """Numbers of the samples that can be decoded."""
         if not self.bad:
             return set(range(self.n))
         numbering = Numbering(self.n, self.subset)
@@ -129,7 +120,6 @@ class Run:
         *,
         sampler: bool = False,
     ) -> NativeIterator:
-        """The loader's iterator over what is planned."""
         config = LoaderConfig(
             fields=("image", "index"),
             on_error=self.on_error,
@@ -151,7 +141,6 @@ class Run:
         )  # fmt: skip
 
     def start(self, state: dict[str, Any] | None) -> State:
-        """Return where a segment begins: a state as a loader saves and loads it."""
         own = State(self.positions, self.seed, self.epoch, 0, self.order)
         if self.plan is not None:
             own = State(self.n, self.seed, self.epoch, (), PLANNED, self.plan.digest)
@@ -162,7 +151,6 @@ class Run:
         return found
 
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
-        """One rank of a segment, begun from a state as a loader saves and loads it."""
         if self.plan is not None:
             return self.planned(self.plan, state, shares, threads)
         start = self.start(state)
@@ -189,15 +177,12 @@ class Run:
 
 @dataclass
 class Rank:
-    """One rank of a segment."""
-
     run: Run
     plan: Epoch | Rest
     progress: Progress
     batches: NativeIterator
 
     def take(self, count: int) -> list[Delivered]:
-        """The next batches; fewer at the end."""
         found = []
         for _ in range(count):
             batch = next(self.batches, None)
@@ -213,21 +198,11 @@ class Rank:
         return found
 
     def state(self, progress: Progress | None = None) -> dict[str, Any]:
-        """Return what ``state_dict()`` saves for a consumer that has reached ``progress``."""
         return (progress or self.progress).state().to_dict()
 
 
 def simulate(seed: int, small: bool = False) -> tuple[str, int]:
-    """Draws a combination and runs it; returns its kind and the number of its epochs.
-
-    Args:
-        seed: What is drawn.
-        small: Draw a mixture, a planned order or planned batches of a few samples: a run takes a
-            millisecond or two.
-
-    Raises:
-        AssertionError: A sample was lost, doubled or drawn otherwise than it has to be.
-    """
+    """Draws a combination and runs it; returns its kind and epochs. Raises AssertionError."""
     draw = random.Random(seed)
     n = draw.randint(1, draw.choice([6, 12] if small else [6, 12, 24, 24, 48, 48, 300]))
     orders = ["random", "sequential", "quasi-random", QuasiRandom(draw.randint(1, 4))]
@@ -260,7 +235,6 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
 
 
 def _plan(run: Run, draw: random.Random) -> Plan:
-    """Batches of buckets, or of a budget."""
     about: Any = {"shuffle": draw.random() < 0.8, "drop_last": run.drop_last}
     if draw.random() < 0.5:
         buckets = draw.choice([1, 2, 3, 7])
@@ -309,7 +283,6 @@ def _changed(run: Run, draw: random.Random) -> int:
 
 
 def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
-    """Return all batches of a run with other ranks and batch sizes in each segment."""
     states: list[dict[str, Any]] = []
     found: list[Delivered] = []
     while True:

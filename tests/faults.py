@@ -1,8 +1,6 @@
-"""Commands and loaders on disks that fail, and under limits: the right result, or an error that is
-fastdata's, and afterwards the next run succeeds.
+"""Commands and loaders on disks that fail, and under limits: the right result, or our error.
 
-A program, since ``faults.c`` is preloaded: ``faults.py LIBRARY FOLDER TRIALS SEED``; it prints how
-often what occurred, as JSON.
+``faults.py LIBRARY FOLDER TRIALS SEED`` (``faults.c`` is preloaded); prints counts as JSON.
 """
 
 from __future__ import annotations
@@ -56,8 +54,6 @@ SMALL = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False, tries=
 
 
 class Site:
-    """Datasets to read, and folders to write to."""
-
     def __init__(self, folder: Path) -> None:
         self.folder, self.tree = folder, folder / "tree"
         for container in PACKED:
@@ -72,7 +68,6 @@ class Site:
         self.clear()
 
     def clear(self) -> None:
-        """Begins in an empty folder."""
         self._outs += 1
         self.out = self.folder / f"out-{self._outs}"
         self.out.mkdir()
@@ -132,7 +127,6 @@ OPERATIONS = [
 
 
 def limited(fault: str, draw: random.Random) -> Callable[[], None]:
-    """Sets a resource limit; returns what takes it back."""
     which, least, most = {
         "files": (resource.RLIMIT_NOFILE, 0, 12),
         "size": (resource.RLIMIT_FSIZE, 1_000, 60_000),

@@ -25,7 +25,6 @@ _TEXTS = [
 
 
 def image_file(number: int, kind: str = "JPEG") -> bytes:
-    """Return a small image file; no two are the same."""
     noise = np.random.default_rng(number).integers(0, 256, (20, 24 + number % 5, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).save(file, kind)
@@ -33,12 +32,10 @@ def image_file(number: int, kind: str = "JPEG") -> bytes:
 
 
 def some(values: list[Any], lack: int) -> list[Any]:
-    """Return the values, with a null at each place that ``lack`` divides."""
     return [None if at % lack == 0 else value for at, value in enumerate(values)]
 
 
 def columns(rows: int = ROWS) -> dict[str, pa.Array]:
-    """Return a column of each kind of type."""
     numbers = range(rows)
     found: dict[str, pa.Array] = {"id": pa.array(numbers, pa.int64())}
     for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64):
@@ -96,7 +93,6 @@ def columns(rows: int = ROWS) -> dict[str, pa.Array]:
 
 
 def blobs(rows: int = ROWS) -> dict[str, list[bytes | None]]:
-    """Return further blobs, some missing: images, and other bytes."""
     return {
         "second": some([image_file(100 + at, "PNG") for at in range(rows)], 4),
         "raw": some([bytes([at]) * (at + 1) * 40 for at in range(rows)], 5),
@@ -104,7 +100,6 @@ def blobs(rows: int = ROWS) -> dict[str, list[bytes | None]]:
 
 
 def table(rows: int = ROWS) -> pa.Table:
-    """Return all of it, as Hugging Face's ``datasets`` writes Parquet."""
     found: dict[str, pa.Array] = {"key": pa.array([f"a/{at:03d}" for at in range(rows)])}
     found |= {"label": pa.array([at % 3 for at in range(rows)])}
     pictures = [{"bytes": image_file(at), "path": None} for at in range(rows)]

@@ -1,7 +1,4 @@
-"""An HTTP proxy on loopback that counts what passes, and breaks it on demand.
-
-It runs in threads of the test's own process, so the client may sit in any other, and be killed.
-"""
+"""An HTTP proxy in threads of the test's process that counts what passes, and breaks it."""
 
 from __future__ import annotations
 
@@ -49,8 +46,6 @@ PASSING = sorted(FAULTS.keys() - {"403", "corrupt", "gzip", "lost", "drip"})
 
 @dataclass
 class Exchange:
-    """One request and its answer."""
-
     method: str
     path: str  # unquoted, with its query
     range: str  # its Range or Content-Range header
@@ -77,17 +72,7 @@ class _Fault:
 
 
 class FlakyProxy(Server):
-    """A proxy before one HTTP/1.1 server.
-
-    Args:
-        upstream: The server, ``http://host:port``.
-
-    Attributes:
-        exchanges: Every request so far, in the order of their arrival.
-        delay: Seconds to wait before each answer.
-        more_headers: What is added to an answer's headers.
-        retry_after: What the answers 429 and 503 that are injected say by Retry-After.
-    """
+    """A proxy before one HTTP/1.1 server."""
 
     def __init__(self, upstream: str) -> None:
         parts = urllib.parse.urlsplit(upstream)
@@ -142,13 +127,11 @@ class FlakyProxy(Server):
             self.inject(kind, lambda _: drawn.random() < share / len(kinds), sys.maxsize)
 
     def clear(self) -> None:
-        """Forgets all requests and all faults."""
         self.exchanges.clear()
         self._faults.clear()
         self.delay = 0.0
 
     def matching(self, method: str = "", part: str = "") -> list[Exchange]:
-        """The requests of a method whose path has this part."""
         return [
             exchange
             for exchange in list(self.exchanges)
@@ -156,11 +139,9 @@ class FlakyProxy(Server):
         ]
 
     def count(self, method: str = "", part: str = "") -> int:
-        """How many `matching` requests there were."""
         return len(self.matching(method, part))
 
     def received(self, method: str = "", part: str = "") -> int:
-        """Bytes of bodies that `matching` requests got."""
         return sum(exchange.received for exchange in self.matching(method, part))
 
     def settle(self) -> None:
@@ -305,14 +286,12 @@ def _answer(
 
 
 def _reset(client: socket.socket) -> None:
-    """Closes a connection so that its other end sees a reset."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     # The descriptor itself: a file made from the socket keeps `close` from closing it.
     socket.close(client.detach())
 
 
 def wait_until(done: Callable[[], object], seconds: float = 30.0) -> None:
-    """Waits until something is true; fails the test when it does not come about."""
     end = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < end, "it did not come about"

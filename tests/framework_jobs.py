@@ -1,7 +1,4 @@
-"""Jobs for test_loader_frameworks.py: run as processes, each rank prints what it was given.
-
-A job is run in one or several ways, one after the other: starting takes it longest.
-"""
+"""Jobs for test_loader_frameworks.py: processes, each rank of which prints what it was given."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ from fastdata.machine import usable_cpus
 
 
 def folder(root: str) -> Any:
-    """An ImageFolder of images of 40 x 40 and more, as small tensors."""
     torchvision = import_torchvision()
     transforms = torchvision.transforms
     pipeline = transforms.Compose([transforms.RandomCrop(32), transforms.ToTensor()])
@@ -43,12 +39,10 @@ def report(how: str, **values: Any) -> None:
 
 
 def epoch_of(loader: Any) -> list[list[int]]:
-    """The labels of each batch, which are sample numbers."""
     return [labels.tolist() for _, labels in loader]
 
 
 def distributed(root: str, how: str) -> None:
-    """Two epochs of a loader that shards as `how` says."""
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     dataset = folder(root)
@@ -79,8 +73,6 @@ def distributed(root: str, how: str) -> None:
 
 
 class Stream(IterableDataset[Any]):
-    """Samples of a dataset, one after the other."""
-
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
@@ -89,7 +81,6 @@ class Stream(IterableDataset[Any]):
 
 
 def accelerated(root: str, how: str) -> None:
-    """A loader that Accelerate has prepared."""
     import_torchvision()
     from accelerate import Accelerator
 
@@ -125,12 +116,10 @@ def accelerated(root: str, how: str) -> None:
 
 
 def explain(loader: Any) -> str:
-    """Return a loader's own description; "" for torch's."""
     return loader.explain() if isinstance(loader, DataLoader) else type(loader).__module__
 
 
 def lightning(root: str, how: str) -> None:
-    """Two epochs of Lightning's Trainer on one or two processes."""
     import_torchvision()
     import lightning
 

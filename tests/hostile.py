@@ -1,8 +1,4 @@
-"""Files made to harm: tars, LMDBs, Parquet files and JSON with values that make no sense.
-
-Structures are changed where checksums do not notice, or get the checksum that fits, so that what
-reads them gets past its first check.
-"""
+"""Files made to harm: values that make no sense, under checksums that fit."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ NUMBERS = (0, 1, 7, 511, 512, 513, 4095, 4096, (1 << 31) - 1, 1 << 31, (1 << 32)
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """The bytes, changed in a few places, half of the time near one of their ends."""
     out = bytearray(data)
     for _ in range(1 << rng.randrange(4)):
         if not out:
@@ -47,7 +42,6 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 
 def change_field(fields: dict[str, Any] | list[Any], rng: random.Random) -> None:
-    """Gives a field, at any depth, the value of another type or size, or removes it."""
     keys: list[Any] = list(fields) if isinstance(fields, dict) else list(range(len(fields)))
     if not keys:
         return
@@ -89,7 +83,6 @@ def odd_json(fields: dict[str, Any], rng: random.Random) -> bytes:
 def change_json(
     data: bytes, rng: random.Random, text_of: Callable[[Any], str] = json.dumps
 ) -> bytes:
-    """An object's text, changed in its values, or in its bytes."""
     fields = json.loads(data)
     if rng.random() < 0.3:
         return odd_json(fields, rng)
@@ -134,7 +127,6 @@ def base256(size: int) -> bytes:
 
 
 def reseal(block: bytes) -> bytes:
-    """A header block with the checksum that fits."""
     total = sum(block[:148]) + sum(block[156:]) + 8 * 32
     return block[:148] + b"%06o\0 " % total + block[156:]
 
@@ -158,7 +150,6 @@ def tar_extra(kind: bytes, data: bytes, size: int | bytes | None = None) -> byte
 
 
 def change_tar(data: bytes, rng: random.Random) -> bytes:
-    """A tar file with other headers, whose checksums are right."""
     blocks = [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         heads = [n for n, b in enumerate(blocks) if len(b) == BLOCK and reseal(b) == b and any(b)]
@@ -241,7 +232,6 @@ def _extra(rng: random.Random) -> bytes:
 
 
 def change_lmdb(data: bytes, rng: random.Random) -> bytes:
-    """A ``data.mdb`` with other fields of its pages."""
     out = bytearray(data)
     page = struct.unpack_from("<I", out, 16 + 24)[0] or 4096
     pages = max(len(out) // page, 1)
@@ -369,7 +359,6 @@ def write_thrift(kind: int, value: Any) -> bytes:
 
 
 def change_thrift(fields: list[list[Any]], rng: random.Random) -> None:
-    """Gives one field, at any depth, another value; or removes or repeats it."""
     if not fields:
         return
     at = rng.randrange(len(fields))
@@ -395,7 +384,6 @@ def change_thrift(fields: list[list[Any]], rng: random.Random) -> None:
 
 
 def change_parquet(data: bytes, rng: random.Random) -> bytes:
-    """A Parquet file with other values in its footer, or in the header of a page."""
     length = int.from_bytes(data[-8:-4], "little")
     body, footer = data[: -8 - length], data[-8 - length : -8]
     if rng.random() < 0.2:
@@ -415,7 +403,6 @@ def change_parquet(data: bytes, rng: random.Random) -> bytes:
 
 
 def refit(dataset: Path, name: str) -> None:
-    """Gives a file of a dataset the size and checksum that it has in the manifest."""
     path = dataset / name
     size, crc = path.stat().st_size, f"{crc32c_file(path):08x}"
 

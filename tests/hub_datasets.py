@@ -22,7 +22,6 @@ TEXTS = ["a dog", "zwölf", "", "日本", "two\nlines", "a", "b"]
 
 
 def pixels(number: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
-    """Return an image; no two are the same."""
     noise = np.random.default_rng(number).integers(0, 256, (5, 6, 3), np.uint8)
     return Image.fromarray(noise).resize((size[0] + number, size[1]), Image.Resampling.BICUBIC)
 
@@ -38,7 +37,6 @@ def jpeg(number: int, **options: Any) -> bytes:
 
 
 def turned(number: int) -> bytes:
-    """Return a JPEG with an EXIF orientation, for most numbers."""
     exif = Image.Exif()
     if number % 9:
         exif[0x0112] = number % 9

@@ -18,13 +18,7 @@ TOKEN = "hf_secret_of_a_test"
 
 
 class Hub(NamedTuple):
-    """A running server.
-
-    Attributes:
-        endpoint: Its URL.
-        folder: Holds ``owner/name/`` for each dataset.
-        sent: Bytes of files that were sent, by path in the dataset.
-    """
+    """A running server; ``folder`` holds ``owner/name/`` for each dataset."""
 
     endpoint: str
     folder: Path

@@ -53,7 +53,6 @@ SAMPLINGS = {"grey": None, "4:4:4": 0, "4:2:2": 1, "4:2:0": 2, "4:4:0": "4:4:0"}
 
 
 def encode(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, **options) -> bytes:
-    """A JPEG with that sampling; ``options`` are Pillow's."""
     if sampling == "4:4:0":
         # Pillow cannot: a 4:2:2 image stands on its side.
         return _transpose_sampling(pixels, quality, **options)
@@ -67,11 +66,7 @@ def encode(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, **opt
 
 
 def _transpose_sampling(pixels: np.ndarray, quality: int, **options) -> bytes:
-    """A 4:4:0 JPEG: 4:2:2 of an image whose MCU grid is one row, header rewritten.
-
-    Luma's factors 2x1 become 1x2 in the frame header. The scan then means another image,
-    of the same number of MCUs; which one does not matter, Pillow decodes it too.
-    """
+    """A 4:4:0 JPEG: 4:2:2 of an image whose MCU grid is one row, header rewritten: 2x1 is 1x2."""
     height, width = pixels.shape[:2]
     out = io.BytesIO()
     save(Image.fromarray(pixels), out, quality=quality, subsampling=1, **options)
@@ -113,7 +108,6 @@ def pillow(data: bytes) -> np.ndarray:
 
 
 def regions(width: int, height: int, rng: random.Random, count: int) -> list[tuple]:
-    """The whole image, its corners and edges, and random boxes."""
     boxes = [
         (0, 0, width, height),
         (0, 0, 1, 1),

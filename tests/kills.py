@@ -1,11 +1,7 @@
-"""Kills commands and a training loop at random moments, and looks at what the next run makes of it.
+"""Kills commands and a training loop at random moments, then compares with an undisturbed run.
 
-A program, so that what it forks has imported everything and nothing else has happened:
-``kills.py FOLDER URL KILLS SEED OPERATION...``; it prints how often what occurred, as JSON.
-
-Each operation is killed up to four times at random moments of its run, by a random signal, alone
-or with its children; at times two processes are at the same thing, and one of them is killed. Then
-it is run to its end, and the result must be that of a run that nobody disturbed.
+``kills.py FOLDER URL KILLS SEED OPERATION...``; prints counts as JSON. A program, so that what it
+forks has imported everything.
 """
 
 from __future__ import annotations
@@ -68,7 +64,6 @@ def own_shared_memory() -> bool:
 
 
 def start(run: Callable[[], Any]) -> int:
-    """Runs in a forked process, which leads a group of its own."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -117,13 +112,7 @@ MOVES = Compose(
 
 
 class Operation:
-    """Something that is killed.
-
-    Args:
-        site: Where it starts from.
-        state: A folder of its own, empty.
-        draw: What decides how it goes.
-    """
+    """Something that is killed."""
 
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
         self.site, self.state = site, state
@@ -133,11 +122,9 @@ class Operation:
         """Draws how the next run goes about it, where that changes nothing in the result."""
 
     def run(self) -> None:
-        """Does all of it, or what is left of it."""
         raise NotImplementedError
 
     def result(self) -> Any:
-        """Return the paths that it has made."""
         raise NotImplementedError
 
     def check_between(self) -> None:
@@ -145,8 +132,6 @@ class Operation:
 
 
 class Convert(Operation):
-    """Packing, in one process or with two workers."""
-
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
         super().__init__(site, state, draw)
         self.container = draw.choice(CONTAINERS)
@@ -179,8 +164,6 @@ class Convert(Operation):
 
 
 class Index(Convert):
-    """Indexing archives where they are, in one process or with two workers."""
-
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
         super().__init__(site, state, draw)
         self.container = draw.choice(archives.KINDS)
@@ -192,8 +175,6 @@ class Index(Convert):
 
 
 class SeekPoints(Operation):
-    """Giving seek points to a dataset, which can be read at any moment."""
-
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
         super().__init__(site, state, draw)
         shutil.copytree(site.without_seek_points, state / "set")
@@ -212,8 +193,6 @@ class SeekPoints(Operation):
 
 
 class Stage(Operation):
-    """Staging to memory."""
-
     def __init__(self, site: Site, state: Path, draw: random.Random) -> None:
         super().__init__(site, state, draw)
         self.place = SHM / state.name
@@ -235,8 +214,6 @@ class Stage(Operation):
 
 
 class Cache(Operation):
-    """Reading a URL through a cache folder."""
-
     def run(self) -> None:
         os.environ["FASTDATA_STAGE_ROOT"] = str(self.state)  # a copy would be read instead
         of = ImageDataset(self.site.url, CROPS, cache=self.state / "cache", remote=SMALL)
@@ -285,8 +262,6 @@ OPERATIONS = {
 
 
 class Site:
-    """Inputs of the operations, and results of undisturbed runs."""
-
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.tree, self.dataset = folder / "tree", folder / "set"
@@ -297,7 +272,6 @@ class Site:
         self.seconds: dict[str, float] = {}
 
     def learn(self, operation: Operation) -> None:
-        """Runs an operation undisturbed."""
         begun = time.monotonic()
         assert wait_for(start(operation.run)) == 0, operation.kind
         self.seconds[operation.kind] = time.monotonic() - begun

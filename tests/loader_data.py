@@ -33,7 +33,6 @@ def as_it_is(image: Any) -> Any:
 
 
 def folder() -> Path:
-    """A folder that goes when the tests end."""
     _HELD.append(tempfile.TemporaryDirectory())
     return Path(_HELD[-1].name)
 
@@ -44,7 +43,6 @@ def besides_fallback(warned: Any) -> list[Any]:
 
 
 def as_file(pixels: Any, kind: str, mode: str = "RGB", **options: Any) -> bytes:
-    """An image file that Pillow has written."""
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, kind, **options)
     return file.getvalue()
@@ -73,7 +71,6 @@ def image_file(number: int) -> tuple[str, bytes]:
 
 @cache
 def tree() -> Path:
-    """Class folders of image files."""
     root = folder() / "tree"
     for number in range(SAMPLES):
         extension, data = image_file(number)
@@ -102,7 +99,6 @@ def images(transform: Any = CROPS, container: str = "lmdb", **options: Any) -> I
 
 
 def as_list(batch: dict[str, Any]) -> list[Any]:
-    """A batch of named fields as a list, in their order."""
     return list(batch.values())
 
 
@@ -112,7 +108,6 @@ WITH_KEYS: dict[str, Any] = {**WITH_INDEX, "fields": ("image", "label", "index",
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two lists of batches are the same to the bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):

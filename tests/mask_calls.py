@@ -21,7 +21,6 @@ KINDS = ("P", "L", "I;16", "1", "RGB", "LA", "RGBA")
 
 
 def photograph(number: int, side: int = 200) -> Any:
-    """A part of a real photograph, uint8, (height, width, 3)."""
     files = sample_files()
     with Image.open(files[number % len(files)]) as image:
         image = image.convert("RGB")
@@ -30,7 +29,6 @@ def photograph(number: int, side: int = 200) -> Any:
 
 
 def mask_of(pixels: Any, kind: str) -> Image.Image:
-    """A mask of a photograph's lightness, with many edges."""
     light = pixels[..., :3].astype(np.int64).sum(2) // 3
     match kind:
         case "P":
@@ -50,15 +48,12 @@ def mask_of(pixels: Any, kind: str) -> Image.Image:
 
 
 def as_png(mask: Image.Image) -> bytes:
-    """The file of a mask."""
     file = io.BytesIO()
     mask.save(file, "PNG")
     return file.getvalue()
 
 
 class Oracle:
-    """Does to a mask with torchvision's functions what the core has drawn for its image."""
-
     def __init__(self, mask: Image.Image) -> None:
         self.tv = import_torchvision()
         self.functions = self.tv.transforms.v2.functional
@@ -69,7 +64,6 @@ class Oracle:
         self.mask = self.tv.tv_tensors.Mask(tensor)
 
     def result(self) -> Any:
-        """The mask, (channels, height, width)."""
         return self.mask.as_subclass(torch.Tensor).to(self.dtype).numpy()
 
     def cut(self, cut: Any, fill: int = 0) -> None:
@@ -96,7 +90,6 @@ class Oracle:
         self.mask = self.functions.vertical_flip(self.mask) if bits & 2 else self.mask
 
     def steps(self, steps: Sequence[Any], key: int, width: int, height: int) -> None:
-        """Do steps of a pixel program, as the image's program draws them."""
         done = 0
         for at, step in enumerate(steps):
             calls, *_ = native_program(tuple(steps[: at + 1])).draw(key, width, height)

@@ -9,15 +9,7 @@ from typing import Any
 
 
 def mutated(owner: Any, name: str, line: str, instead: str) -> Any:
-    """Return a function with a line changed.
-
-    Args:
-        owner: The class, or module, that has the function.
-        name: The function.
-        line: A part of its source, which occurs once; the indentation of further lines does not
-            count.
-        instead: The mutant's source in its place.
-    """
+    """Return a function with ``line``, a part of its source that occurs once, replaced."""
     function = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(function))
     pattern = r"\n\s*".join(map(re.escape, line.split("\n")))

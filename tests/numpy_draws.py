@@ -9,7 +9,6 @@ from fastdata.plan.draws import GAMMA, mix
 
 
 def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:
-    """Draw number ``draw`` of each key, as 64 random bits."""
     return mix(keys + np.uint64(((draw + 1) * GAMMA) & 0xFFFF_FFFF_FFFF_FFFF))
 
 

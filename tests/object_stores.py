@@ -30,13 +30,7 @@ os.environ["NO_GCE_CHECK"] = "true"
 
 
 class Bucket(NamedTuple):
-    """A bucket that nobody else uses.
-
-    Attributes:
-        url: ``gs://name`` or ``s3://name``.
-        storage_options: What its driver needs to reach it.
-        endpoint: The server that has it, ``http://localhost:port``.
-    """
+    """A bucket that nobody else uses."""
 
     url: str
     storage_options: dict[str, Any]
@@ -44,7 +38,6 @@ class Bucket(NamedTuple):
 
     @property
     def arguments(self) -> list[str]:
-        """`storage_options` as arguments of ``fastdata``."""
         found = []
         for name, value in self.storage_options.items():
             text = value if isinstance(value, str) else json.dumps(value)
@@ -53,7 +46,6 @@ class Bucket(NamedTuple):
 
     @contextmanager
     def through_proxy(self) -> Iterator[tuple[Bucket, FlakyProxy]]:
-        """The same bucket behind a proxy that counts and breaks requests."""
         with FlakyProxy(self.endpoint) as proxy:
             options = {**self.storage_options, "endpoint_url": proxy.url}
             yield Bucket(self.url, options, proxy.url), proxy
@@ -78,7 +70,6 @@ def _answers(endpoint: str) -> bool:
 
 @contextmanager
 def _server(log: Path, *command: str) -> Iterator[str]:
-    """Starts a server and waits until it answers; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with log.open("wb") as output:
@@ -123,14 +114,12 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def make_bucket(gcs_endpoint: str, name: str) -> None:
-    """Makes a bucket at Google's protocol."""
     body = json.dumps({"name": name})
     assert _request(gcs_endpoint, "POST", "/storage/v1/b?project=test", body) in (200, 409)
 
 
 @pytest.fixture
 def gcs(gcs_endpoint: str) -> Bucket:
-    """An empty bucket at Google's protocol."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     make_bucket(gcs_endpoint, name)
     return Bucket(f"gs://{name}", {"endpoint_url": gcs_endpoint, "token": "anon"}, gcs_endpoint)
@@ -138,7 +127,6 @@ def gcs(gcs_endpoint: str) -> Bucket:
 
 @pytest.fixture
 def s3(s3_endpoint: str) -> Bucket:
-    """An empty bucket at Amazon's protocol."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     assert _request(s3_endpoint, "PUT", f"/{name}") == 200
     options = {
@@ -151,7 +139,6 @@ def s3(s3_endpoint: str) -> Bucket:
 
 
 def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
-    """Uploads a folder as it is; its URL."""
     url = f"{bucket.url}/{name}"
     fs, path = open_filesystem(url, bucket.storage_options)
     fs.put(f"{folder}/", path, recursive=True)
@@ -160,7 +147,6 @@ def send_tree(bucket: Bucket, folder: Path, name: str) -> str:
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
-    """A web server that lists the folder ``web``."""
     pytest.importorskip("aiohttp")
     (tmp_path / "web").mkdir()
     with WebServer(tmp_path / "web", lists=True) as server:
@@ -168,13 +154,7 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 
 class Store(NamedTuple):
-    """A folder behind a proxy.
-
-    Attributes:
-        url: The folder's URL.
-        options: What its driver needs.
-        proxy: The proxy.
-    """
+    """A folder behind a proxy."""
 
     url: str
     options: dict[str, Any]
@@ -183,7 +163,6 @@ class Store(NamedTuple):
 
 @contextmanager
 def web_store(folder: Path) -> Iterator[Store]:
-    """A folder behind a web server."""
     aiohttp = pytest.importorskip("aiohttp")
     times = aiohttp.ClientTimeout(total=None, sock_read=2)
     with WebServer(folder) as server, FlakyProxy(server.url) as proxy:
@@ -192,7 +171,6 @@ def web_store(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
-    """A folder in a bucket."""
     send_tree(bucket, folder, "data")
     with bucket.through_proxy() as (behind, proxy):
         options = dict(behind.storage_options)
@@ -205,14 +183,12 @@ def bucket_store(bucket: Bucket, folder: Path) -> Iterator[Store]:
 
 @pytest.fixture(params=["gcs", slow("s3")])
 def bucket(request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket of each protocol."""
     found: Bucket = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(params=["web", slow("gcs"), slow("s3")])
 def store(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
-    """Puts a folder behind one of the three protocols."""
     if request.param == "web":
         return web_store
     bucket = request.getfixturevalue(request.param)

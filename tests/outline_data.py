@@ -21,7 +21,6 @@ TEXTS = pa.list_(pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.string
 
 
 def cocos_mask(outline: Outline, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Return the mask as torchvision's wrapped CocoDetection makes it."""
     masks = pytest.importorskip("pycocotools.mask")
     if isinstance(outline, list):
         outline = masks.merge(masks.frPyObjects(outline, height, width))
@@ -34,7 +33,6 @@ def cocos_mask(outline: Outline, width: int, height: int) -> npt.NDArray[np.uint
 
 
 def random_polygon(draw: np.random.Generator, width: int, height: int) -> list[float]:
-    """Return a polygon: a star, or corners anywhere, some on the grid, some far outside."""
     corners, sides = int(draw.integers(3, 20)), np.array([width, height])
     kind = draw.integers(6)
     if kind == 0:
@@ -57,7 +55,6 @@ def random_polygon(draw: np.random.Generator, width: int, height: int) -> list[f
 def random_outline(
     draw: np.random.Generator, width: int, height: int, text: bool = False
 ) -> Outline:
-    """Return polygons of an object, or its run lengths; as text, if ``text``."""
     if draw.random() < 0.75:
         count = int(draw.choice([1, 1, 1, 2, 3, 5]))
         return [random_polygon(draw, width, height) for _ in range(count)]
@@ -75,7 +72,6 @@ def random_outline(
 
 
 def columns(images: list[list[Outline]]) -> dict[str, pa.Array]:
-    """Return the columns ``polygons`` and ``rle`` of images' objects."""
     polygons = [[one if isinstance(one, list) else [] for one in image] for image in images]
     runs = [[None if isinstance(one, list) else one for one in image] for image in images]
     texts = any(one and isinstance(one["counts"], str) for image in runs for one in image)
@@ -85,7 +81,6 @@ def columns(images: list[list[Outline]]) -> dict[str, pa.Array]:
 
 
 def whole_cuts(sizes: list[tuple[int, int]]) -> npt.NDArray[np.void]:
-    """Return cuts that leave images of these sizes as they are."""
     cuts = np.zeros(len(sizes), _native.CUT)
     cuts["whole"] = 1
     cuts["size"] = cuts["canvas"] = sizes
@@ -99,7 +94,6 @@ def painted(
     results: list[tuple[int, int]] | None = None,
     **options: Any,
 ) -> tuple[list[npt.NDArray[np.uint8]], list[tuple[int, str, str, int]]]:
-    """Return the masks of each image, (N, height, width), and the failures."""
     widths, heights = np.array(sizes).reshape(-1, 2).T
     results = sizes if results is None else results
     areas = [

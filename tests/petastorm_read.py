@@ -1,8 +1,4 @@
-"""Reads Parquet files with petastorm and prints what it found; run by petastorm's own Python.
-
-petastorm works only beside libraries too old for everything else, so this script imports
-nothing of fastdata. One JSON line a sample: key, label, width, height, SHA-256.
-"""
+"""Prints what petastorm reads of Parquet, a JSON line a sample; run by petastorm's own Python."""
 
 import hashlib
 import json

@@ -1,9 +1,4 @@
-"""Writes a dataset with petastorm and prints what it holds; run by petastorm's own Python.
-
-As petastorm's documentation has it: Spark, `materialize_dataset`, a Unischema with
-CompressedImageCodec and a nullable field. One JSON line a sample: id, label, SHA-256 of the
-image file that the codec made.
-"""
+"""Writes a dataset as petastorm's documentation has it; run by petastorm's own Python."""
 
 import hashlib
 import json

@@ -1,8 +1,4 @@
-"""Expected pixels of the core's augmentations, by Pillow and numpy.
-
-As torchvision.transforms.functional calls them; tests/test_native_augment.py compares with
-torchvision itself where it is installed.
-"""
+"""Expected pixels of the core's augmentations, by Pillow, as torchvision calls it, and numpy."""
 
 from __future__ import annotations
 

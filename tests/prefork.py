@@ -1,8 +1,4 @@
-"""Scripts in processes of their own whose imports are done: a fork each, no interpreter and torch.
-
-A script ends as one of ``python -c`` does: with all that an interpreter does at its end. Where
-memory is measured, begin as usual: pages that a fork shares would blur it.
-"""
+"""Scripts forked with imports done; do not measure memory in them, as forks share pages."""
 
 from __future__ import annotations
 
@@ -43,7 +39,6 @@ class Prefork:
         env: Mapping[str, str] | None = None,
         timeout: float = HANG,
     ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run() of ``python -c code arguments`` with captured text."""
         call = [
             code,
             [str(one) for one in arguments],

@@ -1,9 +1,4 @@
-"""Classes and functions of well-known training scripts, which no package has.
-
-Written for the tests: they have the names and attributes of the scripts' classes, draw from the
-same generators, and call the same operations in the same order. `recipe_makers` makes recipes of
-them. Each script's classes stand in a class of its name.
-"""
+"""Classes of well-known training scripts, written for the tests: same names, draws, operations."""
 
 from __future__ import annotations
 
@@ -72,8 +67,6 @@ class SupContrast:
 
 
 class SimCLR:
-    """Of the version in PyTorch."""
-
     class ContrastiveLearningViewGenerator(_Held):
         held: ClassVar = {"base_transform": None, "n_views": 2}
 
@@ -150,8 +143,6 @@ class VICReg:
 
 
 class BYOL:
-    """Of versions in PyTorch."""
-
     class MultiViewDataInjector(_Held):
         held: ClassVar = {"transforms": None}
 
@@ -207,8 +198,6 @@ class IBOT:
 
 class SwAV:
     class MultiCropDataset(_Held):
-        """Views of one image, as the dataset of this name makes them."""
-
         held: ClassVar = {"trans": None}
 
         def __call__(self, image: Any) -> Any:
@@ -244,8 +233,6 @@ class MSN:
 
 
 class References:
-    """Those of torchvision's scripts for classification."""
-
     class ClassificationPresetTrain(_Held):
         held: ClassVar = {"transforms": None}
 
@@ -267,8 +254,6 @@ class DeiT:
 
 
 class Copied:
-    """Copies of classes of timm."""
-
     class RandomResizedCropAndInterpolation(_Held):
         held: ClassVar = dict.fromkeys(("size", "scale", "ratio", "interpolation"))
 

@@ -46,7 +46,6 @@ def pictures(side: int) -> Path:
 
 
 def native(transform: Any, side: int = 60, seed: int = 1) -> list[Any]:
-    """The tensors that fastdata makes of each picture, many times, one picture after the other."""
     dataset = ImageDataset(pictures(side), transform)
     loader = DataLoader(dataset, DRAWS, sampler=_order(), seed=seed, require_native=True)
     batches = [tensors(batch) for batch, _ in loader]
@@ -74,7 +73,6 @@ def _order() -> list[int]:
 
 
 def differences(ours: list[Any], theirs: list[Any]) -> list[str]:
-    """Where images have other distributions: views, pictures and features."""
     assert [(one.shape, one.dtype) for one in ours] == [(one.shape, one.dtype) for one in theirs]
     found = []
     for number, (got, want) in enumerate(zip(ours, theirs, strict=True)):
@@ -93,7 +91,6 @@ def differences(ours: list[Any], theirs: list[Any]) -> list[str]:
 
 
 def noisy(values: Any, chance: Any) -> Any:
-    """Return values with noise of a level."""
     return torch.empty_like(values).normal_(generator=chance).add_(values)
 
 
@@ -141,12 +138,7 @@ def _fineness(grey: Any) -> Any:
 
 
 def evidence(one: Any, other: Any) -> float:
-    """Return how strongly columns of two samples speak against one distribution.
-
-    Each value is a threshold once: of the table (below or above it) x (one or the other), the
-    logarithm of the likelihood ratio, which exceeds x by chance about once in exp(x) tables. Other
-    than Kolmogorov's distance it sees what only the tails have. Returns the largest.
-    """
+    """Return the largest log-likelihood ratio, which exceeds x by chance once in exp(x) tables."""
     count = len(one)
     values, order = torch.cat([one, other]).sort(0)
     below = (order < count).cumsum(0).double()

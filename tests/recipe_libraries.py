@@ -21,10 +21,7 @@ _MODELS = (
 
 
 def libraries() -> dict[str, Callable[[], Any]]:
-    """Return the maker of each recipe of torchvision, timm, open_clip and other libraries.
-
-    A maker raises ImportError where its library is not installed.
-    """
+    """Return the maker of each recipe, which raises ImportError without its library."""
     tv = import_torchvision().transforms
 
     def weights(model: str) -> Callable[[], Any]:
@@ -108,8 +105,6 @@ def libraries() -> dict[str, Callable[[], Any]]:
 
 
 def _processors() -> dict[str, Callable[[], Any]]:
-    """Transformers' image processors."""
-
     def processor(model: str, kind: str, backend: str = "", **options: Any) -> Callable[[], Any]:
         module = f"transformers.models.{model}.image_processing_{backend and 'pil_'}{model}"
 
@@ -163,8 +158,6 @@ def _processors() -> dict[str, Callable[[], Any]]:
 
 
 def _several() -> dict[str, Callable[[], Any]]:
-    """Libraries' transforms to several views."""
-
     def lightly(name: str) -> Callable[[], Any]:
         def make() -> Any:
             import_torchvision()

@@ -1,8 +1,4 @@
-"""Recipes of libraries and of well-known training scripts: the rows of docs/recipes.md.
-
-``python benchmarks/workloads recipes`` measures what `recipes` returns. `small` says which of
-them are for images of 32 x 32 pixels, as CIFAR's.
-"""
+"""Recipes of libraries and scripts: the rows of docs/recipes.md, measured by the benchmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ LINES = {"MultiCropDataset": "Views(*self.trans)"}
 
 
 def small(name: str) -> bool:
-    """Whether a recipe is for images of 32 x 32 pixels."""
     return name.startswith("CIFAR")
 
 
@@ -44,8 +39,6 @@ def recipes() -> Makers:
 
 
 class _Script:
-    """Steps that the scripts share."""
-
     def __init__(self, tv: Any) -> None:
         self.tv = tv
         self.bicubic = tv.InterpolationMode.BICUBIC
@@ -72,7 +65,6 @@ class _Script:
 
 
 def _torchvision(s: _Script) -> Makers:
-    """The presets of torchvision's reference scripts, by backend and version."""
     v1, v2 = s.tv, s.tv.v2
     bilinear, presets = s.tv.InterpolationMode.BILINEAR, published.References
 
@@ -145,7 +137,6 @@ def _torchvision(s: _Script) -> Makers:
 
 
 def _examples(s: _Script) -> Makers:
-    """Examples and tutorials of PyTorch, Hugging Face and others."""
     tv = s.tv
 
     def to_rgb(image: Any) -> Any:
@@ -195,7 +186,6 @@ def _examples(s: _Script) -> Makers:
 
 
 def _ends(s: _Script) -> Makers:
-    """Evaluations."""
     tv = s.tv
     return {
         "OpenAI's CLIP": lambda: s.view(
@@ -222,7 +212,6 @@ def _ends(s: _Script) -> Makers:
 
 
 def _masked(s: _Script) -> Makers:
-    """Masked images, and what follows their training."""
     return {
         "MAE, linear probing": lambda: s.view(
             published.MAE.RandomResizedCrop(224, interpolation=3), s.flip()
@@ -233,7 +222,6 @@ def _masked(s: _Script) -> Makers:
 
 
 def _supervised(s: _Script) -> Makers:
-    """Training with labels."""
     tv = s.tv
     dino = published.DINO
     three = [published.DeiT.gray_scale(1.0), dino.Solarization(1.0), dino.GaussianBlur(1.0)]
@@ -355,7 +343,6 @@ def _two(s: _Script, script: Any, *colours: Any) -> list[Any]:
 def _multi(
     s: _Script, kind: Any, whole: tuple[float, float], part: tuple[float, float], count: int
 ) -> Callable[[], Any]:
-    """Of DINO, and iBOT."""
     colours = [s.flip(), *s.colours(0.4, 0.4, 0.2, 0.1)]
     blur, solarise = published.DINO.GaussianBlur, published.DINO.Solarization
     first = s.view(s.crop(224, whole, "bicubic"), *colours, blur(1.0))
@@ -365,13 +352,11 @@ def _multi(
 
 
 def _distorted(s: _Script, blur: Any, size: int, *scale: float) -> Any:
-    """A view of SwAV, and MSN."""
     colours = s.colours(0.8, 0.8, 0.8, 0.2)
     return s.view(s.crop(size, (scale[0], scale[1])), s.flip(), *colours, blur)
 
 
 def _views(s: _Script) -> Makers:
-    """Several views of each image."""
     tv = s.tv
     blur = tv.RandomApply([published.MoCo.GaussianBlur([0.1, 2.0])], p=0.5)
     jitter = tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)

@@ -1,7 +1,4 @@
-"""docs/recipes.md: people's own recipes, and what the compiler makes of each.
-
-make recipes-page
-"""
+"""docs/recipes.md: what the compiler makes of people's own recipes (make recipes-page)."""
 
 from __future__ import annotations
 
@@ -95,7 +92,6 @@ _LIBRARIES = (
 
 @cache
 def tiny() -> Path:
-    """The pictures of `loader_data.tree`, of 32 x 32 pixels."""
     root = folder()
     for path in sorted(tree().glob("*/*")):
         (root / "tree" / path.parent.name).mkdir(parents=True, exist_ok=True)
@@ -107,17 +103,14 @@ def tiny() -> Path:
 
 
 def opened(name: str, transform: Any) -> ImageDataset:
-    """Images of the size that a recipe is for, or of many."""
     return ImageDataset(tiny(), transform) if small(name) else images(transform)
 
 
 def compiled(name: str, transform: Any) -> Recipe | Refusal:
-    """Compile a recipe for those images."""
     return compile_recipe(transform, (32, 32) if small(name) else None)
 
 
 def original(transform: Any, image: Any) -> Any:
-    """Return the tensors that the library, or the script, makes of an image."""
     made = transform(image)
     if not hasattr(transform, "image_mean"):
         return made
@@ -126,7 +119,6 @@ def original(transform: Any, image: Any) -> Any:
 
 
 def row(name: str, transform: Any) -> tuple[str, str, str]:
-    """Return a recipe's name, what becomes of it, and by how many levels it differs."""
     with lines_added(transform, LINES) as lines:
         found = compiled(name, transform)
         said = f", with {', '.join(f'`{line}`' for line in lines)}" if lines else ""
@@ -140,7 +132,6 @@ def row(name: str, transform: Any) -> tuple[str, str, str]:
 
 
 def table(rows: list[tuple[str, str, str]]) -> list[str]:
-    """Return one line for the recipes of one library that become the same."""
     merged: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
     for name, becomes, worst in rows:
         library, _, recipe = name.partition(", ")
@@ -172,7 +163,6 @@ def levels(name: str, transform: Any, recipe: Recipe) -> str:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """All that stands in an image's place."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return [torch.as_tensor(value)]
     held = value.values() if isinstance(value, dict) else value
@@ -180,7 +170,6 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def page() -> str:
-    """The page, as Markdown."""
     packages = {"timm": "timm", "open_clip": "open_clip_torch", "transformers": "transformers"}
     versions = {name: importlib.metadata.version(package) for name, package in packages.items()}
     versions["torchvision"] = import_torchvision().__version__.partition("+")[0]

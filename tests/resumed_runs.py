@@ -1,8 +1,6 @@
 """Runs under Lightning, Accelerate and a plain loop that stop after any step and resume.
 
-Run as a process, or by torchrun on several ranks: `python resumed_runs.py FOLDER KINDS WAYS`, each
-"all" or names between semicolons. Rank 0 prints a line of JSON: runs, and those that delivered
-something else than the uninterrupted one.
+`python resumed_runs.py FOLDER KINDS WAYS`, each "all" or names between semicolons; prints JSON.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ KINDS = "shuffle;drop_last;quasi-random;device;sent;mixture;repeats;budget;ratio
 
 
 def with_shorter(loader: Any) -> list[Any]:
-    """Return the loader, and one that Lightning iterates several times meanwhile."""
     shard = "auto" if RANKS > 1 else None
     shorter = Subset(images(), range(5))
     return [loader, DataLoader(shorter, 2, True, seed=6, shard=shard, fields=("key",))]
@@ -106,7 +103,6 @@ def plain(kind: str, folder: Path) -> Iterator[tuple[str, list[Batch], list[Batc
 
 
 def accelerated(kind: str, folder: Path) -> Iterator[tuple[str, list[Batch], list[Batch]]]:
-    """Accelerate's ``save_state`` and ``load_state``, or its counting of batches."""
     from accelerate import Accelerator
 
     def prepared() -> tuple[Any, Any]:
@@ -139,7 +135,6 @@ def accelerated(kind: str, folder: Path) -> Iterator[tuple[str, list[Batch], lis
 
 
 def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch], list[Batch]]]:
-    """Lightning's Trainer, with checkpoints saved by its callbacks."""
     import lightning
     from lightning.pytorch import callbacks as known
 
@@ -164,8 +159,6 @@ def trained(kind: str, folder: Path, how: str) -> Iterator[tuple[str, list[Batch
             return torch.optim.SGD(self.parameters(), 0.1)
 
     class Saves(known.Callback):
-        """Saves as users do by themselves, in a hook."""
-
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             trainer.save_checkpoint(f"{folder}/{kind}-{how}/step={trainer.global_step}.ckpt")
 
@@ -227,7 +220,6 @@ WAYS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], bool]] = {
 
 
 def main(folder: Path, kinds: str, ways: str) -> None:
-    """Run what is asked for; print what was found."""
     import_torchvision()
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "lightning.fabric"):

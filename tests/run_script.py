@@ -1,11 +1,6 @@
-"""Runs a training script with fastdata's DataLoader where it says torch's.
+"""run_script.py REPORT SCRIPT ARGUMENTS...: a training script with fastdata's DataLoader.
 
-torchvision's presets get the method of docs/guides/replace-dataloader.md.
-
-    run_script.py REPORT SCRIPT ARGUMENTS...
-
-REPORT becomes JSON: for each pass over a loader, what the loader says of itself, and the numbers
-that tell its samples apart.
+REPORT becomes JSON: what the loader says of itself in each pass, and numbers of its samples.
 """
 
 from __future__ import annotations
@@ -28,8 +23,6 @@ passes: list[dict[str, Any]] = []
 
 
 class Recorded(fastdata.DataLoader):
-    """fastdata's, noting what it gives."""
-
     def __iter__(self) -> Iterator[Any]:
         samples: list[int] = []
         passes.append({"explained": self.explain(), "samples": samples})
@@ -39,7 +32,6 @@ class Recorded(fastdata.DataLoader):
 
 
 def _number(target: Any) -> int:
-    """Return an image_id or a label."""
     return int(target["image_id"] if isinstance(target, dict) else target)
 
 

@@ -1,8 +1,4 @@
-"""Writes JPEGs in any scans: what no library does, and decoders must take.
-
-An encoder of ITU-T T.81, annexes F and G, from quantised coefficients; its Huffman codes are
-neither short nor alike, so that all lengths occur.
-"""
+"""Writes JPEGs in any scans, as no library does: an encoder of ITU-T T.81, annexes F and G."""
 
 from __future__ import annotations
 
@@ -37,14 +33,7 @@ class Scan(NamedTuple):
 
 @dataclass
 class Coefficients:
-    """An image's quantised coefficients.
-
-    Attributes:
-        width: Columns, in pixels.
-        height: Rows, in pixels.
-        sampling: Of `SAMPLINGS`.
-        blocks: int, (rows, columns, 64) of each component, whole MCUs, in zig-zag order.
-    """
+    """Quantised coefficients: blocks are int, (rows, columns, 64), whole MCUs, zig-zag order."""
 
     width: int
     height: int
@@ -53,12 +42,10 @@ class Coefficients:
 
     @property
     def mcu(self) -> tuple[int, int]:
-        """Blocks of the first component in an MCU."""
         return SAMPLINGS[self.sampling][0]
 
     @property
     def mcus(self) -> tuple[int, int]:
-        """MCUs across and down."""
         across, down = self.mcu
         return -(-self.width // (8 * across)), -(-self.height // (8 * down))
 
@@ -103,7 +90,6 @@ def progression(components: int, rng: random.Random) -> list[Scan]:
 
 
 def sequential(components: int, rng: random.Random) -> list[Scan]:
-    """One scan a component, or two together."""
     if components == 3 and rng.random() < 0.5:
         return [Scan((0, 1)), Scan((2,))] if rng.random() < 0.5 else [Scan((0,)), Scan((1, 2))]
     return [Scan((c,)) for c in range(components)]
@@ -118,16 +104,7 @@ def write(
     step: int = 3,
     between: bytes = b"",
 ) -> bytes:
-    """A JPEG of those coefficients.
-
-    Args:
-        image: They.
-        script: Its scans.
-        progressive: Its frame header says so.
-        restart: MCUs between restart markers; 0 for none.
-        step: All quantisation steps.
-        between: Segments before each scan but the first.
-    """
+    """A JPEG of those coefficients."""
     out = b"\xff\xd8" + _segment(0xDB, bytes([0, *[step] * 64]))
     frame = bytes([8]) + image.height.to_bytes(2, "big") + image.width.to_bytes(2, "big")
     factors = SAMPLINGS[image.sampling]
@@ -160,7 +137,6 @@ def _shifted(value: int, low: int) -> int:
 
 
 def _mcus(image: Coefficients, scan: Scan) -> Iterator[list[tuple[int, npt.NDArray[np.int64]]]]:
-    """The blocks of each MCU of a scan, with their components."""
     across, down = image.mcus
     if len(scan.components) > 1:
         for y in range(down):

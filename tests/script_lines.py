@@ -19,15 +19,7 @@ _CLASS = re.compile(r"Add a method __fastdata__ to (\S+),()")
 
 @contextmanager
 def lines_added(transform: Any, others: Mapping[str, str] | None = None) -> Iterator[list[str]]:
-    """Add the methods that warnings show to the classes of a script, and remove them at the end.
-
-    Args:
-        transform: The script's transform.
-        others: What the methods return of classes that no warning has a line for, by their names.
-
-    Yields:
-        What the added methods return.
-    """
+    """Add the methods that warnings show to a script's classes; yield what these return."""
     lines: list[str] = []
     with ExitStack() as added:
         pending = True

@@ -9,16 +9,12 @@ from fastdata.storage.checksum import crc32c
 
 
 def scan_offset(jpeg: bytes) -> int:
-    """Where the entropy-coded data begins."""
     at = jpeg.index(b"\xff\xda")
     return at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
 
 
 def parse(table: bytes, jpeg: bytes, mcus_per_row: int, mcu_rows: int, components: int):
-    """The table as docs/formats/seek-points.md has it, read without the core.
-
-    One of version 2 has its checksums compared with the JPEG's segments.
-    """
+    """The table as docs/formats/seek-points.md has it, read without the core; checks checksums."""
     partial = table[0] == 2
     assert table[0] in (1, 2)
     delta_bits, interval = table[1], int.from_bytes(table[2:4], "little")
@@ -67,7 +63,6 @@ def segments(table: bytes, positions: Sequence[int]) -> list[tuple[int, int]]:
 def pack(
     jpeg: bytes, interval: int, positions: Sequence[int], predictors: Sequence[Sequence[int]]
 ) -> bytes:
-    """A table of these points, whether they are true or not."""
     deltas = [after - before for before, after in pairwise(positions)]
     minimum = min(deltas)
     delta_bits = (max(deltas) - minimum).bit_length()

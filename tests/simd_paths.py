@@ -9,7 +9,6 @@ Box = tuple[int, int, int, int]
 
 
 def outcome(jpeg: bytes, box: Box, table: bytes, level: str) -> bytes | str:
-    """The pixels, or the error's code."""
     before = _native.simd()
     _native.set_simd(level)
     try:

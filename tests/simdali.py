@@ -1,9 +1,4 @@
-"""DALI on a simulated GPU: its CPU operators, with the streams and memory of its executor.
-
-A pipeline decodes on a stream of its own. ``outputs`` has the stream that it is given wait for
-that, and a batch's memory is the pipeline's again once that stream has done what it was given
-before the batch was dropped: what another stream still does with it, DALI does not know.
-"""
+"""DALI on a simulated GPU: its CPU operators, with the streams and memory of its executor."""
 
 from __future__ import annotations
 
@@ -22,14 +17,7 @@ _Pipeline: Any = dali.Pipeline
 
 
 class Pipeline(_Pipeline):  # type: ignore[misc]
-    """`nvidia.dali.Pipeline`.
-
-    Attributes:
-        may: Batches that decoding may end, of all pipelines; those beyond stand still.
-        given: Batches that were asked for, of all pipelines.
-        blocked: How many of these the host would have waited for, being beyond.
-        streams: Those that batches were asked for on.
-    """
+    """`nvidia.dali.Pipeline`."""
 
     may = sys.maxsize
     given = blocked = 0
@@ -41,7 +29,6 @@ class Pipeline(_Pipeline):  # type: ignore[misc]
         self._blocks: list[torch.Tensor] = []
 
     def outputs(self, cuda_stream: Any = None) -> Any:
-        """As DALI's."""
         found = super().outputs()
         if self._gpu is None:
             return found
@@ -71,8 +58,6 @@ class Pipeline(_Pipeline):  # type: ignore[misc]
 
 
 class _Block:
-    """Memory of a batch, for use on one stream."""
-
     of_graph = False
 
     def __init__(self, free: list[torch.Tensor], raw: torch.Tensor, stream: Any) -> None:
@@ -90,24 +75,18 @@ class _Block:
 
 
 class _Output:
-    """A `TensorList`, and the tensor that it is as well."""
-
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
 
     def as_tensor(self) -> _Output:
-        """As DALI's."""
         return self
 
     def on_gpu(self) -> Any:
-        """Return it as `torch.from_dlpack` takes it."""
         return self._tensor
 
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """Has `nvidia.dali` decode on simulated GPUs."""
-
     def on_cpu(operator: Any) -> Any:
         def call(*args: Any, device: str = "cpu", **options: Any) -> Any:
             return operator(*args, device="cpu" if device == "mixed" else device, **options)

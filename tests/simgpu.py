@@ -1,26 +1,22 @@
 """GPUs simulated on the CPU: their work runs late, in the worst order that streams allow.
 
-Within `simulated`, torch has "cuda" devices. A tensor there is a CPU tensor whose operations are
-put into the queue of the current stream, and run when a schedule says so: an infinitely fast GPU,
-one that does nothing before it is waited for, or one that starves some streams for others. What a
-program has not ordered by an event therefore happens in the wrong order, for some schedule.
+Within `simulated`, torch has "cuda" devices. A tensor there is a CPU tensor whose operations wait
+in the queue of the current stream until a schedule runs them: what a program has not ordered by an
+event happens in the wrong order, for some schedule.
 
 Modelled, as CUDA and torch do it:
 
-- Streams are queues; a wait for an event holds up its own stream alone.
+- A wait for an event holds up its own stream alone.
 - The current device, and the current stream of each device, belong to a thread.
-- Memory comes from an allocator that keeps free blocks for each stream by itself. A block is
-  poisoned when it is made and, in its stream's order, when it is freed: from then on it may be
-  somebody else's. `record_stream` delays that.
+- The allocator keeps free blocks for each stream by itself; a block is poisoned when it is made
+  and, in its stream's order, when it is freed. `record_stream` delays that.
 - Page-locked memory is read when a copy runs. A copy from pageable memory waits for its stream and
-  reads at once. A copy that would change the order or the type goes through pageable memory, unless
-  it is contiguous. Without ``non_blocking``, a copy waits until it is done.
-- Operations that need a value on the host (``item``, ``cpu``, indexing by a mask) wait for their
-  stream.
-- An index that is not on the GPU, such as a list, is copied there from pageable memory.
-- While a graph is captured, work is kept and not run, and whatever looks at the GPU is an error.
-- Streams and events make their device the current one and then the one before again, which opens
-  a context there; after a fork everything is an error.
+  reads at once, as does one that changes the order or the type, unless it is contiguous. Without
+  ``non_blocking``, a copy waits until it is done.
+- ``item``, ``cpu`` and indexing by a mask wait for their stream.
+- An index that is not on the GPU is copied there from pageable memory.
+- While a graph is captured, whatever looks at the GPU is an error.
+- Streams and events open a context on their device; after a fork everything is an error.
 
 Not modelled: time, kernels, autograd.
 """
@@ -74,7 +70,6 @@ class Schedule:
 
 
 def schedules(count: int) -> list[Schedule]:
-    """So many schedules of all kinds."""
     paces = [0.0, 0.3, 2.0, float("inf")]
     return [Schedule(paces[n % 4], n // 4 % 4 != 3, n) for n in range(count)]
 
@@ -109,7 +104,6 @@ class GPUs:
     # Devices.
 
     def check(self) -> None:
-        """See that the process is the one that the GPU belongs to."""
         if os.getpid() != self.process:
             raise CUDAError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
@@ -117,7 +111,6 @@ class GPUs:
             )
 
     def index(self, device: Any = None) -> int:
-        """The number of a device, of the current one unless it is given."""
         if device is None:
             return self._thread.device
         if isinstance(device, int):
@@ -154,19 +147,16 @@ class GPUs:
     # Streams.
 
     def stream(self, device: Any = None) -> Stream:
-        """The current stream of a device."""
         self.check()
         return self._thread.streams[self.index(device)]
 
     def set_stream(self, stream: Stream) -> None:
-        """Makes a stream the current one, and its device."""
         if stream.device.index != self._thread.device:
             self.set_device(stream.device)
         self._thread.streams[stream.device.index] = stream
 
     @contextmanager
     def using(self, stream: Stream) -> Iterator[Stream]:
-        """A stream's ``with``."""
         before, device = self._thread.streams[stream.device.index], self._thread.device
         self.set_stream(stream)
         try:
@@ -195,7 +185,6 @@ class GPUs:
             steps -= 1
 
     def step(self) -> bool:
-        """Runs one thing; whether anything could run."""
         can = [stream for stream in self._streams if stream.can_go_on]
         if not can:
             return False
@@ -203,14 +192,12 @@ class GPUs:
         return True
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """The host waits."""
         self.refuse_while_capturing()
         while not done():
             if not self.step():
                 raise CUDAError("the GPU would wait for ever")
 
     def sleep(self, seconds: float) -> None:
-        """As `time.sleep`; the GPU goes on meanwhile."""
         self._restless = 0
         _SLEEP(seconds)
 
@@ -230,7 +217,6 @@ class GPUs:
         return done()
 
     def synchronize(self, device: Any = None) -> None:
-        """The host waits for all that a device has to do."""
         self.visit(self.index(device))
         streams = [one for one in self._streams if one.device.index == self.index(device)]
         self.wait(lambda: not any(stream.queue for stream in streams))
@@ -244,7 +230,6 @@ class GPUs:
     # Memory.
 
     def take(self, size: int, stream: Stream) -> Block:
-        """Memory for use on a stream; its content is anything."""
         self.check()
         self.contexts.add(stream.device.index)
         size = -(-max(size, 1) // _ROUND) * _ROUND
@@ -277,10 +262,7 @@ class GPUs:
         self._free[stream, len(raw)].append(raw)
 
     def register(self, array: np.ndarray[Any, Any]) -> None:
-        """Makes an array page-locked, as ``cudaHostRegister``, for as long as it lives.
-
-        A copy that runs when it is gone is a fault.
-        """
+        """Makes an array page-locked while it lives; a copy that runs later is a fault."""
         self._register(array, pooled=False)
 
     def _register(self, array: np.ndarray[Any, Any], pooled: bool) -> None:
@@ -292,7 +274,6 @@ class GPUs:
         weakref.finalize(array, self.page_locked.pop, start, None)
 
     def pinned(self, tensor: torch.Tensor) -> _Pinned | None:
-        """The page-locked memory that holds a tensor; None if none does."""
         at = tensor.data_ptr() or tensor.untyped_storage().data_ptr()
         for start, found in self.page_locked.items():
             if start <= at < found.end:
@@ -311,7 +292,6 @@ class GPUs:
         return torch.from_numpy(array)[: count * dtype.itemsize].view(dtype).view(size)
 
     def when_read(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
-        """Return a function that reads host memory when a copy runs."""
         found = self.pinned(tensor)
         array = None if found is None else found.array()
         if found is None or array is None:
@@ -339,8 +319,6 @@ class GPUs:
 
 
 class _Thread(threading.local):
-    """A thread's current device, and its current stream of each."""
-
     def __init__(self, defaults: list[Stream]) -> None:
         self.device, self.streams = 0, list(defaults)
 
@@ -352,8 +330,6 @@ class _Pinned(NamedTuple):
 
 
 class Stream:
-    """`torch.Stream`, and `torch.cuda.Stream`."""
-
     def __init__(
         self,
         device: Any = None,
@@ -371,18 +347,15 @@ class Stream:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the next thing in its queue can run."""
         return bool(self.queue) and (not isinstance(self.queue[0], Hold) or self.queue[0].mark())
 
     def go_on(self) -> None:
-        """Runs the next thing in its queue."""
         what = self.queue.popleft()
         if not isinstance(what, Hold):
             with _disable_current_modes():
                 what()
 
     def run(self, work: Callable[[], Any]) -> None:
-        """Puts work into the queue, or into the graph that is captured."""
         capture = self.machine.capture
         if capture is not None and capture.stream is self:
             capture.work.append(work)
@@ -391,7 +364,6 @@ class Stream:
         self.machine.pass_time()
 
     def mark(self) -> Callable[[], bool]:
-        """Says whether all that is in the queue now has been done."""
         done: list[bool] = []
         self.queue.append(lambda: done.append(True))
         return lambda: bool(done)
@@ -435,14 +407,10 @@ class Stream:
 
 @dataclass
 class Hold:
-    """Entry of a stream's queue that waits for a condition."""
-
     mark: Callable[[], bool]
 
 
 class Event:
-    """`torch.Event`, and `torch.cuda.Event`."""
-
     def __init__(self, device: Any = None, **options: Any) -> None:
         self.mark: Callable[[], bool] = lambda: True
         self.captured = False
@@ -480,8 +448,6 @@ class Event:
 
 
 class Graph:
-    """`torch.cuda.CUDAGraph`."""
-
     def __init__(self) -> None:
         self.work: list[Callable[[], Any]] = []
         self.broken = False
@@ -495,7 +461,6 @@ class Graph:
 
 @contextmanager
 def _capture(graph: Graph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`."""
     here = _machine()
     here.synchronize()
     with here.using(Stream(here.index())) as stream:
@@ -523,12 +488,7 @@ class Block:
 
 
 class GPUTensor(torch.Tensor):
-    """A tensor on a simulated GPU.
-
-    Attributes:
-        memory: The CPU tensor that stands for it.
-        block: What that is a part of.
-    """
+    """A tensor on a simulated GPU."""
 
     memory: torch.Tensor
     block: Block
@@ -724,7 +684,6 @@ def _as_it_is(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """A copy between any two devices."""
     here = _machine()
     if not isinstance(target, GPUTensor):
         if non_blocking and here.pinned(target) is not None:
@@ -801,7 +760,6 @@ _MACHINES: list[GPUs] = []
 
 
 def machine() -> GPUs | None:
-    """The simulated machine; None outside of `simulated`."""
     return _MACHINES[-1] if _MACHINES else None
 
 
@@ -813,12 +771,7 @@ def _machine() -> GPUs:
 
 @contextmanager
 def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GPUs]:
-    """Has torch find GPUs, simulated ones.
-
-    Args:
-        schedule: When their work runs; None for at once.
-        devices: How many there are.
-    """
+    """Has torch find GPUs, simulated ones."""
     here = GPUs(schedule or Schedule(float("inf"), False, 0), devices)
     cuda: dict[str, Any] = {
         "Stream": Stream,

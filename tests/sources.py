@@ -28,13 +28,7 @@ DEVKIT = "ILSVRC2012_devkit_t12"
 
 
 class Expected:
-    """Expected records of a source, found without the source's own code.
-
-    Attributes:
-        classes: Class names in the order of the labels.
-        samples: Key, class name and blob of each sample, in order; "" without classes.
-        fields: Values of each further field, in order; the bytes, or None, of blobs.
-    """
+    """Expected records of a source, found without the source's own code."""
 
     def __init__(
         self,
@@ -52,7 +46,6 @@ class SourceConformance:
 
     @pytest.fixture
     def sources(self) -> list[Source]:
-        """The same source, opened twice."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -125,7 +118,6 @@ def plain(record: Record) -> Record:
 
 
 def rows_of(source: Any) -> dict[str, dict[str, Any]]:
-    """Return the further fields of a source's sound records, by key."""
     names = [field.name for field in source.fields]
     return {
         record.key: dict(zip(names, plain(record).fields, strict=True))
@@ -156,13 +148,6 @@ def contents_but_source(dataset: Path) -> dict[str, str]:
     return found | {"_dataset.json": json.dumps(manifest)}
 
 
-def first_fast(*values: Any, fast: int = 1) -> list[Any]:
-    """Parameters of which all but the first few are in the second tier."""
-    several = [one if isinstance(one, tuple) else (one,) for one in values]
-    slow = pytest.mark.slow
-    return [pytest.param(*one, marks=[slow] * (n >= fast)) for n, one in enumerate(several)]
-
-
 def convert(*arguments: object) -> Result:
     """Runs ``fastdata convert`` in this process, on one worker unless told otherwise."""
     given = [str(argument) for argument in arguments]
@@ -172,7 +157,6 @@ def convert(*arguments: object) -> Result:
 
 
 def run(*arguments: object) -> Result:
-    """Runs ``fastdata`` in this process."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
@@ -185,7 +169,6 @@ def require_said(result: Result, exit_code: int, *parts: object) -> None:
 
 
 def picture(seed: int, size: tuple[int, int] = (48, 36), mode: str = "RGB") -> Image.Image:
-    """A small image of noise over a slope: no two seeds give the same."""
     width, height = size
     generator = np.random.default_rng(seed)
     slope = np.linspace(0, 200, width)[None, :, None] * np.ones((height, 1, 3))
@@ -194,7 +177,6 @@ def picture(seed: int, size: tuple[int, int] = (48, 36), mode: str = "RGB") -> I
 
 
 def encoded(image: Image.Image, form: str = "JPEG", **options: object) -> bytes:
-    """An image file's bytes."""
     out = io.BytesIO()
     image.save(out, form, **options)
     return out.getvalue()
@@ -210,12 +192,10 @@ def bytes_of(record: Record) -> bytes:
 
 
 def jpeg(seed: int = 0, **options: object) -> bytes:
-    """A small JPEG file's bytes."""
     return encoded(picture(seed), **options)
 
 
 def write_mds(folder: Path, images: Sequence[bytes]) -> Path:
-    """Writes one shard of MDS by its layout, with a column ``jpg``."""
     values = [struct.pack("<I", len(image)) + image for image in images]
     ends = list(accumulate(map(len, values), initial=4 * len(values) + 8))
     data = struct.pack(f"<{len(ends) + 1}I", len(values), *ends) + b"".join(values)
@@ -231,7 +211,6 @@ def write_mds(folder: Path, images: Sequence[bytes]) -> Path:
 
 
 def make_tree(root: Path, names: Iterable[str]) -> Path:
-    """Writes a different JPEG under each name."""
     for seed, name in enumerate(names):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +219,6 @@ def make_tree(root: Path, names: Iterable[str]) -> Path:
 
 
 def tar_bytes(members: Iterable[tuple[str, bytes]], form: int = tarfile.GNU_FORMAT) -> bytes:
-    """A tar file's bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as tar:
         for name, data in members:
@@ -251,7 +229,6 @@ def tar_bytes(members: Iterable[tuple[str, bytes]], form: int = tarfile.GNU_FORM
 
 
 def imagenet_expected(root: Path, split: str) -> Expected:
-    """Return the expected records of a tree ``<split>/<wnid>/*``, labelled by train's classes."""
     train = root / "train"
     classes = sorted(path.name for path in (train if train.is_dir() else root / split).iterdir())
     paths = sorted((root / split).glob("*/*"), key=lambda path: (path.parent.name, path.name))
@@ -267,7 +244,6 @@ def shuffled(items: Iterable[Path]) -> list[Path]:
 
 
 def make_archives(tree: Path, out: Path) -> Path:
-    """Makes the official archives from a tree of class folders."""
     out.mkdir(parents=True)
     if (tree / "train").is_dir():
         inner = (
@@ -287,18 +263,11 @@ def make_archives(tree: Path, out: Path) -> Path:
 
 
 def shuffled_in(folder: Path) -> list[Path]:
-    """A folder's files in an order that is not the sorted one."""
     return shuffled(folder.iterdir())
 
 
 def make_devkit(out: Path, wnids: Sequence[str], wnid_of: dict[int, str]) -> None:
-    """Makes the development kit: an ID for each wnid, and the ID of each validation image.
-
-    Args:
-        out: The folder it goes to.
-        wnids: The classes.
-        wnid_of: The class of validation images, by the number in their name.
-    """
+    """Makes the development kit: an ID for each wnid, and the ID of each validation image."""
     # scipy.io is slow to import, and only this needs it.
     savemat = pytest.importorskip("scipy.io").savemat
 

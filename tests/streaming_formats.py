@@ -1,7 +1,4 @@
-"""Writers and readers of MosaicML's Streaming, imported without what it needs besides.
-
-Its package imports transformers and the libraries of every cloud; its formats need none of them.
-"""
+"""MosaicML's Streaming's formats, imported without the libraries that its package needs."""
 
 from __future__ import annotations
 

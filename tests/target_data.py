@@ -68,7 +68,6 @@ def _written() -> tuple[Path, pa.Table]:
 
 
 def source() -> TableImages:
-    """A source of all rows."""
     root, table = _written()
     return TableImages(table, root, masks=["mask"], formats=FORMATS)
 
@@ -82,7 +81,6 @@ def dataset(container: str = "lmdb") -> Path:
 
 
 def training(v2: Any) -> Any:
-    """Transforms that draw crops by boxes, flips, warps and colours, and leave out boxes."""
     from torchvision import tv_tensors
 
     classes = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
@@ -101,13 +99,11 @@ def training(v2: Any) -> Any:
 
 
 def images(transforms: Any, container: str = "lmdb", **options: Any) -> ImageDataset:
-    """An opened dataset."""
     options = {"fields": FIELDS, **options}
     return ImageDataset(dataset(container), transforms=transforms, **options)
 
 
 def plain(value: Any) -> Any:
-    """A value of nested lists, tuples and dicts as Python's own, to the bit."""
     if isinstance(value, Ragged):
         return [plain(one) for one in value.list()]
     if isinstance(value, torch.Tensor):

@@ -18,12 +18,7 @@ def _fill(values: Any) -> Any:
 
 
 def apply(image: torch.Tensor, call: Call) -> torch.Tensor:
-    """One call, of an operation that has a form of its own on tensors or none that differs.
-
-    Args:
-        image: uint8, (3 or 1, height, width).
-        call: The operation and its values.
-    """
+    """One call, on an image uint8, (3 or 1, height, width)."""
     transforms = import_torchvision().transforms
     first = transforms._functional_tensor
     second = transforms.v2.functional
@@ -70,7 +65,6 @@ def apply(image: torch.Tensor, call: Call) -> torch.Tensor:
 
 
 def apply_all(image: torch.Tensor, calls: Iterable[Call]) -> torch.Tensor:
-    """Calls one after the other."""
     for name, values in calls:
         image = apply(image, (name, tuple(values)))
     return image

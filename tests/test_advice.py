@@ -19,8 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning
 
 
 class Cutout:
-    """A square of zeros."""
-
     def __call__(self, img: Any) -> Any:
         mask = torch.ones(img.size(1), img.size(2))
         mask[4:9, 2:7] = 0
@@ -38,7 +36,6 @@ CROP = tv.CenterCrop((30, 40))
 
 
 def explained(*steps: Any) -> str:
-    """The warning of a loader."""
     with pytest.warns(SlowPathWarning) as told:
         DataLoader(images(tv.Compose(list(steps))), 4)
     (warning,) = (one for one in told if one.category is SlowPathWarning)

@@ -36,7 +36,8 @@ from fastdata.converters import (
     pack,
 )
 from fastdata.converters.packing import Progress
-from sources import Expected, SourceConformance, first_fast
+from sources import Expected, SourceConformance
+from tiers import first_of
 from torchvision_stub import import_torchvision
 
 from fastdata import ImageDataset, verify
@@ -44,7 +45,6 @@ from fastdata.errors import UsageError
 
 
 def expect_coco(root: Path) -> Expected:
-    """Return the rows that torchvision and pycocotools read, one an image."""
     files = {kind: root / f"annotations/{kind}_val2017.json" for kind in KINDS}
     opened = {kind: open_coco(path) for kind, path in files.items()}
     torchvision = import_torchvision()
@@ -97,7 +97,6 @@ def write_voc_year(root: Path) -> Path:
 
 
 def expect_voc(root: Path) -> Expected:
-    """Return the rows that torchvision reads."""
     datasets = import_torchvision().datasets
     detection = datasets.VOCDetection(str(root), "2012", "train")
     masks = datasets.VOCSegmentation(str(root), "2012", "train")
@@ -173,8 +172,6 @@ def expect_table(root: Path) -> Expected:
 
 
 class Kind(NamedTuple):
-    """How annotated images are written, opened, and read by others."""
-
     write: Callable[[Path], Path]
     open: Callable[[Any], Source]
     expect: Callable[[Path], Expected]
@@ -219,7 +216,7 @@ class TestAnnotated(SourceConformance):
         return kind.expect(root)
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet", "folder"))
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"]))
 def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path) -> None:
     expected = kind.expect(root)
     pack(kind.open(root), tmp_path / "out", container=container, workers=1, order="source")
@@ -230,8 +227,6 @@ def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path)
 
 
 class Die(Progress):
-    """Kills its process once so many images are done."""
-
     def advance(self, images: int, size: int) -> None:
         if images >= 3:
             os.kill(os.getpid(), signal.SIGKILL)

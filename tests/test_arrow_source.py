@@ -44,7 +44,6 @@ def made(count: int = 12) -> datasets.Dataset:
 
 
 def decoded(dataset: datasets.Dataset) -> list[dict[str, Any]]:
-    """The rows as `datasets` reads them, with the bytes of images."""
     rows = dataset.cast_column("image", datasets.Image(decode=False))
     return list(rows.cast_column("mask", datasets.Image(decode=False)))
 
@@ -63,8 +62,6 @@ def write(
 
 
 class TestSaved(SourceConformance):
-    """A dataset that save_to_disk wrote, in two files."""
-
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         made().save_to_disk(tmp_path / "saved", num_shards=2)

@@ -42,14 +42,12 @@ pytestmark = [
 
 
 def batches(dataset: Any, count: int | None = None, **options: Any) -> list[Any]:
-    """Lists of images and their numbers."""
     loader = DataLoader(dataset, **{"batch_size": KINDS, "seed": 3, **options}, **WITH_INDEX)
     assert loader.explain().startswith("native"), loader.explain()
     return [(batch, indices.tolist()) for batch, _, indices in islice(loader, count)]
 
 
 def pixels(dataset: Any, count: int | None = 1, **options: Any) -> dict[int, Any]:
-    """Each sample's image, (H, W, 3) as ints or floats."""
     found = {}
     for batch, indices in batches(dataset, count, **options):
         planes = batch.permute(0, 2, 3, 1).numpy()
@@ -59,7 +57,6 @@ def pixels(dataset: Any, count: int | None = 1, **options: Any) -> dict[int, Any
 
 
 def drawn(dataset: ImageDataset, index: int, size: tuple[int, int], view: int = 0) -> Any:
-    """The calls that a sample gets in the first epoch, and the rectangles that are erased."""
     recipe = compile_recipe(dataset.transform)
     assert isinstance(recipe, Recipe)
     (key,) = sample_keys(epoch_key(3, 0), np.array([index]), view).tolist()
@@ -182,8 +179,7 @@ def test_what_stands_before_the_resize_is_done_to_the_whole_image(tv: Any) -> No
 
 
 def assert_tensors_equal(tv: Any, got: Any, want: Any) -> None:
-    """The same bytes. torch adds v2's products fused, but not those of a tensor's last few values,
-    fewer than a vector has."""
+    """The same bytes, but for torch's fused adds, which exclude a tensor's last few values."""
     share = (got != want).mean()
     assert share <= 0.02 if tv.__name__.endswith("v2") else share == 0
 
@@ -292,7 +288,6 @@ def test_drawn_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> 
 
 
 def erased_parts(dataset: ImageDataset, **options: Any) -> Any:
-    """Each image with the mask of what was erased."""
     for index, got in pixels(dataset, None, num_workers=2, **options).items():
         _, erased = drawn(dataset, index, SIZE[::-1])
         mask = np.zeros(SIZE, bool)

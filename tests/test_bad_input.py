@@ -57,7 +57,6 @@ def run(*arguments: object) -> Result:
 
 
 def no_dataset(out: Path) -> None:
-    """Check that what an error left behind does not pass for a dataset."""
     assert not (out / "_dataset.json").exists()
     with pytest.raises(DatasetError):
         ImageDataset(out)
@@ -133,7 +132,6 @@ def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_unprivileged(*arguments: object) -> Result:
-    """Run a command, imported already, as a user for whom permissions count."""
     if os.geteuid() != 0:
         return run(*arguments)
     os.setresuid(NOBODY, NOBODY, 0)
@@ -274,11 +272,7 @@ def test_room_is_looked_for_first(tmp_path: Path, container: str) -> None:
 
 @pytest.fixture(scope="module")
 def deceptive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree whose pixels need far more room than an even sample of it lets one expect.
-
-    Of 128 images every second is looked at to estimate: large files of few pixels. The others are
-    small files of many.
-    """
+    """A tree whose pixels need far more room than the even sample of every second image shows."""
     folder = tmp_path_factory.mktemp("deceptive") / "a"
     folder.mkdir()
     few = jpeg(1, comment=b"x" * 4000)
@@ -363,7 +357,6 @@ def test_another_dataset_in_the_same_place(tmp_path: Path) -> None:
 
 
 def bomb() -> bytes:
-    """A file that claims to be 60,000 pixels square."""
     data = encoded(picture(1), "PNG")
     at = data.index(b"IHDR") + 4
     return data[:at] + (60_000).to_bytes(4, "big") * 2 + data[at + 8 :]
@@ -499,7 +492,6 @@ def test_a_key_twice_in_archives(tmp_path: Path) -> None:
 
 
 def tar_with(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A tar file with one member of any name or type, then a sound sample."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         info = tarfile.TarInfo(name)
@@ -514,7 +506,6 @@ def tar_with(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def archive_of(source: str, root: Path, data: bytes) -> Path:
-    """Puts a tar file where a source reads it."""
     if source == "webdataset":
         path = root / "x.tar"
         path.write_bytes(data)
@@ -687,7 +678,6 @@ def packed(tree: Path, container: str) -> Path:
 
 
 def fails(out: Path, number: int, what: object, error: type[DatasetError] = DatasetError) -> None:
-    """Check that each way to read a sample says what is wrong, and what to do."""
     dataset = ImageDataset(out)
     for read in (lambda: dataset[number], lambda: dataset.read([number])):
         with pytest.raises(error) as raised:

@@ -70,7 +70,6 @@ serve(open_loader)
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Twelve small images in three classes."""
     root = tmp_path / "tree"
     for number in range(12):
         folder = root / f"class{number % 3}"

@@ -18,7 +18,6 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the check, on the CPU."""
     monkeypatch.setenv("FASTDATA_DEVICE", "cpu")
     monkeypatch.syspath_prepend(_WORKLOADS)
     import gpu_check

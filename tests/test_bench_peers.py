@@ -1,5 +1,4 @@
-"""Every peer of the loader benchmark for which there is an environment: it prepares, hands over
-the right pixels and labels, and loads."""
+"""Every peer of the loader benchmark that has an environment: right pixels and labels."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ _PEERS = [peer for peer in PEERS if peer.device == "cpu" and peer.name != "torch
 
 
 def _val_crops(files: list[Path], peer: Contender) -> np.ndarray:
-    """Return Pillow's crops of the images that the peer stores, N x 224 x 224 x 3."""
     images = [pixels.reduced(Image.open(path), peer.max_side, area=peer.area) for path in files]
     crops = pixels.reference([(image, 0) for image in images], 224, area=peer.area)
     return crops.images.astype(np.float32)

@@ -46,7 +46,6 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 
 
 def run(name: str, tree: Path, out: Path, *options: str) -> dict[str, Any]:
-    """Run a workload; return its results."""
     command = [sys.executable, str(_WORKLOADS), name, f"--tree={tree}", f"--work={out}"]
     done = subprocess.run(
         [*command, f"--out={out}", *_SMALL, *options],
@@ -63,7 +62,6 @@ def run(name: str, tree: Path, out: Path, *options: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen images in four classes."""
     root = tmp_path_factory.mktemp("tree")
     for number, path in enumerate(sorted((made_tree / "train").glob("*/*.JPEG"))[:16]):
         target = root / f"class{number % 4}" / f"{number}.jpg"

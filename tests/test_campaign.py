@@ -1,9 +1,4 @@
-"""Damage to every file of every container, through every path: told, or without consequence.
-
-A short form; ``make campaign`` runs it at length. What a loader delivers from a damaged dataset
-must be what the sound one gives, or there must be an error of fastdata's, or a warning. Anything
-else fails: another exception, a crash, a hang.
-"""
+"""Damage to any file, through every path: sound results, or an error or warning of fastdata's."""
 
 from __future__ import annotations
 
@@ -68,7 +63,6 @@ class Dataset:
         self.paths = [*PATHS, by_targets] if "boxes" in self.has else PATHS
 
     def having(self, *names: str) -> tuple[str, ...]:
-        """Those of some fields that it has."""
         return tuple(name for name in names if name in (*self.has, "key"))
 
     def draw(self, draw: random.Random) -> Path:
@@ -114,7 +108,6 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
 
 
 def table_of(root: Path) -> pa.Table:
-    """Columns of several types, some with nulls, and two fields of files, some missing."""
     rows = []
     for path in sorted(root.rglob("*.jpg")):
         number = int(path.stem)
@@ -142,7 +135,6 @@ CLASSES = "class 1/{}.classes.png"
 
 
 def plain(value: Any) -> Any:
-    """A value that `same` compares."""
     if isinstance(value, Ragged):
         return [one.tolist() for one in value.list()]
     if isinstance(value, dict):
@@ -215,10 +207,7 @@ def same(found: list[Any], expected: list[Any]) -> bool:
 
 @contextmanager
 def damaged(path: Path, change: Callable[[Any], None]) -> Iterator[None]:
-    """Changes a file in place, so that who has it open reads the damage; mends it in the end.
-
-    Its time is as before: checksums are to be what finds the damage.
-    """
+    """Changes a file in place for a while; its time stays, so that checksums find the damage."""
     data, before = path.read_bytes(), path.stat()
     try:
         with path.open("r+b") as file:
@@ -246,7 +235,6 @@ def outcome(read: Callable[[], list[Any]], expected: list[Any]) -> str:
 
 
 def damage_is_found(path: Path) -> bool:
-    """Whether `verify` finds what reading has found."""
     try:
         return bool(verify(path, workers=1).problems)
     except FastdataError:
@@ -279,7 +267,6 @@ def test_flipped_bits(datasets: dict[str, Dataset], container: str) -> None:
 
 
 def change(file: Path, draw: random.Random) -> str:
-    """Cut, overwrite, exchange and remove files under a reader."""
     size = file.stat().st_size
     at = draw.randrange(size)
     noise = draw.randbytes(draw.randint(1, size - at))

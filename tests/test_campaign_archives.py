@@ -1,10 +1,4 @@
-"""Archives, containers and JSON made to harm: each ends with a result, or an error of fastdata's.
-
-A short form; ``make campaign`` and ``make fuzz TARGETS=archives`` run it at length. Tars, LMDBs,
-Parquet files, indexes and manifests get other values where checksums fit, other files any damage,
-and are then read by what people call: `convert`, `verify`, `ImageDataset`, `seek-points`, `doctor`.
-A case that hangs ends the run with its traceback; it stays in its folder.
-"""
+"""Archives made to harm, read by every command: a result, or an error of fastdata's."""
 
 from __future__ import annotations
 
@@ -60,7 +54,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sources and datasets of a few small images, sound."""
     root = tmp_path_factory.mktemp("seeds")
     for number in range(6):
         path = root / "tree" / f"class{number % 2}" / f"{number}.jpg"
@@ -99,7 +92,6 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_converted(root: Path) -> None:
-    """Writes sources that `convert` reads by their own formats."""
     for kind, write in (
         ("coco", write_coco), ("voc", write_voc), ("yolo", write_yolo), ("masks", write_masked),
         ("table", write_table),
@@ -121,7 +113,6 @@ def write_converted(root: Path) -> None:
 
 
 def change_one(case: Path, rng: random.Random) -> None:
-    """Changes a file of a folder, half of the time behind compression."""
     path = rng.choice(sorted(path for path in case.rglob("*") if path.is_file()))
     data, change = path.read_bytes(), hostile.CHANGES.get(path.suffix, hostile.damage)
     # SciPy crashes on some of MATLAB's files: the checksum of ImageNet's kit finds the damage.
@@ -151,8 +142,6 @@ def convert(kind: str, *options: object, file: str = "") -> Callable[[Path, rand
 
 
 def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Random], None]:
-    """Lists a changed source, and packs or indexes one in ten."""
-
     def use(case: Path, rng: random.Random) -> None:
         change_one(case, rng)
         opened = source(case)
@@ -178,7 +167,6 @@ def read_dataset(case: Path, rng: random.Random) -> None:
 
 
 def read_in_place(case: Path, rng: random.Random) -> None:
-    """Reads a changed index of archives, or a sound one of changed archives."""
     if rng.random() < 0.5:
         read_dataset(case, rng)
         return

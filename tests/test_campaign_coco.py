@@ -1,7 +1,4 @@
-"""Drawn sources of COCO's with traps: as pycocotools reads them, or an error that names a file.
-
-A short form; ``make campaign`` runs it at length.
-"""
+"""Drawn sources of COCO's with traps: as pycocotools reads them, or an error that names a file."""
 
 from __future__ import annotations
 
@@ -48,17 +45,7 @@ OF_ANY: list[Any] = [None, "a.jpg", 1.5, [1], {}]
 
 
 class Drawn:
-    """A source, and what traps do to it.
-
-    Attributes:
-        files: Its files of annotations.
-        oracles: The same without annotations that no reader can use.
-        spoilt: Ids of images that must not be packed.
-        is_sound: Whether it must be packed whole.
-        is_fatal: Whether nothing of it can be packed.
-        is_turned: Whether it is known that annotations are for images as EXIF turns them.
-        traps: Counts of its traps.
-    """
+    """A source, and what traps do to it."""
 
     def __init__(
         self, draw: np.random.Generator, root: Path, categories: list[Any], names: list[str]
@@ -144,7 +131,6 @@ class Drawn:
         return entry
 
     def size(self, image: int) -> tuple[int, int]:
-        """Return the width and height that an image's annotations are for."""
         return self._sizes[image]
 
     def _damage(self, image: int) -> None:
@@ -200,7 +186,6 @@ class Drawn:
         return {"size": [height, width], "counts": np.diff(np.r_[0, ends]).tolist()}
 
     def _spoil(self, annotation: dict[str, Any]) -> dict[str, Any]:
-        """Return an annotation as it is written, mostly unchanged."""
         key = int(annotation["image_id"])
         if self._maybe(0.02, "another type of image_id"):
             self._damage(key)
@@ -218,7 +203,6 @@ class Drawn:
 
 
 def masks_of(found: dict[str, list[Any]], row: int, size: tuple[int, int]) -> list[Any]:
-    """Masks of a row's objects, of the packed outlines, by pycocotools."""
     from pycocotools import mask
 
     masks = []
@@ -232,7 +216,6 @@ def masks_of(found: dict[str, list[Any]], row: int, size: tuple[int, int]) -> li
 
 
 def compare(source: Drawn, out: Path, categories: list[Any]) -> int:
-    """Compare all samples with pycocotools' annotations; return their number."""
     found = dict(packed_fields(out))
     opened = [open_coco(path) for path in source.oracles]
     labels = {one["id"]: at for at, one in enumerate(sorted(categories, key=lambda c: c["id"]))}

@@ -1,9 +1,4 @@
-"""Damaged images of all kinds but JPEG: each is Pillow's, to the bit, or refused.
-
-A short form; ``make campaign`` runs it at length, and ``make fuzz TARGETS=codecs`` under
-AddressSanitizer. Files whose headers promise more than they hold, with parts of other kinds and
-other bytes go through loaders: where they lie, and packed.
-"""
+"""Damaged images of all kinds but JPEG: each is Pillow's, to the bit, or refused."""
 
 from __future__ import annotations
 
@@ -49,7 +44,6 @@ pytestmark = pytest.mark.slow
 
 
 def seeds() -> list[bytes]:
-    """Small images of every kind and of what its decoder knows."""
     made = [make_png(*layout, 21, 17, interlaced=n % 2 > 0) for n, layout in enumerate(LAYOUTS)]
     info = PngImagePlugin.PngInfo()
     info.add_text("a", "text")
@@ -131,7 +125,6 @@ def change_chunks(data: bytes, rng: random.Random) -> bytes:
 
 
 def mutated(all_seeds: list[bytes], rng: random.Random) -> bytes:
-    """An image that is damaged, of two kinds, or sound."""
     data = rng.choice(all_seeds)
     if data[:4] == b"\x89PNG" and rng.random() < 0.6:
         data = change_chunks(data, rng)
@@ -165,7 +158,6 @@ def by_pillow(data: bytes, as_pixels: Callable[[Image.Image], Any]) -> Any:
 
 
 def cropped(image: Image.Image, size: int) -> Any:
-    """Cut an image as torchvision's CenterCrop does."""
     image.load()
     if isinstance(image.info.get("transparency"), bytes):
         del image.info["transparency"]
@@ -185,7 +177,6 @@ class Checker:
         self.found: Counter[str] = Counter()
 
     def check(self, name: str, data: bytes, got: Any, want: Any) -> None:
-        """An image is Pillow's, or refused: ``got`` is None."""
         if got is None:
             self.found["refused by both" if want is None else "refused by fastdata alone"] += 1
             return
@@ -197,7 +188,6 @@ class Checker:
             raise AssertionError(f"{name}: {kind_of(data)}, {why}: see {path}")
 
     def check_files(self, files: list[bytes], size: int, container: str) -> None:
-        """Load a tree of one class, where it lies, and packed."""
         tree, out = self.root / "tree", self.root / "packed"
         shutil.rmtree(tree, ignore_errors=True)
         (tree / "a").mkdir(parents=True)
@@ -228,7 +218,6 @@ class Checker:
                 self.compare(DataLoader(packed, **options), rows, files, wants)
 
     def compare(self, loader: Any, rows: Any, files: list[bytes], wants: list[Any]) -> None:
-        """Compare a loader's images with Pillow's; ``rows`` has the file of each."""
         at = 0
         for batch in loader:
             images, valid = batch[0].permute(0, 2, 3, 1).numpy(), batch[-1].numpy()

@@ -1,7 +1,4 @@
-"""Disks that fail, clocks that jump, limits: the right result, or an error that names what failed.
-
-A short form; ``make campaign`` runs it at length. What fails, and what is run, is in ``faults.py``.
-"""
+"""Disks that fail, clocks that jump, limits (``faults.py``): right results, or named errors."""
 
 from __future__ import annotations
 

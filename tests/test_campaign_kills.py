@@ -1,7 +1,4 @@
-"""Commands and training, killed at random moments: nothing lost, doubled, damaged, left behind.
-
-A short form; ``make campaign`` runs it at length. What is killed, and how, is in ``kills.py``.
-"""
+"""Commands and training, killed at random moments (``kills.py``): nothing lost or doubled."""
 
 from __future__ import annotations
 

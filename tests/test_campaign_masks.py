@@ -23,7 +23,6 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 
 def _any_step(random: Any, width: int, height: int) -> Any:
-    """A step with drawn arguments."""
     side = int(random.integers(20, 160))
     # The core draws in single precision, as torch does.
     angle, scale, shear = map(float, random.uniform((-180, 0.4, -30), (180, 2, 30)).astype("f4"))
@@ -67,7 +66,6 @@ def _any_step(random: Any, width: int, height: int) -> Any:
 
 
 def _program(random: Any, width: int, height: int) -> Program:
-    """The program of a drawn pipeline."""
     while True:
         steps = [_any_step(random, width, height) for _ in range(random.integers(1, 6))]
         erasing = [step for step in steps if isinstance(step, t.RandomErasing)]

@@ -1,7 +1,4 @@
-"""Masks of drawn outlines: those of pycocotools, moved as torchvision moves them.
-
-A short form; ``make campaign`` runs it at length.
-"""
+"""Masks of drawn outlines: those of pycocotools, moved as torchvision moves them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 
 
 def random_size(draw: np.random.Generator) -> tuple[int, int]:
-    """Return (width, height), of small images often."""
     width, height = draw.integers(1, draw.choice([4, 50, 200]), 2)
     return int(width), int(height)
 

@@ -1,7 +1,4 @@
-"""Files of two packings together: each sample is right, as one of them has it, or refused.
-
-`make campaign` draws 10,000 mixtures.
-"""
+"""Files of two packings together: each sample is as one of them has it, or refused."""
 
 from __future__ import annotations
 
@@ -137,8 +134,6 @@ MAKERS: Mapping[str, Callable[[Sequence[Sample], Path], None]] = {
 
 
 class Place(NamedTuple):
-    """Where a dataset and its images lie: a folder of this machine, or of a bucket."""
-
     home: str
 
     @property
@@ -194,7 +189,6 @@ def moved(state: State, place: Place) -> State:
 
 
 def learn(dataset: str) -> None:
-    """Have a loader keep seek points beside the index."""
     for _ in DataLoader(ImageDataset(dataset, CenterCrop(24)), 4):
         pass
 
@@ -203,8 +197,6 @@ FIELDS = ("image", "other", "txt", "label", "key")
 
 
 class Run:
-    """One mixture, drawn by its number."""
-
     def __init__(self, number: int, states: Mapping[str, Sequence[State]], folder: Path) -> None:
         self.draw = draw = np.random.default_rng(number)
         self.folder = folder
@@ -232,7 +224,6 @@ class Run:
         return f"{self.place.home}, {self.one} and {self.two}: {self.mixed} {about}"
 
     def mix(self, place: Place, skip: str = "") -> None:
-        """Replace some files of the one packing by those of the other."""
         for name in self.draw.permutation(self.mixed).tolist():
             one, two = (state.get(name) for state in self.states)
             name = name.removeprefix(skip)
@@ -259,7 +250,6 @@ class Run:
         return "other.png" if field == "other" and self.kind in ("archives", "parts") else field
 
     def read(self, data: ImageDataset, rows: range) -> list[tuple[Any, ...]]:
-        """Return the fields of some rows."""
         if self.way == "columns" and {"txt", "label"} & set(self.fields):
             columns = [
                 data.column(name)
@@ -281,7 +271,6 @@ class Run:
         return [tuple(map(plain, self.fields, sample)) for sample in found]
 
     def __call__(self) -> str:
-        """Return what came of it: "right", "refused", or what was wrong."""
         self.place.clear()
         for name, data in self.states[0].items():
             self.place.write(name, data)
@@ -329,14 +318,12 @@ class Run:
 
 
 def plain(field: str, value: Any) -> Any:
-    """A value as `Sample` has it."""
     if field in ("image", "other"):
         return int(np.asarray(value).ravel()[0]) // 8
     return int(value) if field == "label" else str(value)
 
 
 def pack_all(folder: Path) -> dict[str, list[State]]:
-    """Return the files of each variant in each container, all packed to the same place."""
     found: dict[str, list[State]] = {}
     for kind, make in MAKERS.items():
         found[kind] = []

@@ -1,7 +1,4 @@
-"""Processes that fork, die, and have no memory left: the right result, or an error, in time.
-
-A short form; ``make campaign`` runs it at length.
-"""
+"""Processes that fork, die, and have no memory left: the right result, or an error, in time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Runs that stop and resume deliver what uninterrupted ones deliver; `make campaign` runs all.
-
-Pairs: states saved and loaded by drawn loaders, each sample exactly once or refused. Frameworks:
-after each step, by each way to save, each kind of loader, on one rank and on two.
-"""
+"""Runs that stop and resume deliver what uninterrupted ones deliver; `make campaign` runs all."""
 
 from __future__ import annotations
 
@@ -45,7 +41,6 @@ KINDS += ["budget"]
 
 
 def loaders(kind: str, n: int, size: int, seed: int | None, shards: list[Any]) -> list[Any]:
-    """Return the loaders of all ranks, which deliver numbers of positions or samples."""
     data: Any = Subset(images(), range(n))
     lengths = np.arange(n) % 4 + 1
     made = []

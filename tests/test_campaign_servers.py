@@ -1,7 +1,4 @@
-"""Servers that break one answer in ten, in every way: each sample is right all the same.
-
-A short form; ``make campaign`` runs it at length. The ways are in ``flaky_proxy.py``.
-"""
+"""Servers that break one answer in ten (``flaky_proxy.py``): each sample is right all the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Samples with targets, delivered exactly once in drawn runs, and the same in each.
-
-A short form; ``make campaign`` runs it at length.
-"""
+"""Samples with targets, delivered exactly once in drawn runs, and the same in each."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ _FIELDS = (*target_data.FIELDS, "index")
 
 
 def _samples(batches: Iterable[Any]) -> list[Any]:
-    """Return samples as they are, or those of a batch without ``collate_fn``."""
     found = []
     for batch in batches:
         if isinstance(batch[0], tuple):

@@ -1,12 +1,4 @@
-"""Another user of the machine, who tries to be read: nobody opens what he has made.
-
-A short form; ``make campaign`` runs it at length. One process opens a dataset again and again, by
-its staged copy and by a cache folder, both below a folder that all users may write, as ``/dev/shm``
-is. Another process, of another user, plants folders, links, FIFOs and locks of the right names
-there, exchanges and removes them at any moment. What he plants has wrong labels and wrong images,
-and checksums that are right: CRC-32C can be forged. Now and then the folder's permissions change:
-an ACL or his primary group lets the other user write there, or nothing does.
-"""
+"""Another user plants forgeries under names of copies and caches: nobody opens them."""
 
 from __future__ import annotations
 
@@ -88,8 +80,6 @@ def bit(size: int, at: int, number: int) -> bytes:
 
 
 class Poison:
-    """Forgeries of a dataset's files: labels of the next class, images of another sample."""
-
     def __init__(self, dataset: Path, folder: Path) -> None:
         self.manifest = load_manifest(dataset)
         opened = ImageDataset(dataset)
@@ -182,9 +172,7 @@ def become(user: int, group: int) -> None:
 
 
 def name_users(site: Path, group_of_another: int) -> bool:
-    """Has this process, which is a child, find both users in ``/etc/passwd``; False where it may
-    not mount.
-    """
+    """Has this child find both users in ``/etc/passwd``; False where it may not mount."""
     lines = {
         "passwd": f"me:x:{MYSELF}:{MYSELF}::/:/bin/sh\n"
         f"other:x:{ANOTHER}:{group_of_another}::/:/bin/sh\n",
@@ -216,7 +204,6 @@ def set_acl(path: Path, tag: int, id_: int, mask: int = 7, default: bool = False
 
 
 def open_to_all(folder: Path) -> None:
-    """A folder as ``/dev/shm`` is, without an ACL."""
     for name in ("system.posix_acl_access", "system.posix_acl_default"):
         with suppress(OSError):
             os.removexattr(folder, name)
@@ -282,7 +269,6 @@ def plant(poison: Poison, site: Path, copy_name: str, marked: Path) -> dict[Path
 
 
 def attack(planted: dict[Path, Path], draw: random.Random) -> None:
-    """One trick, with one of the names."""
     name = draw.choice(list(planted))
     forgery = planted[name]
     match draw.randrange(9):
@@ -309,8 +295,6 @@ _HELD = 200  # a descriptor
 
 
 class Victim:
-    """Opens the dataset; counts what came of it."""
-
     def __init__(self, site: Path, images: list[bytes], labels: list[int]) -> None:
         self.site, self.images, self.labels = site, images, labels
         self.counts: Counter[str] = Counter()

@@ -1,9 +1,4 @@
-"""Drawn VOC and YOLO sources with traps: as torchvision and PyYAML read them, or an error.
-
-`make campaign` draws 1,000. A trap is a file in another place, a second file of a name, a name with
-spaces, a damaged annotation. An image with a trap may be refused, if the reason names a file; one
-without must be equal.
-"""
+"""Drawn VOC and YOLO sources with traps: as torchvision and PyYAML read them, or an error."""
 
 from __future__ import annotations
 
@@ -36,13 +31,7 @@ NAMES = ["street", "street 1", "road", "road 0", "a/x", "b/x", "été", "a.b", "
 
 
 class Meant(NamedTuple):
-    """An image as it was drawn.
-
-    Attributes:
-        path: Its file.
-        objects: Class and numbers of each object; None if its annotation is damaged.
-        trap: Whether it may be refused.
-    """
+    """An image as it was drawn."""
 
     path: Path
     objects: list[tuple[Any, list[float]]] | None
@@ -56,7 +45,6 @@ def write(path: Path, data: bytes | str) -> Path:
 
 
 def names_a_file(problem: str, root: Path) -> bool:
-    """Whether a reason names a file or folder of the source."""
     return (
         any(
             part in problem
@@ -144,7 +132,6 @@ def check_voc(
     meant: dict[str, Meant],
     seen: Counter[str],
 ) -> list[str]:
-    """Compare the images of a drawn list; return the classes."""
     flags = [f" {draw.choice(['-1', ' 0', ' 1'])}" for _ in names] if draw.random() < 0.3 else []
     lines = [name + flag for name, flag in zip(names, flags or [""] * len(names), strict=True)]
     ends = [str(draw.choice(["\n", "\r\n", " \n", "\n\n"])) for _ in names]
@@ -199,7 +186,6 @@ CLASSES = ["big dog", "a: b", "it's", "café", "x" * 30 + " y", "#1", "no ", "-"
 
 
 def labels_path(image: Path) -> Path:
-    """The file of labels, by ultralytics's img2label_paths."""
     parts = str(image).rsplit("/images/", 1)
     return Path("/labels/".join(parts).rsplit(".", 1)[0] + ".txt")
 
@@ -301,7 +287,6 @@ def check_yolo(
     listed: bool,
     seen: Counter[str],
 ) -> None:
-    """Compare the records of a drawn source."""
     there = {image: labels_path(image).is_file() for image in images}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fastdata.converters import Cifar, Source
-from sources import Expected, SourceConformance, convert, first_fast, require_said
+from sources import Expected, SourceConformance, convert, require_said
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
@@ -34,10 +35,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def python2_pickle(value: Any) -> bytes:
-    """A pickle as Python 2 wrote it, protocol 2: ``bytes`` becomes its ``str``.
-
-    Python 3 cannot be made to write these opcodes, nor NumPy the names it had then.
-    """
+    """A pickle as Python 2 wrote it, protocol 2, by hand: Python 3 cannot write these opcodes."""
     return b"\x80\x02" + _opcodes(value) + b"."
 
 
@@ -72,8 +70,6 @@ def _opcodes(value: Any) -> bytes:
 
 
 class Made:
-    """An archive's files, and what is in them."""
-
     def __init__(self, kind: str) -> None:
         generator = np.random.default_rng(10)
         self.classes = CLASSES[kind]
@@ -161,7 +157,7 @@ class TestCifar100Test(CifarConformance):
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards"))
+@pytest.mark.parametrize("container", first_of(["lmdb", "parquet", "shards"]))
 def test_pixels_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, container: str
 ) -> None:

@@ -83,12 +83,10 @@ def test_a_plan_has_a_line_for_each_size_and_refuses_what_it_does_not_use() -> N
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the fastdata command as a user would, in a process of its own."""
     return _processes[0].run(_MAIN, *arguments, cwd=cwd)
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command below one, as the words that call it."""
     yield path
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -106,7 +104,6 @@ def help_of(path: tuple[str, ...]) -> str:
 
 
 def examples(text: str) -> list[list[str]]:
-    """The commands that a text shows after ``$ fastdata``."""
     return [shlex.split(line) for line in re.findall(r"^\s*\$ fastdata (.*)$", text, re.MULTILINE)]
 
 
@@ -125,11 +122,7 @@ def tidy(words: list[str], folder: Path) -> None:
 def workplace(
     _prefork: None, small: Path, tmp_path_factory: pytest.TempPathFactory, gcs_endpoint: str
 ) -> Iterator[Path]:
-    """A folder of all that the examples name.
-
-    They also speak of gs://bucket/imagenet-train-shards, which the environment makes one of a
-    server on loopback.
-    """
+    """A folder of all that the examples name; gs://bucket is one of a server on loopback."""
     folder = tmp_path_factory.mktemp("workplace")
     shutil.copytree(small / "imagenet", folder / "imagenet")
     make_bucket(gcs_endpoint, "bucket")
@@ -145,7 +138,6 @@ def workplace(
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ./imagenet and ./imagenet-train-lmdb."""
     folder = tmp_path_factory.mktemp("small")
     with pytest.MonkeyPatch.context() as environment:
         environment.chdir(folder)
@@ -180,7 +172,6 @@ def fill(folder: Path) -> None:
 
 
 def make_tables(folder: Path) -> None:
-    """Make the tables that the examples name: captions, attributes, and paths of masks."""
     images = sorted((folder / "imagenet").rglob("*.JPEG"))[:8]
     for name in ("celeba/img", "ade"):
         (folder / name).mkdir(parents=True)
@@ -204,7 +195,6 @@ _ARCHIVES = ("lsun", "train.lmdb", "food101-saved", "imagenet-mds")
 
 
 def make_archives(folder: Path) -> None:
-    """Make the LMDBs, the saved dataset and the MDS shard that the examples name."""
     images = {f"class/{n}": jpeg(n) for n in range(4)}
     (folder / "lsun").mkdir()
     for name in ("lsun/church_outdoor_val_lmdb", "train.lmdb"):
@@ -222,7 +212,6 @@ _ANNOTATED = ("coco", "mine", "VOCdevkit", "coco8", "ade20k")
 
 
 def make_annotated(folder: Path) -> None:
-    """Make the annotated images that the examples name."""
     write_coco(folder / "coco")
     write_coco(folder / "mine", "images")
     (folder / "mine/annotations/instances_images.json").rename(folder / "mine/labels.json")

@@ -27,7 +27,8 @@ from fastdata.converters.coco import CocoImages
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.packing import pack
 from PIL import Image
-from sources import convert, first_fast, picture, plain, require_said
+from sources import convert, picture, plain, require_said
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import BadSamplesError, SourceError
@@ -47,7 +48,6 @@ def opened(root: Path, *files: Path) -> CocoImages:
 
 
 def rows(root: Path, *files: Path) -> dict[str, dict[str, Any]]:
-    """Values of the fields of each image, by key."""
     source = opened(root, *files)
     names = [field.name for field in source.fields]
     return {
@@ -325,7 +325,7 @@ def test_files_that_contradict_each_other(tmp_path: Path, first: Any, second: An
 
 
 @pytest.mark.parametrize("caption", ["", None, "a dog"])
-@pytest.mark.parametrize("container", first_fast("shards", "folder"))
+@pytest.mark.parametrize("container", first_of(["shards", "folder"]))
 def test_keys_say_nothing_of_a_kind(tmp_path: Path, caption: str | None, container: str) -> None:
     one = object_of(4, 1, 7, caption=caption, segments_info=[])
     path = write(tmp_path, one, object_of(5, 1, 1))
@@ -374,8 +374,6 @@ def exif_image(path: Path, orientation: int) -> None:
 
 
 class TestSizes:
-    """Widths and heights that do not fit the file."""
-
     def source(self, root: Path, *sizes: tuple[Any, Any], **more: Any) -> CocoImages:
         pairs = zip(IMAGES, sizes, strict=False)
         images = [{**image, "width": w, "height": h} for image, (w, h) in pairs]
@@ -384,7 +382,7 @@ class TestSizes:
         exif_image(root / "images/a.jpg", 6)
         return opened(root, path)
 
-    @pytest.mark.parametrize("container", first_fast("shards", "lmdb", "folder"))
+    @pytest.mark.parametrize("container", first_of(["shards", "lmdb", "folder"]))
     def test_turned_by_exif(self, tmp_path: Path, container: str) -> None:
         out = tmp_path / "out"
         source = self.source(tmp_path, (40, 60), (48, 36))
@@ -404,7 +402,7 @@ class TestSizes:
         assert "exif_transpose=True)" in result.stdout
 
     @pytest.mark.parametrize("size", [(60, 41), (0, 0), (-1, -1), ("60", 40)])
-    @pytest.mark.parametrize("orientation", first_fast(1, 3))
+    @pytest.mark.parametrize("orientation", first_of([1, 3]))
     def test_another_size(self, tmp_path: Path, size: Any, orientation: int) -> None:
         source = self.source(tmp_path, size, (48, 36))
         exif_image(tmp_path / "images/a.jpg", orientation)

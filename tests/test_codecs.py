@@ -49,12 +49,10 @@ def by_pillow(data: bytes) -> Any:
 
 
 def colours(found: Any) -> Any:
-    """Grey pixels as three equal channels."""
     return found if found.ndim == 3 else np.repeat(found[..., None], 3, axis=2)
 
 
 def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
-    """The table decodes a file to Pillow's pixels, trusted or not."""
     want = by_pillow(data)
     height, width = want.shape[:2]
     left, upper, right, lower = box or (0, 0, width, height)
@@ -68,7 +66,6 @@ def agrees(data: bytes, way: str | None = None, box: Any = None) -> None:
 
 
 def agrees_in_numbers(data: bytes, box: Any) -> None:
-    """Numbers are those of Pillow's image as it is stored."""
     with Image.open(io.BytesIO(data)) as image:
         want = np.asarray(image)
         native = image.format == "PNG" and data[24:26] != b"\x10\4"  # 16-bit grey with alpha
@@ -114,7 +111,6 @@ def filtered(row: bytes, above: bytes, step: int, kind: int) -> bytes:
 
 
 def rows_of(values: Any, depth: int) -> list[bytes]:
-    """(rows, samples) as they are stored."""
     if depth == 16:
         return [row.astype(">u2").tobytes() for row in values]
     bits = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., 8 - depth :]
@@ -245,7 +241,6 @@ def test_each_library_that_inflates_pngs(
 
 
 def grey_png(compressed: bytes) -> bytes:
-    """8 x 8 pixels."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", compressed) + chunk(b"IEND", b"")
 
@@ -260,7 +255,6 @@ def test_numbers_of_a_tiff_are_pillows(mode: str) -> None:
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Cut short, and with bytes changed."""
     random = np.random.default_rng(5)
     for end in range(0, len(data), max(1, len(data) // 25)):
         yield data[:end]
@@ -360,7 +354,6 @@ def test_tiffs_of_several_strips() -> None:
 
 
 def refused_or_pillows(data: bytes) -> None:
-    """The table refuses a file that Pillow refuses, and has Pillow's pixels of others."""
     try:
         by_pillow(data)
     except Exception:
@@ -564,7 +557,6 @@ def animated(kind: str) -> bytes:
 
 
 def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
-    """JPEGs, and what decodes each: "" for those that nothing does."""
     plain = as_file(PIXELS, "JPEG")
     cmyk = as_file(PIXELS, "JPEG", "CMYK")
     adobe = cmyk.index(b"Adobe") + 11  # its colour transform: none; 2 says YCCK
@@ -595,7 +587,6 @@ def jpegs_of_all_kinds() -> dict[str, tuple[bytes, str]]:
 
 
 def files_of_all_kinds() -> dict[str, tuple[bytes, str]]:
-    """As `jpegs_of_all_kinds`, also of other kinds."""
     png = as_file(PIXELS, "PNG")
 
     def of(kind: str) -> str:
@@ -620,7 +611,6 @@ def files_of_all_kinds() -> dict[str, tuple[bytes, str]]:
 
 
 def told(explained: str, samples: int) -> Counter[tuple[str, str]]:
-    """How many images of each kind and way `DataLoader.explain` speaks of."""
     (line,) = (line for line in explained.splitlines() if line.startswith("images: "))
     found = re.findall(r"(\d+)% ([\w-]+) \(([^)]+)\)", line)
     return Counter({(kind, way): round(int(n) * samples / 100) for n, kind, way in found})
@@ -636,7 +626,6 @@ def write_all_kinds(tree: Path) -> Counter[str]:
 
 
 def assert_foretold(data: ImageDataset, decoders: Counter[str]) -> None:
-    """`explain` names the decoder that `stats` counts afterwards, for each kind."""
     loader = DataLoader(data, batch_size=5, num_workers=2, on_error="zero")
     foretold = told(loader.explain(), len(data))
     for _ in range(2):  # of files, kinds and sizes are learnt in the first epoch
@@ -709,7 +698,6 @@ def test_what_is_packed_says_its_kind() -> None:
 
 
 def stored(*files: tuple[str, bytes], **options: Any) -> ImageDataset:
-    """The files as a packed dataset of one class."""
     root, out = folder() / "tree", folder() / "lmdb"
     (root / "a").mkdir(parents=True)
     for number, (suffix, data) in enumerate(files):

@@ -53,8 +53,6 @@ KINDS = [as_pil, as_array, as_tensor, as_channels_last_tensor]
 
 
 class Images:
-    """A map-style dataset; picklable."""
-
     def __init__(self, kind: Callable[[Any], Any] = as_pil, sizes: list[int] | None = None) -> None:
         self.kind = kind
         self.sizes = sizes or [5] * 10

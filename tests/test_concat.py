@@ -107,7 +107,6 @@ def test_where_workers_run_they_decode_natively_too(workers: int) -> None:
 
 
 def broken(root: Path) -> tuple[Path, Path]:
-    """A good and a bad dataset of files; sample 2 of the bad one is no image."""
     parts = []
     for name in ("good", "bad"):
         (root / name / "a").mkdir(parents=True)

@@ -29,7 +29,6 @@ def program_of(*steps: Any) -> Program:
 
 
 def cut(steps: Any, boxes: Any, key: Any) -> tuple[Any, Any]:
-    """Return the cut of an image with these boxes, and where they go."""
     sides = [np.array([side], np.int32) for side in (WIDTH, HEIGHT)]
     offsets = np.array([0, len(boxes)])
     targets = _native.Targets(*sides, boxes, offsets, NO_POINTS, np.zeros(2, np.int64), NOT_WHOLE)

@@ -67,7 +67,6 @@ def _fallback_untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def both(data: Any, **options: Any) -> list[list[Any]]:
-    """Return what the two loaders give: batches, errors in their places, and warnings of each."""
     found = []
     for kind in (DALILoader, DataLoader):
         with warnings.catch_warnings(record=True) as caught:
@@ -114,7 +113,6 @@ def files_of(*files: tuple[str, bytes]) -> Path:
 
 
 def photographs(*, pngs: set[int]) -> Path:
-    """A tree of 24 images, some of which are PNGs."""
     files = []
     for number in range(24):
         pixels = picture(70 + number, 50, number, 20)
@@ -123,13 +121,11 @@ def photographs(*, pngs: set[int]) -> Path:
 
 
 def change(png: bytes) -> bytes:
-    """With a byte changed of the checksum of the last pixels."""
     place = png.rindex(b"IEND") - 8
     return png[:place] + bytes([png[place] ^ 255]) + png[place + 1 :]
 
 
 def checksum_again(packed: Path, tree: Path) -> None:
-    """Has an index take files as they are now."""
     paths = [row["path"] for row in index_rows(packed)]
     sums = [crc32c((tree / path).read_bytes()) for path in paths]
     edit_index(packed, lambda table: set_column(table, "crc32c", sums))
@@ -263,7 +259,6 @@ def test_without_dali_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def dali_threads() -> int:
-    """How many threads DALI has in this process."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # it has ended meanwhile

@@ -47,8 +47,6 @@ def photographs() -> Path:
 
 @pytest.fixture
 def unasked() -> Iterator[None]:
-    """Forget what DALI's decoders can do."""
-
     def forget() -> None:
         for asked in (decodes, has_engine, jpeg_back_end):
             asked.cache_clear()
@@ -71,13 +69,7 @@ def packed(cmyk: set[int]) -> Path:
 
 
 class Feeding(dali.Pipeline):  # type: ignore[misc]
-    """Pipeline of DALI that refuses some calls of ``feed_input``, of all pipelines.
-
-    Attributes:
-        refused: Numbers of the calls.
-        calls: How many there were.
-        built: How many pipelines there were.
-    """
+    """Pipeline of DALI that refuses some calls of ``feed_input``, of all pipelines."""
 
     refused: frozenset[int] = frozenset()
     calls = built = 0
@@ -102,7 +94,6 @@ def feeding() -> Iterator[type[Feeding]]:
 
 
 def taken(loader: Any) -> tuple[list[Any], list[str]]:
-    """A pass's batches, on the CPU, and what it warned of DALI."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         batches = [[one.cpu() for one in batch] for batch in loader]
@@ -151,11 +142,7 @@ def test_a_batch_that_cannot_be_fed_is_decoded_natively(
 
 
 class Lacking(dali.Pipeline):  # type: ignore[misc]
-    """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs.
-
-    Attributes:
-        fed: Images of each batch, of all pipelines.
-    """
+    """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs."""
 
     fed: ClassVar[list[list[Image.Image]]] = []
 

@@ -33,7 +33,6 @@ def images(tree: Path) -> list[Original]:
 
 @pytest.fixture(scope="module")
 def packed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset in each container, by name."""
     folder = tmp_path_factory.mktemp("packed")
     for container in CONTAINERS:
         pack_tree(tree, folder / container, container)
@@ -46,12 +45,10 @@ def path(request: pytest.FixtureRequest, packed: Path) -> Path:
 
 
 def pixels(image: Image.Image) -> np.ndarray[Any, Any]:
-    """A transform; picklable."""
     return np.array(image.resize((8, 8)))
 
 
 def as_text(label: int) -> str:
-    """A target transform; picklable."""
     return f"class {label}"
 
 
@@ -164,7 +161,6 @@ def test_a_folder_of_more_files_than_are_kept_open(tmp_path: Path) -> None:
 
 
 def damage(dataset: Path, number: int) -> str:
-    """Flips a bit in the middle of a blob; returns the sample's key."""
     opened = ImageDataset(dataset)
     row = opened.row(number)
     file = dataset / opened.manifest.files[row.file].name

@@ -162,8 +162,6 @@ class Pair(NamedTuple):
 
 
 class Named(UserDict[str, Any]):
-    """A mapping that is made of keywords, not of a dict."""
-
     def __init__(self, **values: Any) -> None:
         super().__init__(values)
 

@@ -1,8 +1,4 @@
-"""fastdata.DeviceLoader on a GPU: streams, memory, and what a profiler shows of them.
-
-Where a test makes the GPU slow on purpose, it is by `torch.cuda._sleep`, so that whatever does not
-wait for another stream goes wrong for certain.
-"""
+"""fastdata.DeviceLoader on a GPU, which `torch.cuda._sleep` makes slow on purpose."""
 
 from __future__ import annotations
 
@@ -226,7 +222,6 @@ def events(trace: Path, *categories: str) -> list[dict[str, Any]]:
 
 
 def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two events were going on at the same time."""
     return bool(one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"])
 
 

@@ -1,7 +1,4 @@
-"""Each protection of the device path, taken out: some program must notice on some schedule.
-
-These are tests of the tests in device_p.py, which pass with the code as it is.
-"""
+"""Each protection of the device path, taken out: a program of device_programs.py must notice."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ def codes(diagnosis: Any) -> list[str]:
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "fastdata", "doctor", *arguments],
         capture_output=True,
@@ -43,7 +42,6 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def folder_of(root: Path, files: list[tuple[str, bytes]]) -> Path:
-    """A tree of one class."""
     for name, data in files:
         path = root / "class" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +66,6 @@ def slow_reads(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def sample(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The images of ``fastdata sample``, packed without seek points."""
     out = tmp_path_factory.mktemp("sample") / "lmdb"
     pack_tree(made_tree / "train", out, "lmdb", seek_points=False)
     return out

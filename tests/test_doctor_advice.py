@@ -32,7 +32,6 @@ RATES = Rates(storage_cold=5_000.0, storage_warm=50_000.0, decode=8_000.0)
 
 
 def found(rates: dict[str, Any], **more: Any) -> Findings:
-    """Findings of a quick machine, but for what is given."""
     return Findings(
         data=replace(DATA, **more.get("data", {})),
         machine=replace(MACHINE, **more.get("machine", {})),

@@ -22,7 +22,6 @@ _AT_ONCE = 1000
 
 
 def several(seeds: range, small: bool = SMALL) -> tuple[Counter[str], list[str]]:
-    """Runs combinations: how many epochs of each kind, and what was wrong with others."""
     kinds: Counter[str] = Counter()
     wrong = []
     for seed in seeds:

@@ -1,8 +1,4 @@
-"""Images that the core turns upright: as Pillow's `exif_transpose`, then as any other image.
-
-The oracle is a twin of each dataset: PNGs of the images as Pillow decodes and turns them. Crops of
-both are the same to the bit, since the core resizes equal pixels equally.
-"""
+"""Images that the core turns upright: as PNGs that Pillow has turned, to the bit."""
 
 from __future__ import annotations
 
@@ -75,7 +71,6 @@ def xmp(orientation: object, form: str = 'tiff:Orientation="{}"') -> bytes:
 
 
 def with_segments(jpeg: bytes, *segments: bytes) -> bytes:
-    """The JPEG with APP1 segments behind its first marker."""
     sizes = [struct.pack(">H", len(one) + 2) for one in segments]
     return jpeg[:2] + b"".join(
         b"\xff\xe1" + size + one for size, one in zip(sizes, segments, strict=True)
@@ -87,7 +82,6 @@ def turned(jpeg: bytes, orientation: int) -> bytes:
 
 
 def upright(data: bytes) -> Image.Image:
-    """The oracle: Pillow's decode, turned."""
     with Image.open(io.BytesIO(data)) as image:
         return ImageOps.exif_transpose(image).convert("RGB")
 
@@ -149,7 +143,6 @@ def write(images: Mapping[str, bytes], root: Path) -> Path:
 
 
 def twin_of(images: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The same images as PNGs that Pillow has turned."""
     return {
         Path(name).stem + ".png": as_file(np.asarray(upright(data)), "PNG")
         for name, data in images.items()
@@ -295,7 +288,6 @@ def test_parts_of_large_images_are_fetched() -> None:
 
 
 def pillows(data: bytes) -> int:
-    """The orientation that Pillow turns by."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = Image.open(io.BytesIO(data))

@@ -49,7 +49,6 @@ def blank(count: int) -> Any:
 
 
 def run(extents: _native.Extents, **options: Any) -> tuple[Any, dict[int, tuple[str, str]]]:
-    """The batch, and of what failed (code, detail)."""
     out = blank(len(extents))
     with Engine(2) as engine:
         pending = engine.submit(extents, out, **options)
@@ -75,7 +74,6 @@ def table_of(
 
 
 def packed(folder: Path, blobs: list[bytes] = IMAGES, **changes: Any) -> ExtentTable:
-    """All blobs in one file, one behind the other."""
     file = folder / "blobs"
     file.write_bytes(b"head" + b"".join(blobs))
     rows, at = [], 4
@@ -220,7 +218,6 @@ def test_a_row_that_makes_no_sense(tmp_path: Path, change: dict[str, Any], detai
 
 
 def with_tables(folder: Path) -> tuple[ExtentTable, Path]:
-    """Images with seek points in one file, and their index."""
     (folder / "file").write_bytes(b"".join(IMAGES))
     starts = np.cumsum([0, *map(len, IMAGES)]).tolist()
     rows = [

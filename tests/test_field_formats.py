@@ -94,7 +94,6 @@ BOXES = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]], []]
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
-    """A dataset whose manifest has no formats."""
     write_images(tmp_path / "images", ["a.jpg", "b.jpg"])
     columns: dict[str, Any] = {"path": ["a.jpg", "b.jpg"], "boxes": BOXES, "n": [1, 2]}
     source = TableImages(pa.table(columns), tmp_path / "images")
@@ -159,7 +158,6 @@ class TestAtLoading:
 
 
 def meanings_of(out: Path) -> dict[str, str]:
-    """The format of each column that has one, and "mask" of masks."""
     return {
         field["name"]: field.get("format") or field["kind"]
         for field in load_manifest(out)["fields"]
@@ -330,7 +328,6 @@ def test_smaller_images_are_refused_where_fields_have_pixels(tmp_path: Path) -> 
 
 
 def hub_parquet(root: Path) -> Path:
-    """Parquet as Hugging Face writes it: an image, a mask, boxes."""
     pictures = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     image, mask = jpeg(0), png(48, 36)
     rows = {

@@ -57,7 +57,6 @@ TYPES = st.recursive(st.sampled_from(_LEAVES), _deeper, max_leaves=4)
 
 @st.composite
 def columns(draw: st.DrawFn) -> pa.Array:
-    """An array of a type, with or without nulls, perhaps a slice."""
     kind, values = draw(TYPES)
     if draw(st.booleans()):
         values = st.none() | values

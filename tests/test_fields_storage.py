@@ -41,20 +41,16 @@ FORMATS = {"boxes": "xywh", "maybe-boxes": "relative cxcywh"}
 
 
 class Written(NamedTuple):
-    """A dataset, and what was written: each column, and each key's further blobs."""
-
     path: Path
     table: pa.Table
     blobs: Mapping[str, Mapping[str, bytes | None]]
 
     def values(self, name: str) -> list[Any]:
-        """Return a column by pyarrow alone, in the order of the dataset."""
         found: list[Any] = self.table.column(name).to_pylist()
         return found
 
     @property
     def columns(self) -> list[str]:
-        """Names of its columns."""
         taken = ("key", "label", "image", "path", *BLOBS)
         return [name for name in self.table.column_names if name not in taken]
 
@@ -68,7 +64,6 @@ def as_parquet(folder: Path) -> pa.Table:
 
 
 def as_files(folder: Path) -> pa.Table:
-    """Write images and further blobs to files; return a table with their paths."""
     folder.mkdir()
     found = {"path": [], "second": [], "raw": []}
     extra = field_data.blobs()
@@ -87,7 +82,6 @@ def as_files(folder: Path) -> pa.Table:
 
 
 def as_tars(folder: Path) -> None:
-    """Write tars as the webdataset package does: members of one sample, some missing."""
     folder.mkdir()
     extra, texts = field_data.blobs(), field_data.columns()["maybe-text"].to_pylist()
     for shard in range(2):
@@ -103,7 +97,6 @@ def as_tars(folder: Path) -> None:
 
 
 def written_of(path: Path, table: pa.Table) -> Written:
-    """Pair a dataset of the table's rows with them, in its order."""
     keys = keys_of(path)
     places = {key: at for at, key in enumerate(table.column("key").to_pylist())}
     table = table.take([places[key] for key in keys])
@@ -128,7 +121,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["parquet", "shards", "lmdb"])
 def packed(request: pytest.FixtureRequest, sources: Path) -> Written:
-    """A dataset of all kinds of columns and blobs, shuffled, in several files."""
     out = sources / f"from-parquet-{request.param}"
     source = ParquetImages(sources / "parquet", formats=FORMATS)
     order = "source" if request.param == "lmdb" else "shuffled"
@@ -137,7 +129,6 @@ def packed(request: pytest.FixtureRequest, sources: Path) -> Written:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare values as fastdata returns them with pyarrow's."""
     if isinstance(one, np.ndarray):
         one = one.tolist()
     if isinstance(one, list) and isinstance(other, list):
@@ -232,7 +223,6 @@ def source_order(written: Written) -> list[str]:
 
 
 def has_null(value: Any) -> bool:
-    """Return whether a null is anywhere in a value."""
     if isinstance(value, dict):
         return any(map(has_null, value.values()))
     return value is None or (isinstance(value, list) and any(map(has_null, value)))
@@ -272,12 +262,10 @@ class TestParquet:
 
 
 def text_of(value: Any) -> Any:
-    """A value as JSON gives it back."""
     return json.loads(json.dumps(value, default=str))
 
 
 def members_agree(written: Written, at: int, found: Mapping[str, Any]) -> None:
-    """Check a sample's values, by field, as JSON or text: a null has none."""
     for name in written.columns:
         value = written.values(name)[at]
         if value is None:
@@ -322,7 +310,6 @@ class TestShards:
 
 
 def decoded(value: bytes) -> Any:
-    """A value of an LMDB: NumPy's file, or JSON."""
     if value.startswith(b"\x93NUMPY"):
         return np.load(io.BytesIO(value)).tolist()
     return json.loads(value)

@@ -25,7 +25,6 @@ BATCH = 24
 
 
 def asked(exchange: Exchange) -> tuple[str, int, int]:
-    """The file and the bytes of a request for a range."""
     first, last = re.findall(r"\d+", exchange.range)
     return exchange.path, int(first), int(last) + 1
 
@@ -36,7 +35,6 @@ def loader(of: ImageDataset, **options: Any) -> DataLoader[Any]:
 
 
 def write_tars(folder: Path, count: int, each: int) -> None:
-    """Write shards by tarfile."""
     folder.mkdir()
     for shard in range(count):
         with tarfile.open(folder / f"{shard:03}.tar", "w") as tar:

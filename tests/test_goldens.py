@@ -1,7 +1,6 @@
 """Batches of twelve recipes are those of tests/goldens.json, from every container and rank.
 
-A change that is to leave batches as they are leaves the digests as they are. After one that is not:
-``python tests/test_goldens.py > tests/goldens.json``, and say in the changelog why.
+After a wanted change: ``python tests/test_goldens.py > tests/goldens.json`` and a changelog line.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ RECIPES = (*IMAGES, "targets", "targets, one by one")
 
 @cache
 def _tar() -> Path:
-    """A tar of the images, in the order of their packed rows."""
     path = folder() / "photos.tar"
     with tarfile.open(path, "w") as tar:
         for number, file in enumerate(sorted(tree().glob("*/*"))):
@@ -93,7 +91,6 @@ def _dataset(recipe: str, container: str) -> ImageDataset:
 
 
 def batches(recipe: str, container: str, rank: int, stop: int) -> Iterator[Any]:
-    """Yield the batches of two epochs of a rank, resumed by another loader after ``stop``."""
     options: dict[str, Any] = {"shuffle": True, "seed": 5, "shard": (rank, 2), "num_workers": 2}
     if recipe in IMAGES:
         options["fields"] = ("image", "label", "index")
@@ -112,7 +109,6 @@ def batches(recipe: str, container: str, rank: int, stop: int) -> Iterator[Any]:
 
 
 def digest(recipe: str, container: str = "lmdb", stop: int = 1) -> str:
-    """Return the digest of a recipe's batches on both ranks."""
     found = hashlib.sha256()
     for rank in range(2):
         for batch in batches(recipe, container, rank, stop):

@@ -1,7 +1,4 @@
-"""Archives and containers made to harm: an error that names the file, soon and in little memory.
-
-The longer form is test_campaign_archives.py.
-"""
+"""Archives and containers made to harm: an error that names the file, soon, in little memory."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of each container, of three images."""
     root = tmp_path_factory.mktemp("packed")
     tree = make_tree(root / "tree", ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
     for container in ("lmdb", "parquet", "shards", "folder"):
@@ -91,7 +87,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(packed: Path, tmp_path: Path) -> Path:
-    """A dataset that a test may damage."""
     return Path(shutil.copytree(packed / "lmdb", tmp_path / "copied"))
 
 
@@ -399,7 +394,6 @@ def test_images_larger_than_any(packed: Path, tmp_path: Path) -> None:
 
 
 def with_dtype(name: bytes) -> bytes:
-    """A batch whose images are of another type."""
     pickled = python2_pickle({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1]})
     return pickled.replace(b"U\x02u1", b"U" + bytes([len(name)]) + name)
 

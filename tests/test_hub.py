@@ -179,7 +179,6 @@ def made(hub: Hub, write: Callable[[Path], None], owner: str = "owner") -> Path:
 
 
 def stored(row: dict[str, Any], image: str) -> bytes:
-    """The bytes of an image that `datasets` does not decode."""
     value = row[image]
     found: bytes = value["bytes"] or Path(value["path"]).read_bytes()
     return found

@@ -30,7 +30,6 @@ pytestmark = [
 
 
 def embedded(dataset: Any, datasets: Any) -> Any:
-    """The dataset with the bytes of images that are files, as push_to_hub makes it."""
     table = datasets.table.embed_table_storage
     return dataset.with_format("arrow").map(table, batched=True).with_format(None)
 
@@ -57,7 +56,6 @@ WAYS = {"pushed": pushed, "snappy": snappy, "saved": saved}
 
 
 def stored(dataset: Any, datasets: Any) -> list[dict[str, Any]]:
-    """The rows as they are stored."""
     table: pa.Table = embedded(dataset, datasets).with_format("arrow")[:]
     return list(table.to_pylist())
 

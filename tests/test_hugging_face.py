@@ -28,7 +28,6 @@ Make = Callable[[Any, Path], Any]
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:
-    """The value of a column, or of a dict in it."""
     if name in row:
         return row[name]
     first, _, rest = name.partition(".")
@@ -36,7 +35,6 @@ def value_at(row: dict[str, Any], name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value with lists for arrays, and pixels for images."""
     if isinstance(value, Image.Image):
         return value.mode, np.asarray(value).tolist()
     if hasattr(value, "tolist"):
@@ -51,7 +49,6 @@ def as_rgb(image: Any) -> Any:
 
 
 def expected(row: dict[str, Any], field: Any, image: str, label: str) -> Any:
-    """The value that `datasets` gives instead of a field."""
     if field == IMAGE:
         found = value_at(row, image)
         return found if getattr(found, "mode", "") == "L" and image == "image" else as_rgb(found)
@@ -157,7 +154,6 @@ def makes_new(transform: Any) -> Any:
 
 @pytest.fixture
 def rows(hugging_face: Any) -> Any:
-    """Photographs, of which some are grey or turned, with columns of several types."""
     features = {
         "image": hugging_face.Image(),
         "label": hugging_face.ClassLabel(names=hub_datasets.NAMES),
@@ -295,7 +291,6 @@ def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
 
 
 def oriented(datasets: Any, root: Path) -> Any:
-    """JPEGs of each orientation, as images and as further ones, and as files."""
     files = [root / f"{number}.jpg" for number in range(9)]
     for number, path in enumerate(files):
         path.write_bytes(hub_datasets.turned(number))
@@ -363,7 +358,6 @@ def test_torchs_workers(start: str, hugging_face: Any, tmp_path: Path) -> None:
 
 
 def photographs(datasets: Any, root: Path) -> Any:
-    """JPEGs that are large enough for seek points, in several files."""
     cells = [
         hub_datasets.cell(hub_datasets.encoded(hub_datasets.pixels(at, (500, 400)), quality=90))
         for at in range(12)

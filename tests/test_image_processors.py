@@ -88,13 +88,11 @@ def processor(name: str, backend: str = "", **options: Any) -> Any:
 
 
 def made_of(processor: Any, image: Image.Image) -> Any:
-    """The image that a processor makes of one, be it a frame."""
     values = processor(image, return_tensors="pt")["pixel_values"][0]
     return values[0] if values.ndim == 4 else values
 
 
 def levels_off(processor: Any) -> list[Any]:
-    """By how many levels of 255 the loader's images differ from the processor's."""
     dark, lit = (
         made_of(processor, Image.new("RGB", (64, 64), (value,) * 3)).float() for value in (0, 255)
     )

@@ -11,7 +11,8 @@ from fastdata.converters import ImageFolder, Source, pack
 from fastdata.converters.listing import describe_left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import Expected, SourceConformance, convert, first_fast, jpeg, make_tree
+from sources import Expected, SourceConformance, convert, jpeg, make_tree
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
@@ -137,7 +138,7 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     assert "<root>/<class>/" in raised.value.hint
 
 
-@pytest.mark.parametrize("container", first_fast("folder", "lmdb", "parquet", "shards"))
+@pytest.mark.parametrize("container", first_of(["folder", "lmdb", "parquet", "shards"]))
 def test_command(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:

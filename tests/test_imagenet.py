@@ -16,7 +16,6 @@ from sources import (
     contents_but_source,
     convert,
     encoded,
-    first_fast,
     imagenet_expected,
     jpeg,
     make_archives,
@@ -27,6 +26,7 @@ from sources import (
     require_said,
     tar_bytes,
 )
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
@@ -42,7 +42,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_layouts(tree: Path, out: Path) -> dict[str, Path]:
-    """One set of images in each layout."""
     return {
         "folders": tree,
         "kaggle": make_kaggle(tree, out / "kaggle"),
@@ -121,7 +120,7 @@ def require_same_datasets(
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet"))
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet"]))
 class TestLayoutsGiveIdenticalDatasets:
     def test_made(
         self, made_layouts: dict[str, Path], tmp_path: Path, container: str, split: str
@@ -237,7 +236,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards", "folder"))
+@pytest.mark.parametrize("container", first_of(["lmdb", "parquet", "shards", "folder"]))
 def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None:
     folder = tmp_path / "imagenet" / "train" / WNIDS[0]
     folder.mkdir(parents=True)
@@ -261,8 +260,6 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
 
 
 class TestContradictions:
-    """Damage that each layout can have."""
-
     def test_nothing_there(self, tmp_path: Path) -> None:
         result = convert("imagenet", "--root", tmp_path)
         require_said(

@@ -20,7 +20,8 @@ from fastdata.converters import index, pack
 from fastdata.converters.indexing import source_of
 from object_stores import Bucket, send_tree
 from PIL import Image
-from sources import first_fast, jpeg, make_tree, require_said
+from sources import jpeg, make_tree, require_said
+from tiers import first_of
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
@@ -44,7 +45,6 @@ def run(*arguments: object) -> Result:
 
 
 def write_tars(folder: Path) -> dict[str, tuple[bytes, int, str, bytes | None]]:
-    """Write shards by tarfile; return (image, label, text, mask) by key."""
     folder.mkdir()
     found = {}
     for shard in range(SHARDS):
@@ -92,7 +92,7 @@ def _options(dataset: ImageDataset) -> dict[str, Any]:
     return {} if options is None else {"storage_options": options}
 
 
-@pytest.mark.parametrize("place", first_fast("", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"))
+@pytest.mark.parametrize("place", first_of(["", PATTERN, "part-{0,1}.tar::{root}/part-2.tar"]))
 def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) -> None:
     root, expected = tars
     before = {path.name: path.read_bytes() for path in root.iterdir()}
@@ -298,7 +298,7 @@ def _two_of_one_layout(kind: str, folder: Path) -> tuple[list[bytes], Path, Path
     return images, *places
 
 
-@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
+@pytest.mark.parametrize("kind", first_of(archives.KINDS))
 def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     images, root, other = _two_of_one_layout(kind, tmp_path)
     out = tmp_path / "out"
@@ -338,8 +338,8 @@ def test_archives_that_changed_are_named(kind: str, tmp_path: Path) -> None:
     assert verify(out, workers=1).problems == []
 
 
-@pytest.mark.parametrize("kind", first_fast(*archives.KINDS))
-@pytest.mark.parametrize("place", first_fast("web", "gcs", "s3"))
+@pytest.mark.parametrize("kind", first_of(archives.KINDS))
+@pytest.mark.parametrize("place", first_of(["web", "gcs", "s3"]))
 def test_archives_behind_a_url(
     kind: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

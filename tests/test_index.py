@@ -55,7 +55,6 @@ def batch(start: int, stop: int) -> pa.RecordBatch:
 
 
 def written(path: Path, *sizes: int) -> Path:
-    """An index of batches of some sizes."""
     ends = np.cumsum(sizes).tolist()
     batches = (batch(end - size, end) for end, size in zip(ends, sizes, strict=True))
     write_index(path, batches, sum(sizes))

@@ -1,7 +1,4 @@
-"""Packing killed before any of its steps and resumed gives the bytes of undisturbed packing.
-
-Kills at random moments are test_campaign_kills.py's.
-"""
+"""Packing killed before any of its steps and resumed gives the bytes of undisturbed packing."""
 
 from __future__ import annotations
 

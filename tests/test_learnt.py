@@ -34,7 +34,6 @@ NAME = "_learnt.points"
 
 
 def write_tar(path: Path, seed: int = 0) -> list[bytes]:
-    """Write JPEGs, and one that has no seek points; return their bytes."""
     images = [encode(picture(300 + 8 * n, 260, seed + n)) for n in range(COUNT)]
     images.append(encode(picture(300, 260, seed + COUNT), progressive=True))
     with tarfile.open(path, "w") as tar:
@@ -72,7 +71,6 @@ def loader_of(path: Any, **options: Any) -> DataLoader[Any]:
 
 
 def require_epoch(loader: DataLoader[Any], images: list[bytes], had: int, built: int) -> None:
-    """Check an epoch's pixels by Pillow, and how many seek points were there and were built."""
     found = torch.cat([batch for batch, _ in loader]).numpy()
     for got, data in zip(found, images, strict=True):
         image = Image.open(io.BytesIO(data)).convert("RGB")

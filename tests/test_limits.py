@@ -49,7 +49,6 @@ def tree(root: Path, *files: bytes) -> Path:
 
 
 def opened(root: Path, kind: str, transform: Any = CROP, **limits: int | None) -> ImageDataset:
-    """The tree packed, or as torchvision's folder."""
     if kind == "folder":
         folder = import_torchvision().datasets.ImageFolder
         return ImageDataset(folder(str(root / "tree"), transform), limits=Limits(**limits))
@@ -58,7 +57,6 @@ def opened(root: Path, kind: str, transform: Any = CROP, **limits: int | None) -
 
 
 def loaded(dataset: ImageDataset, **options: Any) -> list[int]:
-    """The samples that a loader delivers."""
     options = {"batch_size": 2, "num_workers": 2, "fields": ("image", "index"), **options}
     return [index for batch in DataLoader(dataset, **options) for index in batch["index"].tolist()]
 
@@ -189,7 +187,6 @@ def test_what_is_decoded_counts_and_not_what_a_header_says(tmp_path: Path, kind:
 
 
 def frames(count: int) -> bytes:
-    """A GIF that repeats its frame."""
     data = as_file(np.zeros((1000, 1000), np.uint8), "GIF")
     image = Image.open(io.BytesIO(data))
     start = data.index(b"\x2c\0\0\0\0")
@@ -259,7 +256,6 @@ showpage
 
 
 def in_iptc(data: bytes) -> bytes:
-    """An IPTC file with an image file in it, in two fields."""
     about = {(3, 60): b"\1\0", (3, 20): b"\0\10", (3, 30): b"\0\10", (3, 120): b"\5"}
     fields = [*about.items(), ((8, 10), data[:3]), ((8, 10), data[3:])]
     return b"".join(

@@ -20,7 +20,6 @@ class TestLmdb(FileContainerConformance):
     container = "lmdb"
 
     def write(self, path: Path, groups: Sequence[Sequence[bytes]]) -> None:
-        """One commit a group."""
         size = map_size(sum(len(blob) for group in groups for blob in group))
         first = 0
         for group in groups:

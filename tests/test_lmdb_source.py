@@ -53,7 +53,6 @@ def write(
 
 
 def listed(path: Path, database: bytes | None = None) -> list[tuple[bytes, bytes]]:
-    """The entries, as py-lmdb iterates over them."""
     options = {"readonly": True, "lock": False, "subdir": path.is_dir(), "max_dbs": 4}
     with closing(lmdb.open(str(path), **options)) as environment:
         handle = environment.open_db(database, create=False) if database else None
@@ -62,8 +61,6 @@ def listed(path: Path, database: bytes | None = None) -> list[tuple[bytes, bytes
 
 
 class TestLmdbImages(SourceConformance):
-    """Keys <class>/<file>, in no order."""
-
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         keys = [f"{'cab'[n % 3]}/{n * 7 % 15}.{n}.jpg".encode() for n in range(15)]

@@ -50,7 +50,6 @@ threads = pytest.mark.parametrize("threads", [0, pytest.param(8, marks=pytest.ma
 
 
 def blob_at(root: Path, number: int) -> tuple[Path, int, int]:
-    """File, offset and length of a sample."""
     row = index_rows(root)[number]
     manifest = load_manifest(root)
     if row["path"] is None:
@@ -61,7 +60,6 @@ def blob_at(root: Path, number: int) -> tuple[Path, int, int]:
 
 
 def spoil(root: Path, number: int) -> None:
-    """Changes one byte of a sample."""
     path, offset, length = blob_at(root, number)
     with path.open("r+b") as file:
         file.seek(offset + length // 2)
@@ -71,7 +69,6 @@ def spoil(root: Path, number: int) -> None:
 
 
 def damaged(container: str, bad: set[int]) -> Path:
-    """A dataset some of whose samples have changed since they were packed."""
     out = folder() / "damaged"
     if container == "folder":
         source = out.parent / "tree"
@@ -98,7 +95,6 @@ def make(data: Any, **options: Any) -> DataLoader[Any]:
 
 
 def until_the_end(iterator: Iterator[Any]) -> list[Any]:
-    """Batches, and errors in the places of those that failed."""
     found: list[Any] = []
     while True:
         try:
@@ -170,7 +166,6 @@ def test_zeros_are_zeros_on_a_device(broken: ImageDataset, fields: Any) -> None:
 
 
 def check_substitutes(found: list[int], order: list[int], bad: set[int]) -> None:
-    """Each good sample has its own slot, and each bad one's has a good sample."""
     assert len(found) == len(order)
     assert all(got == asked for got, asked in zip(found, order, strict=True) if asked not in bad)
     assert not set(found) & bad

@@ -94,19 +94,16 @@ def packed(container: str = "shards", lacking: bool = False, first: int = 0) -> 
 def opened(
     fields: Any = ALL, transform: Any = "equal", container: str = "shards", **options: Any
 ) -> ImageDataset:
-    """The dataset, with crops of all its images unless told otherwise."""
     if transform == "equal":
         transform = EQUAL if "mask" in fields else EQUAL["image"]
     return ImageDataset(packed(container, **options), transform, fields=fields)
 
 
 def copied(tmp_path: Path, **options: Any) -> Path:
-    """A copy that a test may damage."""
     return Path(shutil.copytree(packed(**options), tmp_path / "copy"))
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two batches are equal to the bit, and of the same types at every depth."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -123,7 +120,6 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def as_samples(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """The samples of a native batch, as the dataset gives them."""
     columns: list[Any] = []
     for name, values in batch.items():
         if isinstance(values, Ragged):
@@ -389,7 +385,6 @@ def test_samples_that_lack_a_second_image() -> None:
 
 
 def _damage(root: Path, field: str, row: int) -> None:
-    """Changes a byte of a row's value, or of the piece of a column that holds it."""
     source = ImageDataset(root, fields=(field,)).source
     index: Any = source.index_of(field)  # type: ignore[attr-defined]
     stored = next(one for one in source.manifest.fields if one.field.name == field)  # type: ignore[attr-defined]
@@ -457,7 +452,6 @@ def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
 
 
 def without_blobs(tmp_path: Path) -> Path:
-    """A copy without the files that hold images and other blobs."""
     root = copied(tmp_path)
     dataset = ImageDataset(root)
     for name in {Path(dataset.source.file(dataset.row(i), i)) for i in range(ROWS)}:  # type: ignore[attr-defined]

@@ -75,7 +75,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_tree(tree: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
     return Path(shutil.copytree(tree, tmp_path / "tree"))
 
 
@@ -107,7 +106,6 @@ def images(torchvision: Any, root: Path, transform: Any, **options: Any) -> Any:
 
 
 def reference(dataset: Any, batch_size: int = 4, workers: int = 0) -> list[Any]:
-    """Return the batches of torch's own loader."""
     return list(torch.utils.data.DataLoader(dataset, batch_size, num_workers=workers))
 
 
@@ -218,8 +216,6 @@ def quarter_turn(image: Image.Image) -> Image.Image:
 
 @pytest.fixture
 def no_pillow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pillow decodes nothing from now on, nor in processes that are forked."""
-
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("Pillow was asked to open an image")
 
@@ -456,7 +452,6 @@ def test_a_crop_larger_than_pillow_takes_for_a_bomb(
 
 
 def cut_jpegs() -> dict[str, bytes]:
-    """Return JPEGs of all kinds: whole, cut, padded, and with an end marker elsewhere."""
     image = picture(260, 200, 5)
     found: dict[str, bytes] = {}
     options = [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"subsampling": 0}]

@@ -1,9 +1,4 @@
-"""DataLoader under torchrun, Lightning and Accelerate.
-
-All of it goes the native way, and gives every sample once.
-
-Each job is processes of its own (framework_jobs.py) with a time limit; gloo, on the CPU.
-"""
+"""DataLoader under torchrun, Lightning and Accelerate: native, and every sample once."""
 
 from __future__ import annotations
 

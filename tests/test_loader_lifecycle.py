@@ -119,7 +119,6 @@ def decode_threads() -> set[str]:
 
 
 def our_threads() -> set[str]:
-    """Those, and the ones that wait for Pillow's images."""
     return decode_threads() | {
         thread.name for thread in threading.enumerate() if thread.name == "fastdata-pillow"
     }
@@ -513,10 +512,7 @@ def test_pillow_may_take_long(packed_ppm, monkeypatch):
 @pytest.mark.slow
 @kinds
 def test_a_pass_is_closed_while_another_thread_begins_batches(kind, request):
-    """No error in the thread that closes; the other one finds the pass at its end.
-
-    It does not wait for images that nobody decodes any more, either: PNGs are Pillow's.
-    """
+    """The thread that closes has no error and does not wait for Pillow; the other ends."""
     batches = [[0]] * 400 if kind == "packed" else [[*range(8)] * 4] * 400
     loader = small(
         request.getfixturevalue(kind), batch_sampler=batches, batch_size=1, prefetch_factor=100

@@ -32,7 +32,6 @@ EIGHT = [7, 2, 7, 7, 0, 7, 7, 2, 7, 7, 7]
 
 
 def crops(loader: Any) -> list[bytes]:
-    """The images of a pass, one after the other."""
     return [image.numpy().tobytes() for batch in loader for image in batch[0]]
 
 
@@ -42,7 +41,6 @@ def of_seven(found: list[bytes]) -> set[bytes]:
 
 
 def once() -> list[bytes]:
-    """Each sample's crop where it is drawn once."""
     return crops(DataLoader(images(), 10, seed=3))
 
 
@@ -99,11 +97,7 @@ def test_samplers_without_replacement_have_the_crops_of_our_orders(kind: str) ->
 
 
 class Repeating(Sampler[int]):
-    """As ``RASampler`` of torchvision's reference.
-
-    Each sample three times, one after the other; of them each rank's share, cut to as many as there
-    are samples for a rank.
-    """
+    """As ``RASampler`` of torchvision's reference: each sample three times, then a rank's share."""
 
     def __init__(self, rank: int, ranks: int, samples: int = SAMPLES) -> None:
         self.rank, self.ranks, self.samples, self.epoch = rank, ranks, samples, 0

@@ -52,7 +52,6 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
-    """Samples, batch size and drop_last."""
     return {
         "samples": draw(st.integers(1, SAMPLES), "samples"),
         "batch_size": draw(st.integers(1, 12), "batch_size"),
@@ -373,7 +372,6 @@ def test_a_folder_with_another_list_of_files_is_read_anew(wrapped: bool, order: 
 
 
 def epoch_loaders() -> dict[str, Any]:
-    """Loaders of each kind, whose epochs differ."""
     data, options = subset(SAMPLES), {**WITH_INDEX, "num_workers": 2}
     mixture = Mixture({"a": data}, samples=SAMPLES)
     batches = TokenBudgetBatches(data, np.arange(SAMPLES) % 3 + 1, 9, seed=2)
@@ -394,8 +392,6 @@ def epoch_loaders() -> dict[str, Any]:
 
 
 class Numbers(torch.utils.data.Dataset[Any]):
-    """Samples that only torch's own loader takes."""
-
     def __len__(self) -> int:
         return SAMPLES
 
@@ -410,7 +406,6 @@ EPOCH_LOADERS = (
 
 
 def sampler_to_set(loader: Any) -> Any:
-    """Return the sampler whose epoch Lightning sets."""
     samplers = loader.batch_sampler.sampler, loader.sampler
     return next(one for one in samplers if hasattr(one, "set_epoch"))
 

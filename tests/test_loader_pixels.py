@@ -61,7 +61,6 @@ TRANSFORMS = {
 
 
 def expected(dataset: ImageDataset, indices: Any, seed: int, epoch: int, view: int = 0) -> Any:
-    """The same boxes by Pillow's decode, crop, antialiased resize, crop and flip: N x H x W x 3."""
     recipe = compile_recipe(dataset.transform)
     assert isinstance(recipe, Recipe)
     program = recipe.programs[view if len(recipe.programs) > 1 else 0]

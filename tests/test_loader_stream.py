@@ -31,8 +31,6 @@ pytestmark = [
 
 
 class Numbers:
-    """Sample i is i."""
-
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -45,8 +43,6 @@ class Numbers:
 
 
 class Stream(IterableDataset[int]):
-    """Numbers in order, the same in every process."""
-
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -55,8 +51,6 @@ class Stream(IterableDataset[int]):
 
 
 class SplitByWorker(Stream):
-    """Splits itself as torch's documentation has it."""
-
     def __iter__(self) -> Iterator[int]:
         worker = get_worker_info()
         if worker is None:

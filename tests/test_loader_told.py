@@ -1,5 +1,4 @@
-"""Warnings of slower paths, one for a transform and one for images; the errors of
-``require_native``; and `explain`."""
+"""Warnings of slower paths, the errors of ``require_native``, and `explain`."""
 
 from __future__ import annotations
 
@@ -50,7 +49,6 @@ KINDS = {
 
 
 def tree(files: list[tuple[str, bytes]]) -> Any:
-    """A folder of one class."""
     root = folder() / "tree"
     (root / "a").mkdir(parents=True)
     for number, (extension, data) in enumerate(files):
@@ -63,7 +61,6 @@ def baseline(count: int) -> list[tuple[str, bytes]]:
 
 
 def images(container: str, files: list[tuple[str, bytes]], transform: Any = CROP) -> ImageDataset:
-    """The files as a dataset: packed, or torchvision's folder."""
     root = tree(files)
     if container == "ImageFolder":
         return ImageDataset(datasets.ImageFolder(root), transform=transform)
@@ -73,7 +70,6 @@ def images(container: str, files: list[tuple[str, bytes]], transform: Any = CROP
 
 
 def told(category: type[Warning], loader: Any, epochs: int = 2) -> list[str]:
-    """Return the warnings of passes over a loader."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(epochs):
@@ -160,8 +156,6 @@ def test_a_transform_set_later_is_told_of_when_iteration_begins() -> None:
 
 
 class Wrapping(nn.Module):
-    """As many training scripts have it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.transform = transforms.Compose(
@@ -177,7 +171,6 @@ class Wrapping(nn.Module):
 
 
 def lines_told(category: type[Warning], use: Callable[[], Any]) -> list[str]:
-    """The source lines that warnings of a category name."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         use()
@@ -186,8 +179,6 @@ def lines_told(category: type[Warning], use: Callable[[], Any]) -> list[str]:
 
 
 class Mine(DataLoader[Any]):
-    """A subclass of somebody who hands everything on."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # in Mine
 
@@ -237,8 +228,6 @@ def test_a_warning_names_the_line_that_made_the_loader() -> None:
 
 
 class Wrapped(torch.utils.data.Dataset[Any]):
-    """As many scripts have it."""
-
     def __init__(self, base: Any) -> None:
         self.base = base
 
@@ -337,8 +326,6 @@ def test_an_image_backend_that_is_not_pillow_is_a_warning(monkeypatch: pytest.Mo
 
 
 class InOrder(torch.utils.data.IterableDataset[Any]):
-    """Dataset that wraps another one, in its order."""
-
     def __init__(self, base: Any) -> None:
         self.base = base
 

@@ -50,8 +50,6 @@ THREADS = st.sampled_from([0, 1, 2, 8])
 
 
 class Plain(Dataset[Any]):
-    """The first samples of a dataset, map-style, for torch: (image, label, number)."""
-
     def __init__(self, samples: int) -> None:
         self.images = images(SMALL)
         self.samples = samples
@@ -68,7 +66,6 @@ class Plain(Dataset[Any]):
 
 
 def both(samples: int, **options: Any) -> tuple[Any, Any]:
-    """Torch's loader, and ours on the native path, over the same samples."""
     theirs = {
         name: value
         for name, value in options.items()
@@ -81,7 +78,6 @@ def both(samples: int, **options: Any) -> tuple[Any, Any]:
 
 
 def agree(theirs: Any, ours: Any) -> None:
-    """One epoch of each, in the same order: shapes, types, indices, labels, pixels."""
     got, wanted = list(ours), list(theirs)
     assert len(got) == len(wanted)
     for batch, expected in zip(got, wanted, strict=True):
@@ -508,8 +504,6 @@ def test_batches_of_no_samples(batch_sampler: Any) -> None:
 
 
 class Copies(TorchDispatchMode):  # type: ignore[misc]
-    """Counts operations that make a copy of an image, or of more."""
-
     def __init__(self) -> None:
         super().__init__()
         self.count = 0

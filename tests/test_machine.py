@@ -24,7 +24,6 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def process(tmp_path: Path, membership: str, **files: str) -> Path:
-    """A `/proc` of a process of some control groups."""
     return tree(tmp_path / "proc", {"self/cgroup": membership, **files})
 
 

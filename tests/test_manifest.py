@@ -40,7 +40,6 @@ def manifest(**changes: Any) -> Manifest:
 
 
 def as_json(**changes: Any) -> str:
-    """A manifest's text with some top-level fields changed, and its checksum with them."""
     fields = {**json.loads(manifest().to_json()), **changes}
     del fields["checksum"]
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -26,7 +26,6 @@ CONTAINERS = (
 
 
 def _made(folder: Path, container: str, kind: str = "", **changed: Any) -> Path:
-    """A dataset of photographs and their masks: of one kind, or of each in turn."""
     rows = []
     for number in range(ROWS):
         pixels = photograph(number, 90 + number)
@@ -62,7 +61,6 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _expected(path: Path, row: int, transform: Any) -> Any:
-    """Samples that torchvision makes of the files that were packed."""
     from torchvision import tv_tensors
 
     folder = path.parent
@@ -112,8 +110,6 @@ def test_a_mask_is_what_torchvision_makes_of_it(v2: Any, packed: Path, name: str
 
 
 class _WideMasks:
-    """Makes masks of 16 bits int32."""
-
     def __call__(self, image: Any, mask: Any) -> Any:
         from torchvision import tv_tensors
 

@@ -38,7 +38,6 @@ WEIGHTS = {"a": 0.6, "b": 0.3, "c": 0.1}
 
 
 def sources(transform: Any = SMALL) -> dict[str, Any]:
-    """Three sources of 53, 20 and 53 samples, in three containers."""
     about: dict[str, Any] = {"transform": transform, "fields": FIELDS}
     return {
         "a": ImageDataset(dataset(), **about),
@@ -58,7 +57,6 @@ def loader_of(data: Any, size: int = 16, **options: Any) -> Any:
 
 
 def rows_of(batches: Any) -> list[tuple[int, int]]:
-    """(source, row) of each sample."""
     return [
         pair
         for batch in batches

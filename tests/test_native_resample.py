@@ -43,7 +43,6 @@ def difference(a, b) -> int:
 
 
 def assert_pillows(pixels, box, size, name, flip=False):
-    """The same on every path, and within the filter's limit of Pillow's."""
     ours = on_every_path(lambda: decode_jpeg(pixels, box, size, filter=name, flip=flip))
     image = Image.fromarray(pixels).crop(box).resize(size, FILTERS[name]).convert("RGB")
     if flip:

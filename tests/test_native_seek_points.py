@@ -60,8 +60,7 @@ def forged(table: bytes, changes) -> bytes:
     seed=st.integers(0, 10**6),
 )
 def test_lies_mean_the_same_on_every_path(in_table, in_scan, seed):
-    """Streams in turns read on from a row's first point, vectors begin at each: what they make of
-    damage is the same all the same, whether pixels or an error."""
+    """Streams and vectors begin at other points, and make the same of damage."""
     scan = scan_offset(JPEG)
     jpeg = JPEG[:scan] + forged(JPEG[scan:], in_scan)
     rng = random.Random(seed)

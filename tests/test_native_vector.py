@@ -33,7 +33,6 @@ def avx512() -> Iterator[None]:
 
 
 def regions(jpeg: bytes, stride: int, **options) -> int:
-    """How many of one decode the vector has done."""
     before = _native.vector_regions()
     decode_jpeg(jpeg, seek_points=seek_points(jpeg, stride), fallback="never", **options)
     return _native.vector_regions() - before

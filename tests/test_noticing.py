@@ -1,5 +1,4 @@
-"""Warnings about images that torch's path decodes: of other libraries' datasets, and of
-the dataset that everybody writes; and what it leaves alone."""
+"""Warnings about images that torch's path decodes, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -35,8 +34,6 @@ def to_tensor(image: Image.Image) -> torch.Tensor:
 
 
 class Globbed(Dataset[Any]):
-    """The commonest dataset of all: files that glob finds, opened by Pillow."""
-
     def __init__(self, transform: Any = to_tensor) -> None:
         self.root = str(tree())
         self.paths = sorted(tree().glob("*/*"))
@@ -68,7 +65,6 @@ def named(image: Any) -> dict[str, Any]:
 
 
 def told(dataset: Any, passes: int = 2, **options: Any) -> list[str]:
-    """Return the warnings of making a loader and of a pass."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = DataLoader(dataset, **{"batch_size": 4, **options})

@@ -52,7 +52,6 @@ def same(one: Any, other: np.ndarray) -> bool:
 
 
 def write_tar(path: Path, members: dict[str, list[Any]]) -> Path:
-    """Write a tar with webdataset's writer; it encodes arrays."""
     with webdataset.TarWriter(str(path)) as sink:
         for at in range(len(next(iter(members.values())))):
             values = {name: column[at] for name, column in members.items()}

@@ -12,14 +12,11 @@ from fastdata.once import once
 
 
 class Slow:
-    """Has a property that waits for an event the first time."""
-
     def __init__(self, begun: threading.Event, wanted: threading.Event) -> None:
         self.begun, self.wanted, self.calls = begun, wanted, 0
 
     @once
     def value(self) -> int:
-        """A number."""
         self.calls += 1
         self.begun.set()
         assert self.wanted.wait(HANG)

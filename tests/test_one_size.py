@@ -37,7 +37,6 @@ def tree() -> Path:
 
 @cache
 def packed() -> Path:
-    """Raw pixels, as CIFAR's are."""
     out = folder() / "packed"
     pack_tree(tree(), out, "lmdb", encoding=Encoding("raw"))
     return out

@@ -40,7 +40,6 @@ CAPTIONED = PAIRS - 4
 
 
 def _tar(path: Path, numbers: Iterable[int]) -> None:
-    """Write samples as img2dataset does."""
     with tarfile.open(path, "w") as tar:
         for number in numbers:
             pixels = picture(60 + number * 7 % 30, 50 + number * 5 % 40, number, 25)
@@ -57,14 +56,11 @@ def _tar(path: Path, numbers: Iterable[int]) -> None:
 
 
 class _Setting(SimpleNamespace):
-    """Tars, the dataset made of them, open_clip's transform and tokenizer, both functions."""
-
     root: Path
     theirs: Callable[..., Any]
     ours: Callable[..., Any]
 
     def args(self, **options: Any) -> Any:
-        """open_clip's arguments."""
         defaults = {
             "train_data": str(self.root / "pairs"),
             "val_data": str(self.root / "pairs"),
@@ -81,14 +77,12 @@ class _Setting(SimpleNamespace):
         return SimpleNamespace(**defaults | options)
 
     def loader(self, epoch: int = 0, is_train: bool = True, **options: Any) -> Any:
-        """Our function's result."""
         transform = self.transform
         return self.ours(
             self.args(**options), transform, is_train, epoch=epoch, tokenizer=self.tokenizer
         )
 
     def numbers(self, batches: Iterable[Any]) -> list[int]:
-        """Return the samples of batches, known by their tokens."""
         known = {tuple(self.tokenizer(c)[0].tolist()): n for n, c in enumerate(CAPTIONS) if c}
         known[tuple(self.tokenizer("")[0].tolist())] = CAPTIONS.index("")
         return [known[tuple(row)] for _, tokens in batches for row in tokens.tolist()]

@@ -26,7 +26,6 @@ CONTAINERS = ["lmdb", *FILES]
 
 @pytest.fixture
 def tree(made_tree: Path, tmp_path: Path) -> Path:
-    """A tree of this test's own, four images in each of two classes."""
     root = tmp_path / "tree"
     for folder in sorted((made_tree / "train").iterdir())[:2]:
         (root / folder.name).mkdir(parents=True)
@@ -94,7 +93,6 @@ def test_a_table_is_packed_beside_its_files(tree: Path) -> None:
 
 
 def make_table(tree: Path) -> int:
-    """Write a table of a tree's images and of one in the root; return its number of rows."""
     paths = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*.JPEG"))]
     shutil.copy(tree / paths[0], tree / "top.jpg")
     (tree / "table.csv").write_text("\n".join(["path", *paths, "top.jpg"]))
@@ -116,8 +114,6 @@ def test_a_path_that_is_not_utf8(tree: Path, tmp_path: Path) -> None:
 
 
 class Interrupted(Progress):
-    """Interrupts before the index is written."""
-
     def finishing(self, what: str) -> None:
         raise KeyboardInterrupt
 

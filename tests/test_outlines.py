@@ -54,7 +54,6 @@ def _box(mask: Any) -> list[float]:
 
 
 def _packed(folder: Path, change: Callable[[dict[str, list[Any]]], None] | None = None) -> Path:
-    """Pack images that are white where an object is."""
     values: dict[str, list[Any]] = {"path": [], "boxes": [], "labels": []}
     for row in range(_ROWS):
         masks = _masks(row)

@@ -1,7 +1,4 @@
-"""Transforms of timm, lightly, open_clip and transformers that were overridden.
-
-`make test-recipes` runs this file, in an environment that has these packages.
-"""
+"""Overridden transforms of timm, lightly, open_clip, transformers (make test-recipes)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Transforms, folders and functions of other libraries that were overridden.
-
-Each patch leaves a mark: every pixel is 7. torch's own loader shows it, so fastdata's must.
-"""
+"""Overridden parts of other libraries: a patch makes each pixel 7, as in torch's own loader."""
 
 from __future__ import annotations
 
@@ -196,7 +193,6 @@ def wrapped(original: Any) -> Any:
 
 
 def copied(original: FunctionType) -> Any:
-    """The same code with other globals."""
     made = FunctionType(original.__code__, dict(original.__globals__))
     made.__kwdefaults__, made.__defaults__ = original.__kwdefaults__, original.__defaults__
     made.__module__, made.__qualname__ = original.__module__, original.__qualname__

@@ -1,7 +1,4 @@
-"""Transforms of users' own: ``__fastdata__``, and small functions that are known by their code.
-
-The oracle is the object itself, which torch's loader calls.
-"""
+"""Transforms of users' own, against the object itself: ``__fastdata__``, and small functions."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ SIZE = (32, 32)
 
 
 class Blur:
-    """Blur of a script, as MoCo and DINO have it, without chance."""
-
     def __call__(self, image: Any) -> Any:
         assert isinstance(image, Image.Image)
         return image.filter(ImageFilter.GaussianBlur(1.5))
@@ -65,16 +60,12 @@ class Without(Blur):
 
 
 class Unknown:
-    """Transform of PIL images without ``__fastdata__``."""
-
     def __call__(self, image: Any) -> Any:
         assert isinstance(image, Image.Image)
         return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
 
 
 class Preset:
-    """Pipeline of a library's transforms in a class."""
-
     def __init__(self, *steps: Any) -> None:
         self.transforms = pipeline(Blur(), *steps)
 
@@ -115,7 +106,6 @@ class Own(own.CenterCrop):
 
 
 def pipeline(*steps: Any, of: Any = v1) -> Any:
-    """Return a Compose that resizes to `SIZE`, does the steps, and makes tensors."""
     end = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)] if of is v2 else [v1.ToTensor()]
     return of.Compose([of.Resize(SIZE), *steps, *end])
 
@@ -125,7 +115,6 @@ def folder(transform: Any, **options: Any) -> Any:
 
 
 def assert_same(loader: Any, other: Any, batches: int = 2) -> None:
-    """Assert that batches have the types of torch's, and their values within a level."""
     for found, wanted in zip(islice(loader, batches), islice(other, batches), strict=True):
         vision_datasets.assert_same(found, wanted)
 
@@ -206,8 +195,6 @@ def test_what_is_offered_is_read_when_an_epoch_begins() -> None:
 
 
 class Joint:
-    """Preset of torchvision's references, in kind."""
-
     def __init__(self, *steps: Any) -> None:
         self.transforms = v2.Compose([*steps, v2.ToImage(), v2.ToPureTensor()])
 
@@ -219,8 +206,6 @@ class Joint:
 
 
 class Mirror(v2.Transform):  # type: ignore[misc, name-defined]
-    """Joint transform of a script."""
-
     def forward(self, *inputs: Any) -> Any:
         return v2.RandomHorizontalFlip(1.0)(*inputs)
 
@@ -288,7 +273,6 @@ def test_functions_of_a_hugging_face_datasets_rows(hugging_face: Any) -> None:
 
 
 def offering(what: Any) -> Any:
-    """Return an object of a class named Mistaken whose ``__fastdata__`` is given."""
     return type("Mistaken", (Blur,), {"__fastdata__": what})()
 
 

@@ -22,7 +22,7 @@ from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_
 from fastdata.converters import Encoding, ImageFolder
 from fastdata.converters.packing import Progress
 from hangs import HANG
-from sources import first_fast
+from tiers import first_of, slow
 
 from fastdata import verify
 from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
@@ -38,13 +38,10 @@ def tree(made_tree: Path) -> Path:
 
 @pytest.fixture
 def copy(made_tree: Path, tmp_path: Path) -> Path:
-    """A tree that a test may change."""
     return shutil.copytree(made_tree / "val", tmp_path / "tree")
 
 
 class Stop(Progress):
-    """Interrupts packing once so many images are done."""
-
     def __init__(self, images: int) -> None:
         self._images = images
 
@@ -57,7 +54,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("container", first_fast("parquet", "lmdb"))
+@pytest.mark.parametrize("container", first_of(["parquet", "lmdb"]))
 def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> None:
     # pyarrow imports it for some calls where it is installed, which takes a second.
     (tmp_path / "pandas.py").write_text("raise RuntimeError('pandas was imported')")
@@ -72,9 +69,9 @@ def test_pandas_is_not_imported(tree: Path, tmp_path: Path, container: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
+@pytest.mark.parametrize("container", first_of(["lmdb", "shards", "parquet", "folder"], 2))
 @pytest.mark.parametrize(
-    ("workers", "order"), first_fast((1, "source"), (2, "source"), (2, "shuffled"))
+    ("workers", "order"), [(1, "source"), slow(2, "source"), slow(2, "shuffled")]
 )
 def test_interrupted_and_resumed(
     tree: Path, tmp_path: Path, container: str, workers: int, order: str
@@ -92,7 +89,7 @@ def test_interrupted_and_resumed(
     assert digests(out) == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("container", first_fast(*CONTAINERS, fast=2))
+@pytest.mark.parametrize("container", first_of(CONTAINERS, 2))
 def test_a_complete_dataset_is_left_as_it_is(tree: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     pack_tree(tree, out, container)
@@ -152,7 +149,7 @@ def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: P
     assert digests(out) == digests(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
+@pytest.mark.parametrize("container", first_of(["shards", "parquet"]))
 def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, container: str) -> None:
     out = tmp_path / "out"
     bad = originals(copy)[-1].path
@@ -172,8 +169,8 @@ def test_a_changed_image_redoes_its_file_alone(copy: Path, tmp_path: Path, conta
     assert 2 <= len(kept) < len(files)
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "shards", "parquet", "folder", fast=2))
-@pytest.mark.parametrize("workers", first_fast(1, 2))
+@pytest.mark.parametrize("container", first_of(["lmdb", "shards", "parquet", "folder"], 2))
+@pytest.mark.parametrize("workers", first_of([1, 2]))
 def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, workers: int) -> None:
     images = originals(copy)
     images[3].path.write_bytes(b"")
@@ -269,16 +266,12 @@ def fail_at_seven(number: int) -> int:
 
 
 class LockedError(Exception):
-    """Cannot be pickled."""
-
     def __init__(self) -> None:
         super().__init__("of a library")
         self.lock = threading.Lock()
 
 
 class TwoArgumentsError(Exception):
-    """Can be pickled, and not be made again."""
-
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
 
@@ -293,7 +286,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("executor", first_fast(InProcess, lambda: Processes(2)))
+@pytest.mark.parametrize("executor", first_of([InProcess, lambda: Processes(2)]))
 def test_results_come_in_order(executor: Callable[[], Any]) -> None:
     with executor() as running:
         assert list(running.run(double, range(40))) == list(range(0, 80, 2))
@@ -366,7 +359,6 @@ def long_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def running(long_tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A packing command with two workers that has finished its first file."""
     arguments = ["convert", "imagefolder", "--root", long_tree, "--to", "shards", "--out",
                  tmp_path / "out", "--encoding", "jpeg", "--shard-size", "200kB",
                  "--workers", "2"]  # fmt: skip
@@ -433,7 +425,6 @@ def test_nothing_of_it_has_a_name_in_shared_memory(running: subprocess.Popen[str
 
 
 def private_memory(process: psutil.Process) -> int:
-    """Private bytes of a process and all below it."""
     total = 0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -444,7 +435,6 @@ def private_memory(process: psutil.Process) -> int:
 
 
 def peak_memory(tree: Path, out: Path, container: str) -> int:
-    """Peak private memory of packing a tree with two workers, sampled."""
     arguments = ["convert", "imagefolder", "--root", tree, "--to", container, "--out", out,
                  "--workers", "2"]  # fmt: skip
     if container != "lmdb":

@@ -19,7 +19,6 @@ _SIZES = ((5, 9), (8, 3), (1, 1))
 
 
 def _by_hand(images: Any, multiple: int) -> Any:
-    """Pad as DETR's scripts do."""
     sides = [max(one.shape[axis] for one in images) for axis in (1, 2)]
     height, width = (math.ceil(side / multiple) * multiple for side in sides)
     tensors = torch.zeros(len(images), images[0].shape[0], height, width, dtype=images[0].dtype)

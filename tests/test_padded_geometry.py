@@ -39,7 +39,6 @@ def program_of(*steps: Any) -> Program:
 
 @st.composite
 def cuts(draw: Any) -> Any:
-    """A cut, and the size of its image: its box and its window lie anywhere."""
     width, height = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     cut = np.zeros(1, _native.CUT)
     left, upper = draw(st.integers(-60, width + 20)), draw(st.integers(-60, height + 20))
@@ -150,7 +149,6 @@ def test_sizes_are_drawn_uniformly() -> None:
 
 
 def padded_if_smaller(image: Image.Image, size: int, fill: Any) -> Any:
-    """As PadIfSmaller of references/segmentation."""
     functional = import_torchvision().transforms.v2.functional
     more = [max(size - side, 0) for side in image.size]
     return functional.pad(image, [0, 0, *more], fill=fill)

@@ -235,7 +235,6 @@ def structs(images: list[bytes]) -> pa.Array:
 
 
 def with_classes(table: pa.Table, *columns: str) -> pa.Table:
-    """As Hugging Face notes it."""
     feature = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     about = json.dumps({"info": {"features": dict.fromkeys(columns, feature)}})
     return table.replace_schema_metadata({"huggingface": about})

@@ -114,7 +114,6 @@ def test_equal_to_the_local_dataset(server: WebServer, tmp_path: Path) -> None:
 
 
 def damage(tmp_path: Path, number: int, places: slice) -> Path:
-    """A copy of the dataset with some of a sample's bytes flipped."""
     packed = tmp_path / "packed"
     shutil.copytree(dataset(), packed)
     with (packed / "shard-000000.tar").open("r+b") as file:

@@ -29,7 +29,6 @@ SIZE = (64, 48)
 
 
 def photograph(seed: int, sampling: str) -> bytes:
-    """A JPEG large enough to be read in parts."""
     noise = np.random.default_rng(seed).integers(-20, 20, (HEIGHT, WIDTH, 1))
     pixels = np.clip(picture(WIDTH, HEIGHT, seed).astype(int) + noise, 0, 255).astype(np.uint8)
     jpeg = encode(pixels, sampling, 90)
@@ -59,7 +58,6 @@ def extents(path: Path, *indices: int) -> Any:
 
 @cache
 def described(number: int) -> tuple[bytes, int, int, list[tuple[int, int]]]:
-    """A photograph's table, an MCU's width and height, and its segments."""
     jpeg, sampling = blobs()[number], SAMPLINGS[number]
     info, table = jpeg_info(jpeg), seek_points(jpeg)
     wide, high = (
@@ -89,7 +87,6 @@ def needed(number: int, box: tuple[int, int, int, int]) -> list[tuple[int, int]]
 
 
 def box_of(number: int, corners: tuple[float, float, float, float]) -> tuple[int, int, int, int]:
-    """A box by its corners, from 0 to 1."""
     info = jpeg_info(blobs()[number])
     x0, x1 = sorted((int(corners[0] * (info.width - 1)), int(corners[1] * (info.width - 1))))
     y0, y1 = sorted((int(corners[2] * (info.height - 1)), int(corners[3] * (info.height - 1))))

@@ -44,7 +44,6 @@ def run(command: str, *arguments: object) -> Result:
 
 
 def write_tar(path: Path, number: int, **more: bytes) -> Members:
-    """Write a shard of `EACH` samples by tarfile; return the members of each key."""
     found: Members = {}
     for at in range(number * EACH, (number + 1) * EACH):
         members = {"jpg": jpeg(at), "cls": b"%d" % (at % 7), "txt": f"text {at} é".encode()}

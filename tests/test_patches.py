@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning
 
 @pytest.fixture(scope="module")
 def naflex() -> Any:
-    """timm's own code."""
     need("timm")
     import_torchvision()
     from timm.data import naflex_dataset, naflex_transforms
@@ -35,7 +34,6 @@ def naflex() -> Any:
 
 
 def by_hand(image: Image.Image, grid: tuple[int, int], side: int) -> Any:
-    """Return Pillow's pixels of an image's patches, cut out one by one, and their places."""
     rows, columns = grid
     resized = image.convert("RGB").resize((columns * side, rows * side), Image.Resampling.BICUBIC)
     places = [(y, x) for y in range(rows) for x in range(columns)]

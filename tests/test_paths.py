@@ -118,8 +118,6 @@ def accepted_by_tars(folder: Path, path: str) -> bool:
 
 
 class Keys(NamedTuple):
-    """A source of one sample, of some key."""
-
     classes: list[str]
     about: dict[str, str]
     inputs: list[Path | str]
@@ -164,7 +162,6 @@ ROWS = 6
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two folders with images and datasets of the same names."""
     found = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     for at, folder in enumerate(found):
         (folder / "tree" / "a").mkdir(parents=True)
@@ -187,7 +184,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def folders(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The same; the process is in the first."""
     monkeypatch.chdir(made[0])
     return made
 

@@ -25,7 +25,6 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def petastorm() -> Path:
-    """Petastorm's Python."""
     default = _REPOSITORY / ".venvs" / "petastorm" / "bin" / "python"
     python = Path(os.environ.get("FASTDATA_PETASTORM_PYTHON") or default)
     if not python.exists():
@@ -34,7 +33,6 @@ def petastorm() -> Path:
 
 
 def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
-    """Runs a script of petastorm's: the JSON lines that it prints."""
     command = [python, Path(__file__).with_name(script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
@@ -43,7 +41,6 @@ def said(python: Path, script: str, *arguments: object) -> list[list[Any]]:
 
 
 def samples(folder: Path) -> list[list[Any]]:
-    """Key, label and SHA-256 of each, verified."""
     verify(folder)
     dataset = ImageDataset(folder)
     return [

@@ -74,7 +74,6 @@ def canonical(calls: list[Call]) -> tuple[Call, ...]:
 
 
 def theirs(transform: Any, count: int, image: Any = None) -> list[tuple[Call, ...]]:
-    """Apply torchvision's transform to an image, so many times."""
     torch.manual_seed(1)
     random.seed(1)
     image = Image.new("RGB", SIZE) if image is None else image
@@ -92,7 +91,6 @@ def theirs(transform: Any, count: int, image: Any = None) -> list[tuple[Call, ..
 
 
 def ours(transform: Any, count: int) -> list[tuple[Call, ...]]:
-    """Return a program's draws for so many keys."""
     program = program_of(transform)
     found = []
     for key in keys_of(count):
@@ -102,7 +100,6 @@ def ours(transform: Any, count: int) -> list[tuple[Call, ...]]:
 
 
 def assert_same_distribution(one: list[tuple[Call, ...]], other: list[tuple[Call, ...]]) -> None:
-    """Frequencies of the lists of operations, and distributions of each operation's values."""
     counts = [
         Counter(tuple(name for name, _ in calls) for calls in calls) for calls in (one, other)
     ]

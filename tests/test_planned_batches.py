@@ -59,7 +59,6 @@ def nearest_of(width: int, height: int) -> tuple[int, int]:
 
 
 def shape(batch: Any) -> tuple[int, int]:
-    """(width, height) of the images of a batch."""
     height, width = batch["image"].shape[2:]
     return width, height
 

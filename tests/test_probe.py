@@ -35,7 +35,6 @@ def noise(mode: str = "RGB", size: tuple[int, int] = (40, 24), **options: Any) -
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Marker, start and end of every segment up to the first scan's header."""
     at = 2
     while True:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")

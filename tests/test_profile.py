@@ -20,7 +20,6 @@ from fastdata.profile import Interval, StepTimer  # noqa: E402
 
 
 def slow(waits: list[float], size: int = 4) -> Iterator[Any]:
-    """A batch after each wait."""
     for wait in waits:
         time.sleep(wait)
         yield [torch.zeros(size, 3, 2, 2), torch.zeros(size)]

@@ -15,7 +15,6 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 
 def crop(epoch: int) -> Any:
-    """16 pixels in the first two epochs, then 4 more in each."""
     return Compose([RandomResizedCrop(max(12 + 4 * epoch, 16)), RandomHorizontalFlip()])
 
 
@@ -32,7 +31,6 @@ def scheduled(**options: Any) -> DataLoader[Any]:
 
 
 def plain(epoch: int) -> list[Any]:
-    """The batches of an epoch by a loader of its transform alone."""
     loader = DataLoader(images(crop(epoch)), 10, shuffle=True, seed=3)
     loader.set_epoch(epoch)
     return list(loader)

@@ -1,7 +1,4 @@
-"""Packing on Ray: the local executor's bytes, whoever dies on the way.
-
-One cluster of two workers on this machine serves all tests.
-"""
+"""Packing on Ray, one cluster for all tests: the local executor's bytes, whoever dies."""
 
 from __future__ import annotations
 
@@ -62,8 +59,6 @@ def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Counts(packing.Progress):
-    """Notes what it is told."""
-
     def __init__(self) -> None:
         self.total = 0
         self.seen: list[int] = []
@@ -76,7 +71,6 @@ class Counts(packing.Progress):
 
 
 def ray_workers(out: Path) -> list[psutil.Process]:
-    """Ray's worker processes that are writing a file into a folder."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):

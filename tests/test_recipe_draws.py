@@ -31,7 +31,6 @@ def view(
     blurred: float = 0.5,
     erased: float = 0.25,
 ) -> Any:
-    """A view as self-supervised scripts make it."""
     tv = import_torchvision().transforms
     return tv.Compose(
         [

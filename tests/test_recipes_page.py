@@ -1,5 +1,4 @@
-"""People's own recipes: docs/recipes.md is what the compiler says of them, and each that is native
-makes what its original makes (make test-recipes)."""
+"""docs/recipes.md is what the compiler says; native recipes are right (make test-recipes)."""
 
 from __future__ import annotations
 

@@ -33,20 +33,17 @@ OPTIONS = RemoteOptions(
 
 
 def is_of(name: str) -> Callable[[Exchange], bool]:
-    """Whether a request reads a file of this name."""
     return lambda one: one.method == "GET" and name in one.path and "prefix" not in one.path
 
 
 def open_loader(
     there: Store, options: RemoteOptions = OPTIONS, cache: Any = None, **more: Any
 ) -> DataLoader[Any]:
-    """A loader of the dataset behind a proxy."""
     far = ImageDataset(there.url, CROPS, storage_options=there.options, remote=options, cache=cache)
     return DataLoader(far, 8, seed=3, num_workers=1, order="random", **more)
 
 
 def expected() -> list[Any]:
-    """The batches of an epoch."""
     near = ImageDataset(dataset("shards"), CROPS)
     return list(DataLoader(near, 8, seed=3, num_workers=1, order="random"))
 

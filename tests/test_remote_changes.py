@@ -106,13 +106,7 @@ def _bucket_place(bucket: Bucket, folder: Path) -> Iterator[Place]:
 
 
 class Place(NamedTuple):
-    """A folder behind a proxy.
-
-    Attributes:
-        bucket: Where it is.
-        proxy: The proxy.
-        replace: Exchanges a file of the folder, unseen by the proxy.
-    """
+    """A folder behind a proxy."""
 
     bucket: Bucket
     proxy: FlakyProxy
@@ -163,8 +157,6 @@ def test_a_source_that_changes_while_it_is_packed(
 
 
 class Redirecting(Quiet, BaseHTTPRequestHandler):
-    """Answers each request with another place."""
-
     status = 302
     target = ""
     seen: ClassVar[list[dict[str, str]]] = []
@@ -181,7 +173,6 @@ class Redirecting(Quiet, BaseHTTPRequestHandler):
 
 @contextmanager
 def redirecting(**attributes: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that sends elsewhere, and the headers of each request."""
     handler: Any = type("Redirects", (Redirecting,), {**attributes, "seen": []})
     with serving(handler) as url:
         yield url, handler.seen
@@ -221,7 +212,6 @@ def test_servers_that_ask_for_a_later_try(tmp_path: Path) -> None:
     with web_store(tmp_path) as there:
 
         def read(patience: float) -> float:
-            """How long a read takes that is refused once."""
             there.proxy.inject("503")
             begun = time.monotonic()
             assert read_bytes(f"{there.url}/file", {}, 2, 5, patience=Patience(patience)) == b"234"

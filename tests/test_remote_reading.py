@@ -51,7 +51,6 @@ SMALL = RemoteOptions(
 
 
 def put(bucket: Bucket, container: str = "shards", **options: Any) -> str:
-    """Uploads a dataset; returns its URL."""
     url = f"{bucket.url}/{container}"
     fs, root = open_filesystem(url, bucket.storage_options)
     for file in dataset(container, **options).iterdir():
@@ -215,8 +214,6 @@ def test_torch_workers(gcs: Bucket, cache: Path | None, start: str) -> None:
 
 
 class _Labels(torch.utils.data.Dataset[Any]):
-    """Runs in torch's workers."""
-
     def __init__(self, of: ImageDataset) -> None:
         self._of = of
 
@@ -323,8 +320,6 @@ def test_the_interpreter_exits_in_the_middle(gcs: Bucket, cache: Path | None) ->
 
 
 class Rank:
-    """A process that reads two epochs; forked, as torch's workers are."""
-
     def __init__(self, bucket: Bucket, cache: Path, limit: int | None = None) -> None:
         context = multiprocessing.get_context("fork")
         self._results, results = context.Pipe(False)
@@ -389,7 +384,6 @@ def test_progress_shows(gcs: Bucket, tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 def needed_pieces() -> int:
-    """Pieces of 16 KiB that samples lie in."""
     rows = [ImageDataset(dataset("shards")).row(i) for i in range(SAMPLES)]
     of_rows = (range(row.offset >> 14, ((row.offset + row.length - 1) >> 14) + 1) for row in rows)
     return len({(row.file, n) for row, of in zip(rows, of_rows, strict=True) for n in of})

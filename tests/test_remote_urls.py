@@ -48,7 +48,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def remote_contents(bucket: Bucket, url: str, folder: Path) -> dict[str, str]:
-    """Digests of the files below a URL, as `contents` has them of a folder."""
     for name in list_files(url, bucket.storage_options):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +83,6 @@ def test_convert_to_a_bucket(
 
 
 def packed(bucket: Bucket, tree: Path, container: str = "shards", *more: object) -> str:
-    """Packs the tree to the bucket; the dataset's URL."""
     url = f"{bucket.url}/ds"
     size = () if container == "lmdb" else SMALL
     arguments = ("imagefolder", "--root", tree, "--to", container, *size, *more)
@@ -149,7 +147,6 @@ def test_damage_in_a_bucket_is_found(gcs: Bucket, tree: Path, tmp_path: Path) ->
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
-    """Starts a command in a process of its own, to be killed."""
     command = [sys.executable, "-m", "fastdata", *(str(argument) for argument in arguments)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -251,8 +248,6 @@ def test_uploads_under_way_are_given_up_at_ctrl_c(bucket: Bucket, tmp_path: Path
 
 
 class Removing(Progress):
-    """Removes a file from the bucket before the manifest is sent."""
-
     def __init__(self, bucket: Bucket, local: Path) -> None:
         self._url, self._options = f"{bucket.url}/ds", bucket.storage_options
         self._local = local

@@ -41,15 +41,12 @@ Identity = Callable[[Any], Any]
 
 
 class Written(NamedTuple):
-    """The row that the test wrote."""
-
     key: str
     label: int
     path: Path
 
 
 def files() -> list[tuple[Path, int]]:
-    """(path, label) of each file of the tree, in torchvision's order."""
     classes = sorted(path for path in tree().iterdir())
     return [(p, label) for label, one in enumerate(classes) for p in sorted(one.iterdir())]
 
@@ -113,7 +110,6 @@ class Conformance:
 
     @pytest.fixture
     def number(self, opened: Any) -> Identity:
-        """Maps numbers of rows to those that the source has for them."""
         mapping: Identity = opened[2] if len(opened) > 2 else lambda rows: rows
         return mapping
 
@@ -236,7 +232,6 @@ class TestFolder(Conformance):
 
 
 def opened_images(data: Any, rows: list[Written]) -> Any:
-    """A dataset made of others, as a loader opens it."""
     images = recognise(data)
     assert isinstance(images, Images)
     source = images.open(True)
@@ -264,7 +259,6 @@ PLAIN = {"id": np.int64, "float": np.float32, "flag": np.bool_, "vector": np.flo
 
 @cache
 def fields_table() -> pa.Table:
-    """The rows of tests of fields, by pyarrow."""
     return field_data.table().select(("key", "label", *COLUMNS))
 
 
@@ -410,7 +404,6 @@ class FieldConformance:
 
 
 def assert_row(sample: dict[str, Any], row: int) -> None:
-    """Compare a sample with a row of the table."""
     assert sample["key"] == fields_table()["key"][row].as_py()
     assert sample["raw"] == further_blobs([row])["raw"][0]
     assert sample["image"].shape == (3, 8, 8)
@@ -434,7 +427,6 @@ def _blobs() -> dict[str, list[bytes | None]]:
 
 
 def further_blobs(rows: Any) -> dict[str, list[bytes | None]]:
-    """The bytes of each blob that the test wrote."""
     return {name: [values[int(row)] for row in rows] for name, values in _blobs().items()}
 
 

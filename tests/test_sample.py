@@ -43,7 +43,6 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def kind(image: Image.Image) -> str:
-    """Name a file's sampling from what is in it."""
     if image.format != "JPEG":
         return str(image.format)
     assert isinstance(image, JpegImagePlugin.JpegImageFile)
@@ -54,7 +53,6 @@ def kind(image: Image.Image) -> str:
 
 
 def tables(path: Path) -> set[bytes]:
-    """Return the Huffman tables of a JPEG file, each with its number."""
     file = path.read_bytes()
     at, found = 2, set()
     while file[at + 1] != 0xDA:

@@ -83,7 +83,6 @@ def test_a_state_is_of_one_sampler() -> None:
 
 
 def drawn(sampler: Any, epochs: int, n: int) -> np.ndarray:
-    """How often each row is drawn."""
     found = np.zeros(n, int)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)

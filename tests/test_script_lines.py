@@ -52,7 +52,6 @@ def test_a_recipe_is_native_with_the_lines_of_its_warnings(name: str) -> None:
 
 
 def of_a_script(kind: str, base: Any = object, **attributes: Any) -> Any:
-    """Return an object of a class of that name, as a script has it."""
     made = type(kind, (base,), {"__call__": lambda self, image: image})
     globals()[kind] = made  # by which the class is found
     transform = base.__new__(made)

@@ -1,9 +1,6 @@
-"""Other people's training scripts, with the lines of docs/guides/replace-dataloader.md.
+"""Training scripts of others with the lines of docs/guides/replace-dataloader.md.
 
-They are from checkouts (make test-loops SRC=folder).
-
-FASTDATA_SCRIPTS names a folder that has one or several checkouts in it, or is one. The calls that
-these scripts make are tested without them, too, in test_loader_torch.py and test_timm.py.
+FASTDATA_SCRIPTS names a folder of checkouts, or is one (make test-loops SRC=folder).
 """
 
 from __future__ import annotations
@@ -75,7 +72,6 @@ def find(script: str, beside: str) -> Path:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one set of images as classes and as COCO."""
     folder = tmp_path_factory.mktemp("images")
     for split in ("train", "val"):
         annotations = []
@@ -113,7 +109,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _annotations(number: int, height: int) -> list[dict[str, Any]]:
-    """Return an object over all of an image, and one that no class of segmentation is for."""
     category = (0, 5, 2, 16, 9, 44, 6, 3)[number]  # class ``number`` of the segmentation reference
     found = []
     for one, (x, y, w, h) in ((category, (0, 0, 250, height)), (13, (60, 70, 80, 90))):

@@ -43,16 +43,12 @@ def alone() -> None:
 
 
 class Noise:
-    """Adds what each of the three global generators gives."""
-
     def __call__(self, image: Any) -> Any:
         drawn = random.random() + np.random.random() + torch.rand(())
         return image.double() + drawn
 
 
 class Files(Dataset[Any]):
-    """The commonest dataset: paths, Pillow, a transform."""
-
     def __init__(self, transform: Any) -> None:
         self.paths = sorted(tree().rglob("*.jpg"))[:SAMPLES]
         self.transform = transform

@@ -26,7 +26,6 @@ CONTAINERS = ["shards", *(slow(one) for one in ("lmdb", "folder"))]
 def packed(
     request: pytest.FixtureRequest, made_tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The made tree, packed with seek points."""
     out = tmp_path_factory.mktemp("seeking") / request.param
     pack(ImageNet(made_tree, "train"), out, container=request.param, workers=1)
     return out

@@ -27,7 +27,6 @@ def shards(dataset: Path) -> list[str]:
 
 
 def web_samples(dataset: Path, *, decode: str | None = None) -> list[dict[str, Any]]:
-    """The samples as the webdataset package finds them."""
     webdataset = pytest.importorskip("webdataset")
     reader = webdataset.WebDataset(shards(dataset), shardshuffle=False)
     if decode is not None:

@@ -27,7 +27,8 @@ from fastdata.converters.listing import Listing, write_listing
 from fastdata.converters.shuffling import BLOCK_BYTES, WINDOW_BYTES, shuffle_listing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sources import convert, first_fast, jpeg, require_said, tar_bytes
+from sources import convert, jpeg, require_said, tar_bytes
+from tiers import first_of
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
@@ -38,8 +39,6 @@ from fastdata.transforms import CenterCrop
 
 
 class Files(NamedTuple):
-    """Shards of records that lie ``together`` in one file a shard, or in single files."""
-
     counts: tuple[int, ...]
     length: int
     together: bool
@@ -153,7 +152,7 @@ def contents(dataset: Path) -> list[tuple[str, int, bytes]]:
     return [(row.key, row.label, found.read([n])[0]) for n, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "parquet"))
+@pytest.mark.parametrize("container", first_of(["shards", "parquet"]))
 def test_the_bytes_depend_on_the_seed_alone(
     sorted_shards: Path, tree: Path, tmp_path: Path, container: str
 ) -> None:
@@ -194,7 +193,7 @@ def test_what_is_shuffled_by_default(tree: Path, tmp_path: Path) -> None:
 # Packing again.
 
 
-@pytest.mark.parametrize("container", first_fast("lmdb", "parquet", "shards", "folder"))
+@pytest.mark.parametrize("container", first_of(["lmdb", "parquet", "shards", "folder"]))
 def test_packed_anew_it_has_the_same_samples(tree: Path, tmp_path: Path, container: str) -> None:
     pack_tree(tree, tmp_path / "first", container, unit_size=400_000)
     for target in ("lmdb", "shards", "parquet"):

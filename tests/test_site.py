@@ -21,7 +21,6 @@ _BIN = _REPOSITORY / ".venvs" / "site" / "bin"
 
 
 def needs_site(test: Any) -> Any:
-    """Mark a test of the built site."""
     skipped = pytest.mark.skipif(not (_BIN / "mkdocs").exists(), reason="make site")
     return pytest.mark.slow(skipped(test))
 

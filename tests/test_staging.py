@@ -67,7 +67,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The default place of a test, its cache, and small blocks."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setenv("FASTDATA_STAGE_ROOT", str(folder))
@@ -78,8 +77,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make(tree: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Packs the tree, copied so that a test may damage it."""
-
     def packed(container: str = "shards") -> Path:
         root = tmp_path / "tree"
         shutil.copytree(tree, root, dirs_exist_ok=True)
@@ -479,7 +476,6 @@ def test_modes_do_not_follow_the_umask(dataset: Path, umask: int) -> None:
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 1 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]

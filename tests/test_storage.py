@@ -36,7 +36,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def open_files(folder: Path) -> int:
-    """How many files of a folder are open in this process."""
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # another thread has closed it

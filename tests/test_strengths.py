@@ -25,7 +25,6 @@ def version_of(number: int) -> Any:
 
 
 def noise(kind: str) -> tuple[np.ndarray, Any]:
-    """Pixels, and an image or a tensor of them."""
     pixels = picture("noise", *SIZE, 3, 1)
     if kind == "PIL":
         return pixels, Image.fromarray(pixels)
@@ -53,7 +52,6 @@ def policy(tv: Any, name: str) -> tuple[Any, list[tuple[str, float]]]:
 def strengths(
     transform: Any, bins: int, chosen: Callable[[str], Iterable[int]]
 ) -> list[tuple[str, float]]:
-    """Operations with the chosen ones of their strengths, and with what negates them."""
     width, height = SIZE
     if hasattr(transform, "_AUGMENTATION_SPACE"):  # v2
         named = transform._AUGMENTATION_SPACE.items()
@@ -75,7 +73,6 @@ def strengths(
 def results(
     version: int, transform: Any, steps: list[tuple[str, float]], image: Any
 ) -> Iterator[np.ndarray]:
-    """Return torchvision's images of each operation at each strength."""
     interpolation = transform.interpolation
     if version == 1:
         apply, fill = import_torchvision().transforms.autoaugment._apply_op, None

@@ -18,7 +18,8 @@ from annotated import bad_of, packed_fields, packed_without_bad, write_images, w
 from click.testing import Result
 from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
-from sources import convert, first_fast, make_tree, require_said
+from sources import convert, make_tree, require_said
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -27,19 +28,16 @@ from fastdata.storage.packed import PackedSource
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Folder of the images a.jpg, b.jpg and c.jpg."""
     write_images(tmp_path / "in", ["a.jpg", "b.jpg", "c.jpg"])
     return tmp_path / "in"
 
 
 def opened(root: Path, columns: Mapping[str, Sequence[Any]], **options: Any) -> TableImages:
-    """A table in memory of these columns, and the three paths."""
     paths = {} if "path" in columns else {"path": ["a.jpg", "b.jpg", "c.jpg"]}
     return TableImages(pa.table({**paths, **columns}), root, **options)
 
 
 def written(root: Path, name: str, rows: list[dict[str, Any]]) -> Path:
-    """A file of rows, as others write it."""
     path = root / name
     if name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -302,18 +300,20 @@ def test_files_that_are_no_tables(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    first_fast(
-        [None, [None, [1, 2]], [[3]]],
-        [None, [None, {"a": 1}], [{"b": "x"}, None]],
-        [[], [[]], [[], [0.5, None]]],
-        [{"a": None}, {"a": {"b": None}}, {"a": {"b": [None, [1]], "c": 2.5}}],
-        [{}, None, {"a": []}],
-        [1, 2.5, None],
-        [2**53 + 1, -(2**63), 2**63 - 1],
-        [2**64 - 1, 2**63],
-        ["2020-01-01", "2020-01-01T00:00:00", None],
-        [True, None, False],
-        fast=4,
+    first_of(
+        [
+            [None, [None, [1, 2]], [[3]]],
+            [None, [None, {"a": 1}], [{"b": "x"}, None]],
+            [[], [[]], [[], [0.5, None]]],
+            [{"a": None}, {"a": {"b": None}}, {"a": {"b": [None, [1]], "c": 2.5}}],
+            [{}, None, {"a": []}],
+            [1, 2.5, None],
+            [2**53 + 1, -(2**63), 2**63 - 1],
+            [2**64 - 1, 2**63],
+            ["2020-01-01", "2020-01-01T00:00:00", None],
+            [True, None, False],
+        ],
+        4,
     ),
 )
 def test_values_of_json_lines(tmp_path: Path, values: list[Any]) -> None:

@@ -1,7 +1,4 @@
-"""The field ``geometry`` says where each place of an image has gone, as torchvision moves boxes.
-
-By it, crops by boxes and zooms out are compared with torchvision's draws.
-"""
+"""The field ``geometry`` says where each place has gone, as torchvision moves boxes."""
 
 from __future__ import annotations
 
@@ -28,14 +25,12 @@ def _corners(boxes: Any) -> Any:
 
 
 def _moved(geometry: Any, points: Any) -> Any:
-    """Move points by a matrix."""
     ones = torch.ones(*points.shape[:-1], 1, dtype=torch.float64)
     found = torch.cat([points, ones], -1) @ geometry.matrix.T
     return found[..., :2] / found[..., 2:]
 
 
 def _around(points: Any, size: Any) -> Any:
-    """Return the boxes around points, clamped to an image."""
     boxes = torch.cat([points.amin(1), points.amax(1)], 1)
     return boxes.clamp(min=0).minimum(size.repeat(2).double())
 
@@ -106,7 +101,6 @@ _ROW = 3  # has three boxes
 
 
 def _ours(packed: Path, transform: Any) -> npt.NDArray[np.float64]:  # noqa: F811
-    """Return left, upper, width, height of the result, in the source image, of each draw."""
     dataset = ImageDataset(packed, transforms=transform, fields=("image", "boxes", "geometry"))
     torch.manual_seed(5)
     found = []
@@ -122,7 +116,6 @@ def _theirs(
     transform: Any,
     place: Callable[[dict[str, Any], int, int], list[float]],
 ) -> npt.NDArray[np.float64]:
-    """Return the same of torchvision's own draws."""
     from torchvision import tv_tensors
 
     image, boxes = ImageDataset(packed, fields=("image", "boxes"))[_ROW].values()

@@ -78,7 +78,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _as_torchvision(packed: Path, row: int, transform: Any) -> Any:
-    """Return what torchvision makes of a sample, from the values that were packed."""
     from torchvision import tv_tensors
     from torchvision.transforms.v2 import functional
 

@@ -1,9 +1,4 @@
-"""Boxes and key points follow drawn transforms as torchvision's functions move them.
-
-Pipelines are drawn. Where no transform of one draws, torchvision's own pipeline says what is right.
-Else its functions do, with the numbers that the core drew. ``FASTDATA_CAMPAIGN_TARGETS=10000``
-tries so many samples.
-"""
+"""Boxes and key points follow drawn transforms as torchvision's functions move them."""
 
 from __future__ import annotations
 
@@ -62,7 +57,6 @@ def _in_format(boxes: Any, meaning: str, width: int, height: int) -> Any:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of images of one colour each, whose boxes are columns of all formats."""
     folder = tmp_path_factory.mktemp("drawn")
     rng = np.random.default_rng(SEED)
     rows = []
@@ -140,7 +134,6 @@ def _fixed(v2: Any, rng: Any) -> list[Callable[[], Any]]:
 
 
 def _random(v2: Any, rng: Any) -> list[Callable[[], Any]]:
-    """Transforms that draw, and some that do not."""
     fixed = _fixed(v2, rng)
     side = lambda least=20, most=150: int(rng.integers(least, most))  # noqa: E731
 
@@ -182,7 +175,6 @@ def _random(v2: Any, rng: Any) -> list[Callable[[], Any]]:
 
 
 def _pipeline(v2: Any, rng: Any, makers: list[Callable[[], Any]], number: int) -> list[Any]:
-    """Draw a pipeline; each maker has its turn."""
     chosen = [number % len(makers), *rng.integers(0, len(makers), rng.integers(0, 4))]
     found = [makers[at]() for at in rng.permutation(chosen)]
     # Tensors expand to other sizes than PIL images: the core does the latter.
@@ -195,8 +187,6 @@ def _pipeline(v2: Any, rng: Any, makers: list[Callable[[], Any]], number: int) -
 
 
 class Oracle:
-    """Targets of one sample, which torchvision's functions move."""
-
     def __init__(self, v2: Any, target: dict[str, Any], size: tuple[int, int]) -> None:
         self._v2, self._functional = v2, v2.functional
         self.boxes, self.points = target["boxes"], target["points"]
@@ -205,7 +195,6 @@ class Oracle:
         self.differs = False
 
     def both(self, name: str, *args: Any, **options: Any) -> None:
-        """Do a function to boxes and points."""
         function = getattr(self._functional, name)
         self.boxes = function(self.boxes, *args, **options)
         self.points = function(self.points, *args, **options)
@@ -241,7 +230,6 @@ class Oracle:
         self.size = width, height
 
     def called(self, name: str, values: list[float]) -> None:
-        """Do an operation of a pixel program."""
         whole = [int(value) for value in values[:4]]
         match name:
             case "flip_horizontal" | "flip_vertical":
@@ -324,7 +312,6 @@ class Oracle:
 
 
 def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
-    """Do to a sample what the core draws for it."""
     boxes, points = oracle.boxes.numpy(), oracle.points.numpy().reshape(-1, 2)
     ends = [np.array([0, len(one)]) for one in (boxes, points)]
     wide, high = (np.array([side], np.int32) for side in oracle.size)
@@ -351,7 +338,6 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
 
 
 def _given(v2: Any, packed: Path) -> list[tuple[Any, dict[str, Any]]]:
-    """Return each image, and its targets as they were packed."""
     from torchvision import tv_tensors
 
     plain: Any = ImageDataset(packed, fields=("image", "xyxy", "labels", "points"))

@@ -16,7 +16,6 @@ _BLOCKS = re.findall(r"```python\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the datasets that the page names."""
     found = tmp_path_factory.mktemp("page")
     root = write_coco(found / "coco")
     files = sorted((root / "annotations").glob("*.json"))

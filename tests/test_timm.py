@@ -80,7 +80,6 @@ POLICIES = [
 
 
 def made(data: Any, policy: str, **options: Any) -> Any:
-    """A policy, as create_transform makes it."""
     made = data.create_transform(SIZE[::-1], is_training=True, auto_augment=policy, **options)
     return made.transforms[2]
 
@@ -303,8 +302,6 @@ def test_repeated_augmentation_draws_each_repeat_anew(
 
 
 class Plain(torch.utils.data.Dataset[Any]):
-    """The images by Pillow alone, as timm's own datasets have them."""
-
     def __init__(self) -> None:
         self._images = images(None)
         self.transform: Any = None

@@ -46,7 +46,6 @@ def keys_of(count: int, seed: int = 0) -> Keys:
 
 
 def head(recipe: Recipe, image: Image.Image, keys: Keys) -> Any:
-    """Return the tail's input: a PIL image, or a tensor (3, H, W)."""
     (program,) = recipe.programs
     pixels, output = by_core(program, image, keys), program.output
     if output.as_pil:
@@ -269,7 +268,6 @@ def test_the_tail_gets_what_it_would_have_got(tv: Any) -> None:
 
 
 def last(recipe: Recipe | Refusal) -> str:
-    """The tail's names, or the reason."""
     if isinstance(recipe, Refusal):
         return recipe.reason
     return ", ".join(type(call).__name__ for call in recipe.tail)

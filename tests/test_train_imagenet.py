@@ -41,13 +41,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Runs:
-    """Runs of the script on two ranks, each in a folder of its own."""
-
     def __init__(self, data: dict[str, Path], root: Path) -> None:
         self.data, self.root = data, root
 
     def run(self, out: str, *options: str, **more: Any) -> tuple[list[int], str]:
-        """Return the exit statuses, and what the ranks printed."""
         paths = ["--train", str(self.data["train"]), "--val", str(self.data["val"])]
         paths += ["--out", str(self.root / out)]
         given = [*SMALL, *paths, *options]
@@ -68,7 +65,6 @@ def runs(data: dict[str, Path], tmp_path: Path) -> Runs:
 def whole(
     data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], dict[int, Any]]:
-    """The checkpoint and the scores, by step, of an undisturbed run."""
     runs = Runs(data, tmp_path_factory.mktemp("whole"))
     statuses, said = runs.run("whole")
     assert statuses == [0, 0], said
@@ -85,7 +81,6 @@ def scores(said: str) -> dict[int, Any]:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Compare two checkpoints, to the bit."""
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         assert torch.equal(one, other)

@@ -30,7 +30,6 @@ def as_tuples(samples: list[Any]) -> tuple[Any, ...]:
 
 
 def loaded(dataset: Any, **options: Any) -> list[Any]:
-    """All images in order, of the native path."""
     loader = DataLoader(dataset, 7, num_workers=2, collate_fn=as_tuples, **options)
     assert loader.explain().startswith("native")
     return [image for batch in loader for image in batch[0]]

@@ -61,7 +61,6 @@ def dataset(sound: Path, tmp_path: Path) -> Copies:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Changes one bit, and nothing else."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -70,7 +69,6 @@ def flip(path: Path, offset: int) -> None:
 
 
 def found(path: Path | str, **options: Any) -> str:
-    """All problems as a text."""
     result: Verification = verify(path, workers=1, **options)
     return "\n".join(f"{problem.where}: {problem.what}" for problem in result.problems)
 
@@ -306,8 +304,6 @@ def test_an_unreadable_file_is_one_problem(made_tree: Path) -> None:
 
 
 class TestFields:
-    """Damage to the files of fields, and manifests that lie about them."""
-
     ROWS = 12
 
     @pytest.fixture(scope="class")

@@ -40,7 +40,6 @@ def tv() -> Any:
 
 @pytest.fixture(scope="module")
 def make(tv: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return a function that opens one of the datasets, wrapped."""
     roots: dict[str, Path] = {}
 
     def made(name: str, transforms: Any, keys: Any = None, **options: Any) -> Any:
@@ -104,7 +103,6 @@ def _together(batch: Any) -> Any:
 
 
 def _loaded(dataset: Any, **options: Any) -> list[Any]:
-    """Return the samples of a native pass."""
     options = {"collate_fn": _together, "require_native": True, **options}
     batches = DataLoader(dataset, options.pop("batch_size", 4), **options)
     return [sample for batch in batches for sample in zip(*batch, strict=True)]

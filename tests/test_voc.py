@@ -26,12 +26,10 @@ BOX = dict(zip(CORNERS, ("4", "1", "5", "2"), strict=True))
 
 @pytest.fixture
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder outside the source."""
     return tmp_path_factory.mktemp("out") / "out"
 
 
 def write(root: Path, text: str | bytes) -> Path:
-    """Two images; the annotation of the first is given."""
     write_images(root / "JPEGImages", ["a.jpg", "b.jpg"])
     (root / "Annotations").mkdir(exist_ok=True)
     data = text.encode() if isinstance(text, str) else text

@@ -19,13 +19,13 @@ from sources import (
     contents_but_source,
     convert,
     encoded,
-    first_fast,
     jpeg,
     make_tree,
     picture,
     require_said,
     tar_bytes,
 )
+from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
@@ -38,7 +38,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_with_webdataset(path: Path, samples: list[dict[str, Any]]) -> None:
-    """Writes a shard with the package itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it imports is not ours to mend
         webdataset = pytest.importorskip("webdataset")
@@ -121,7 +120,7 @@ class TestLabelsInJson(SourceConformance):
 OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
 
 
-@pytest.mark.parametrize("container", first_fast("shards", "lmdb", "parquet"))
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet"]))
 def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     """From shards comes the dataset that comes from the images themselves."""
     tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
@@ -148,8 +147,6 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
 
 
 class TestPixels(SourceConformance):
-    """Our shards of raw pixels: NumPy arrays."""
-
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         pack(

@@ -33,7 +33,6 @@ for found in pkgutil.walk_packages(fastdata.__path__, "fastdata."):
 
 
 def modules_on_disk() -> set[str]:
-    """Every module of the repository, as its path in a wheel."""
     found = {
         path.relative_to(_REPOSITORY).as_posix() for path in _REPOSITORY.glob("fastdata/**/*.py")
     }
@@ -50,7 +49,6 @@ def modules_on_disk() -> set[str]:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, unpacked."""
     work = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(work)]
     command += ["sdist", "--dist-dir", str(work)]
@@ -63,7 +61,6 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path) -> Path:
-    """The wheel that the source distribution makes, with the extension that was built here."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     built = sdist / "lib" / "fastdata"
     built.mkdir(parents=True)

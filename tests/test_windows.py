@@ -127,7 +127,6 @@ def test_a_window_outside_is_a_bad_region(full, window):
 
 
 def torchs_nearest(pixels, box, full, window, size, flip):
-    """Crop as torch slices, resize as it interpolates, crop again, flip."""
     torch = pytest.importorskip("torch")
     left, top, right, bottom = box
     image = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]

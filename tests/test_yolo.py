@@ -28,12 +28,10 @@ from fastdata.errors import SourceError, UsageError
 
 @pytest.fixture
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder outside the source."""
     return tmp_path_factory.mktemp("out") / "out"
 
 
 def write(root: Path, labels: str | bytes | None, text: str = "names: [cat, dog]\n") -> Path:
-    """Two images; the labels of the first are given."""
     write_images(root / "images", ["a.jpg", "b.jpg"])
     (root / "labels").mkdir(exist_ok=True)
     (root / "labels/b.txt").write_text("1 0.5 0.5 1 1\n", "utf-8")

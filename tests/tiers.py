@@ -9,10 +9,8 @@ import pytest
 
 
 def slow(*values: Any) -> Any:
-    """Mark one set of parameters as slow."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def first_of(values: Iterable[Any], count: int = 1) -> list[Any]:
-    """Mark all but the first values of one parameter as slow."""
     return [slow(value) if at >= count else value for at, value in enumerate(values)]

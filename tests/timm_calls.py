@@ -21,7 +21,6 @@ _WARPS = {Image.Resampling.BILINEAR: 1, Image.Resampling.BICUBIC: 2}
 
 @contextmanager
 def recording() -> Iterator[list[Call]]:
-    """Pillow only notes what timm has it do."""
     calls: list[Call] = []
 
     def note(name: str, *values: Any) -> None:

@@ -1,7 +1,4 @@
-"""Augmentations as lists of calls: what torchvision draws, and what it makes of an image.
-
-A call is an operation of the core (``_native.OPERATIONS``) and its values.
-"""
+"""Augmentations as lists of calls (an operation of ``_native.OPERATIONS`` and its values)."""
 
 from __future__ import annotations
 
@@ -19,16 +16,12 @@ Call = tuple[str, tuple[float, ...]]
 
 
 def apply(image: Image.Image, call: Call) -> Image.Image:
-    """Apply an operation with these values to a PIL image."""
     return Image.fromarray(pillow_operations.apply(np.asarray(image), *call))
 
 
 @contextmanager
 def recording() -> Iterator[list[Call]]:
-    """torchvision's transforms of PIL images only note what they would do.
-
-    ``erase`` is noted as left, top, width, height.
-    """
+    """torchvision's transforms of PIL images only note what they would do."""
     torchvision = import_torchvision()
     pil = torchvision.transforms._functional_pil
     calls: list[Call] = []
@@ -54,7 +47,6 @@ def recording() -> Iterator[list[Call]]:
         return note("gaussian_blur")(image, *kernel_size, *sigma)
 
     def call_kernel(self: Any, functional: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
-        """Of v2's transforms."""
         name = functional.__name__.removeprefix("adjust_").removesuffix("_channels")
         (value,) = (*args, *kwargs.values())
         return note(name)(image, *(value if name == "permute" else [value]))

@@ -14,7 +14,6 @@ TRAIN, VALIDATION = 40, (14, 13, 13, 13)
 
 
 def tree(root: Path) -> Path:
-    """``train`` and ``val``, each with class folders of JPEGs of 48 x 40 and about."""
     random = np.random.default_rng(0)
     for split, counts in (("train", (TRAIN,) * CLASSES), ("val", VALIDATION)):
         for label, count in enumerate(counts):
@@ -31,7 +30,6 @@ def tree(root: Path) -> Path:
 
 
 def packed(root: Path) -> dict[str, Path]:
-    """Both splits, each in another container."""
     images = tree(root / "tree")
     out = {"train": root / "train-lmdb", "val": root / "val-shards"}
     pack_tree(images / "train", out["train"], "lmdb")

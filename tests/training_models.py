@@ -25,12 +25,7 @@ def strike(phase: str, call: int) -> bool:
 
 
 class Tiny(nn.Sequential):
-    """Two convolutions: learns colours in a few steps.
-
-    Attributes:
-        seen: The images of each call in training, and what came out.
-        evaluated: Calls outside training.
-    """
+    """Two convolutions: learns colours in a few steps."""
 
     def __init__(self, classes: int, dropout: float, norm: bool) -> None:
         super().__init__(
@@ -65,7 +60,6 @@ def tiny(num_classes: int, dropout: float = 0.2, norm: bool = True) -> nn.Module
 
 
 def register() -> None:
-    """Make it a model of torchvision's, by the name of ``tiny``."""
     models = import_torchvision().models
     if "tiny" not in models.list_models():
         models._api.register_model()(tiny)

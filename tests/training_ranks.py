@@ -18,7 +18,6 @@ _CONTEXT.set_forkserver_preload(["training_models", "torch._dynamo"])
 
 
 def _run(environ: dict[str, str], arguments: list[str], output: Path) -> None:
-    """One rank: its exit status is that of the script."""
     os.environ.update(environ)
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
@@ -45,18 +44,7 @@ def _run(environ: dict[str, str], arguments: list[str], output: Path) -> None:
 def run(
     folder: Path, *arguments: str, ranks: int = 2, accident: str = "", timeout: float = 120
 ) -> list[tuple[int, str]]:
-    """Runs the script on several ranks, with gloo.
-
-    Args:
-        folder: For what they print.
-        arguments: The script's.
-        ranks: How many.
-        accident: As of `training_models.ACCIDENT`.
-        timeout: Seconds after which it is a failure that one still runs.
-
-    Returns:
-        Exit status, negative for a signal, and what was printed, of each.
-    """
+    """Runs the script on ranks, with gloo; returns the exit status and output of each."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)

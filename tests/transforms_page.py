@@ -101,7 +101,6 @@ _RESIZES = ("RandomResize", "RandomShortestSize", "RandomZoomOut", "ScaleJitter"
 
 
 def names(tv: Any, version: int) -> list[str]:
-    """Every public transform."""
     if version == 1:
         listed = [*tv.transforms.__all__, *tv.autoaugment.__all__]
         classes = {name: getattr(tv, name) for name in listed}
@@ -118,7 +117,6 @@ def names(tv: Any, version: int) -> list[str]:
 
 
 def becomes(tv: Any, version: int, name: str, given: str) -> tuple[str, str]:
-    """Return how a transform of ``pil``, ``bytes`` or ``floats`` runs; and why."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some say that they are deprecated
         step = getattr(tv, name)(*ARGUMENTS.get(name, lambda tv: ())(tv))
@@ -133,7 +131,6 @@ def becomes(tv: Any, version: int, name: str, given: str) -> tuple[str, str]:
 
 
 def page() -> str:
-    """The page, as Markdown."""
     torchvision = import_torchvision()
     versions = {1: torchvision.transforms, 2: torchvision.transforms.v2}
     having: dict[str, list[int]] = {}

@@ -14,7 +14,6 @@ _NAMES = ("aeroplane", "dog", "person")
 
 
 def _images(folder: Path, ending: str, prefix: str = "") -> list[tuple[str, int, int]]:
-    """Make images of several sizes; return (name, width, height) of each."""
     rng = np.random.default_rng(5)
     folder.mkdir(parents=True, exist_ok=True)
     found = []
@@ -28,7 +27,6 @@ def _images(folder: Path, ending: str, prefix: str = "") -> list[tuple[str, int,
 
 
 def _boxes(number: int, width: int, height: int, whole: bool) -> list[list[float]]:
-    """Return ``number`` boxes x, y, width, height."""
     rng = np.random.default_rng(number)
     places = rng.uniform(0, 0.6, (number, 2)) * (width, height)
     found = np.concatenate([places, rng.uniform(2, 30, (number, 2))], 1)
@@ -36,7 +34,6 @@ def _boxes(number: int, width: int, height: int, whole: bool) -> list[list[float
 
 
 def make_coco(root: Path) -> Path:
-    """Make ``images`` and ``instances.json``; every third image has no annotations."""
     images, annotations = [], []
     for number, (name, width, height) in enumerate(_images(root / "images", "jpg")):
         key = 100 - number  # torchvision sorts them
@@ -61,7 +58,6 @@ def make_coco(root: Path) -> Path:
 
 
 def make_voc(root: Path) -> Path:
-    """Make ``VOCdevkit/VOC2007``, with boxes and classes of pixels."""
     base = root / "VOCdevkit" / "VOC2007"
     made = _images(base / "JPEGImages", "jpg")
     for split in ("Main", "Segmentation"):
@@ -85,7 +81,6 @@ def make_voc(root: Path) -> Path:
 
 
 def mask(path: Path, width: int, height: int, palette: bool = False) -> None:
-    """Write a PNG of numbers of classes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(width)
     small = Image.fromarray(rng.integers(0, 21, (6, 8)).astype(np.uint8))
@@ -96,7 +91,6 @@ def mask(path: Path, width: int, height: int, palette: bool = False) -> None:
 
 
 def make_cityscapes(root: Path) -> Path:
-    """Make ``leftImg8bit`` and ``gtFine`` of one city."""
     made = _images(root / "leftImg8bit" / "train" / "ulm", "png", "ulm_000000_")
     for name, width, height in made:
         file = root / "leftImg8bit" / "train" / "ulm" / f"{name}.png"
@@ -106,7 +100,6 @@ def make_cityscapes(root: Path) -> Path:
 
 
 def make_pets(root: Path) -> Path:
-    """Make ``oxford-iiit-pet``."""
     base = root / "oxford-iiit-pet"
     made = _images(base / "images", "jpg", "Bengal_")
     for name, width, height in made:
@@ -117,7 +110,6 @@ def make_pets(root: Path) -> Path:
 
 
 def make_kitti(root: Path) -> Path:
-    """Make ``Kitti/raw`` with the folders training and testing."""
     raw = root / "Kitti" / "raw"
     labels = raw / "training" / "label_2"
     labels.mkdir(parents=True)
@@ -132,7 +124,6 @@ def make_kitti(root: Path) -> Path:
 
 
 def make_faces(root: Path) -> Path:
-    """Make ``widerface`` with its splits train and test."""
     base = root / "widerface"
     made = _images(base / "WIDER_train" / "images" / "0--Parade", "jpg")
     _images(base / "WIDER_test" / "images" / "0--Parade", "jpg")
@@ -155,7 +146,6 @@ def make_faces(root: Path) -> Path:
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Compare two samples: forms, classes, dtypes, and values within the core's bounds."""
     import torch
 
     if isinstance(expected, torch.Tensor):

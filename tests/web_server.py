@@ -14,8 +14,6 @@ from typing import Any
 
 
 class Quiet:
-    """Part of a handler: HTTP/1.1, and no log."""
-
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
@@ -23,8 +21,6 @@ class Quiet:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Server on loopback; a context manager."""
-
     request_queue_size = 128  # beyond, a connection waits for seconds
 
     def __init__(self, handler: Any) -> None:
@@ -45,7 +41,6 @@ class Server(http.server.ThreadingHTTPServer):
 
 @contextmanager
 def serving(handler: Any) -> Iterator[str]:
-    """Serve by a handler; yield the server's URL."""
     with Server(handler) as server:
         yield server.url
 

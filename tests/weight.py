@@ -31,14 +31,12 @@ MOST_WORDS = 45_000
 
 
 def wing_of(path: Path) -> str:
-    """Return the wing of a file of code."""
     parts = path.parts[1:] if path.parts[0] == "fastdata" else path.parts
     name = parts[0] if len(parts) > 1 else "top level"
     return next((wing for wing in CEILINGS if name in wing.split(", ")), "top level")
 
 
 def main() -> None:
-    """Print the table."""
     listed = subprocess.run(["git", "ls-files"], stdout=subprocess.PIPE, text=True, check=True)
     files = [path for path in map(Path, listed.stdout.splitlines()) if path.is_file()]
     lines: Counter[str] = Counter()
