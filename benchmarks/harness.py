@@ -1,7 +1,6 @@
 """Throughput of contenders in fresh processes: `fastdata bench`, and the workloads of a checkout.
 
-Each contender runs in a fresh process each round, and rounds are interleaved (A B C A B C), so
-that a drift of the machine hits all. What a contender loads is checked first.
+Rounds are interleaved (A B C A B C), so that a drift of the machine hits all.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from fastdata.dataset import ImageDataset
 Pixels = npt.NDArray[Any]
 #: Returns the arrays of a contender's first batches, of at least so many samples.
 HandOver = Callable[[int], list[Pixels]]
-#: Called with a contender, a case, and a function that returns its first batches' arrays. Returns
-#: figures for the results, or raises a ContenderError.
+#: Returns figures for the results, or raises a ContenderError.
 Check = Callable[["Contender", str, HandOver], dict[str, Any]]
 
 #: Most standard errors between means or spreads of random images.
@@ -115,8 +114,7 @@ class PillowCheck:
     def _of_dataset(self) -> Iterator[tuple[Image.Image, int]]:
         assert self._dataset is not None
         dataset = ImageDataset(self._dataset)
-        # As the adapter: without labels, numbers of samples are compared.
-        for index in range(len(dataset)):
+        for index in range(len(dataset)):  # without labels: numbers, as the adapter
             image, *label = dataset[index]
             yield image, *(label or (index,))
 

@@ -1,7 +1,6 @@
 """Studies of fastdata beside others, as data for the harness; this folder is in a checkout alone.
 
-A workload is a module here with a `WORKLOAD`. Run as a script, the module is its contenders'
-adapter: it calls `fastdata.benchmarks.adapters._serve.serve`.
+A workload is a module with a `WORKLOAD`. As a script it is its contenders' adapter.
 """
 
 from __future__ import annotations

@@ -29,15 +29,12 @@ WORKLOAD = Workload(
 
 
 class Case(NamedTuple):
-    """Operation of the core with its values, and torchvision's function of a PIL image.
-
-    ``within`` is how far pixels may be from Pillow's, in levels.
-    """
+    """Operation of the core with its values, and torchvision's function of a PIL image."""
 
     operation: str
     values: Sequence[float]
     run: Callable[[Any], Any]
-    within: int = 0
+    within: int = 0  # levels that pixels may be from Pillow's
 
 
 #: The core's values, torchvision's function and its arguments.
