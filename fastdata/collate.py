@@ -48,7 +48,9 @@ def collate_padded(
         UsageError: ``multiple`` is no whole number from 1; when called: images are no tensors.
     """
     if type(multiple) is not int or multiple < 1:
-        raise UsageError(f"collate_padded: multiple={multiple!r}", "Give a whole number from 1.")
+        found = repr(multiple) if isinstance(multiple, int | float | str) else type(multiple)
+        hint = "Give a whole number from 1, and the result as collate_fn=collate_padded(32)."
+        raise UsageError(f"collate_padded: multiple={found}", hint)
     return _Padding(multiple, fill, target_fill)
 
 
@@ -90,7 +92,8 @@ class _Padding:
         if other is not None:
             raise UsageError(
                 f"collate_padded takes tensors, and got {words} of type {type(other).__name__}",
-                "End the transform with torchvision's ToImage or ToTensor.",
+                "End the transform with torchvision's ToImage or ToTensor; samples are (image, "
+                "target), so give the dataset transforms= rather than transform=.",
             )
 
 

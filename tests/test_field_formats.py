@@ -136,7 +136,7 @@ class TestAtLoading:
             )
             for meaning in ("xywh", "xyxy", "xywh")
         )
-        with pytest.warns(SlowPathWarning, match="different formats= of fields"):
+        with pytest.warns(SlowPathWarning, match="different formats of fields"):
             DataLoader(ConcatDataset([one, other]), batch_size=2, collate_fn=list)
         DataLoader(ConcatDataset([one, same]), batch_size=2, collate_fn=list, require_native=True)
 

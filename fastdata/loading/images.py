@@ -186,7 +186,10 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
         if difference := _difference(first, part):
             noun, one = names[0].split(maxsplit=1)
             why = f"{noun}s {one} and {name.removeprefix(noun)[1:]} of the {kind} have different "
-            return NotKnown(why + difference, f"Give all {noun}s the same.")
+            hint = f"Give all {noun}s the same."
+            if difference == _FORMATS:
+                hint = "Pack them with boxes of one format: formats= only says what is stored."
+            return NotKnown(why + difference, hint)
         if part.options.source.blocks is not None:
             why = f"{name} of the {kind}, {part.options.path}, is decoded a row group at a time"
             return NotKnown(why, "Pack it: fastdata convert.")
@@ -219,6 +222,7 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
     )
 
 
+_FORMATS = "formats of fields"
 #: Parts of a ConcatDataset that are named.
 _NAMED_PARTS = 3
 
@@ -232,7 +236,7 @@ def _difference(one: Images, other: Images) -> str | None:
             return "forms of targets"
     formats = {field.name: field.format for field in one.schema if field.name in one.fields}
     if any(formats.get(field.name, field.format) != field.format for field in other.schema):
-        return "formats= of fields"
+        return _FORMATS
     besides = {*BESIDES} - {field.name for field in (*one.schema, *other.schema)}
     shared = common_fields([one.schema, other.schema])
     common = {field.name for field in shared} | besides
