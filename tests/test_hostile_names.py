@@ -99,7 +99,7 @@ def test_places_that_commands_name(tmp_path: Path) -> None:
     copies = ("--to", tmp_path / "copies")
     convert = ("convert", "imagefolder", "--root", tree, "--out", out)
     for words, code in (
-        (convert, 1),
+        ((*convert[:4], "--out", tmp_path / "out"), 1),
         ((*convert, "--skip-bad"), 0),
         (("verify", out), 0),
         (("seek-points", out), 0),

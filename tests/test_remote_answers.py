@@ -59,7 +59,8 @@ def test_each_fault_in_samples(store: Callable[[Path], Any], cached: bool, tmp_p
         assert {one.fault for one in there.proxy.exchanges} >= faults
         found = loader.stats().remote
         assert found.retries >= 2  # drivers try some again by themselves
-        assert found.refetched >= 1
+        # A damaged piece of a cache may hold no byte of an image.
+        assert cached or found.refetched >= 1
 
 
 @pytest.mark.parametrize("name", ["_dataset.json", "_index.rows"])
