@@ -242,13 +242,14 @@ class Mixture(ConcatDataset[Any]):
 
     def _sample(self, source: int, sample: Any) -> Any:
         """Return a source's sample as one of the mixture."""
-        own, has, dicts = self.fields, _fields_of(self.datasets[source]), isinstance(sample, dict)
-        if own is None or (own == has and self.named == dicts):
+        own, has = self.fields, _fields_of(self.datasets[source])
+        named, dicts = self.named, isinstance(sample, dict)
+        if own is None or (own == has and named == dicts):
             return sample
         values = sample if dicts else dict(zip(has or (), sample, strict=True))
         values = {SOURCE: source, **values}
         chosen = {name: values[name] for name in own}
-        return chosen if self.named else tuple(chosen.values())
+        return chosen if named else tuple(chosen.values())
 
 
 def leaves(dataset: Any) -> Iterator[Any]:
