@@ -30,7 +30,7 @@ os.environ["NO_GCE_CHECK"] = "true"
 
 
 class Bucket(NamedTuple):
-    """A bucket that nobody else uses."""
+    """A bucket of this test's own."""
 
     url: str
     storage_options: dict[str, Any]

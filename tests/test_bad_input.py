@@ -68,7 +68,7 @@ def listed_bad(out: Path) -> list[dict[str, str]]:
 
 
 def state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Which file each name is, and when it was last written: nobody redid what has the same."""
+    """The inode and time of change of each file: equal ones were not written again."""
     return {
         path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in folder.iterdir()

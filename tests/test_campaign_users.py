@@ -1,4 +1,4 @@
-"""Another user plants forgeries under names of copies and caches: nobody opens them."""
+"""Forged copies and caches of another user are never opened."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ class Victim:
                 away.unlink()
 
 
-def test_nobody_opens_what_another_user_has_made(site: Path, memory: Path) -> None:
+def test_files_of_another_user_are_not_opened(site: Path, memory: Path) -> None:
     dataset = site / "set"
     truth = ImageDataset(dataset)
     images, labels = truth.read(range(len(truth))), truth.labels.tolist()

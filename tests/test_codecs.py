@@ -734,7 +734,7 @@ def test_colors_are_pillows(color: str, modes: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("color", "mode"), [("gray", "L"), ("rgba", "RGBA")])
-def test_colors_of_jpegs_are_pillows_whoever_decodes_them(color: str, mode: str) -> None:
+def test_colors_of_jpegs_are_pillows_with_each_decoder(color: str, mode: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     plain = as_file(PIXELS, "JPEG", exif=exif)

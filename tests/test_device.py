@@ -326,7 +326,7 @@ def test_nothing_is_kept_over_epochs() -> None:
 # Epochs and state.
 
 
-def test_set_epoch_reaches_whoever_orders() -> None:
+def test_set_epoch_reaches_what_orders_samples() -> None:
     data = TensorDataset(torch.arange(40))
     sampler = DistributedSampler(data, 2, 0, seed=1)
     theirs = torch.utils.data.DataLoader(data, 4, sampler=sampler)
@@ -337,7 +337,7 @@ def test_set_epoch_reaches_whoever_orders() -> None:
         assert sampler.epoch == epoch
         epochs.append(list(ours))
     assert not same(*epochs)
-    DeviceLoader([1, 2], "cpu").set_epoch(1)  # nobody there who wants to know
+    DeviceLoader([1, 2], "cpu").set_epoch(1)  # a list has no order to set
 
 
 # What is the loader's is this one's, too.

@@ -228,7 +228,7 @@ def with_tables(folder: Path) -> tuple[ExtentTable, Path]:
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
-    """In place, so that whoever has it open reads something else; its time stays."""
+    """Overwrite a file in place, and keep its time of change: open readers see the new bytes."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(at)
@@ -249,7 +249,7 @@ def test_every_flipped_bit_of_a_row_is_told_where_it_is_used(tmp_path: Path) -> 
         heap_row = int(np.searchsorted(used, at - records, "right")) - 1
         number = (at - 64) // 64 if at < records else heap_row
         of_key = at >= records and at - records - used[number] < 3
-        if of_key:  # which nobody needs for decoding
+        if of_key:  # decoding needs none
             assert failures == {}
             with pytest.raises(CorruptionError, match=f"damaged at row {number}"):
                 Index(path, 5)[number]

@@ -82,7 +82,7 @@ def test_what_a_manifest_says_of_itself(dataset: Path) -> None:
     edit_manifest(dataset, change)
     shown = run("info", dataset)
     assert shown.exit_code == 0, shown.output
-    assert "[red]\\x1b[2J" in shown.output  # nor is it markup for whoever prints it
+    assert "[red]\\x1b[2J" in shown.output  # nor is it markup
     require_harmless(shown.output)
     as_json = run("info", "--json", dataset).output
     require_harmless(as_json)

@@ -1,4 +1,4 @@
-"""Which arguments are taken and refused, compared with torch's own constructor."""
+"""Arguments that torch's constructor accepts or refuses."""
 
 from __future__ import annotations
 

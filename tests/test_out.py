@@ -14,6 +14,7 @@ from fastdata.converters import Encoding, ImageFolder, WebDataset, pack
 from fastdata.converters.packing import Progress
 from fastdata.converters.table import TableImages
 from PIL import Image
+from sources import contents
 from tiers import first_of
 
 from fastdata import ImageDataset, verify
@@ -32,14 +33,6 @@ def tree(made_tree: Path, tmp_path: Path) -> Path:
         for image in sorted(folder.iterdir())[:4]:
             shutil.copy(image, root / folder.name)
     return root
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("container", first_of([*CONTAINERS, "folder"]))
@@ -119,7 +112,7 @@ class Interrupted(Progress):
 
 
 def test_an_interrupted_run_is_not_resumed_with_other_options(tree: Path, tmp_path: Path) -> None:
-    def packed(name: str, **options: Any) -> dict[str, bytes]:
+    def packed(name: str, **options: Any) -> dict[str, str]:
         out = tmp_path / name
         pack(ImageFolder(tree), out, container="shards", workers=1, **options)
         return contents(out)

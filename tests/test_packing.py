@@ -1,4 +1,4 @@
-"""Packing: the same bytes however it went, nobody else's files touched, nothing left running."""
+"""Packing writes the same bytes after any interruption, and touches no other files."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_bytes_that_a_loader_reads():
     ("method", "flip"), [("nearest", True), ("bilinear", False), ("lanczos", True)]
 )
 def test_one_image_by_several_threads(method, flip):
-    """The same pixels, whoever has them and whatever the resize."""
+    """The same pixels from each source, with each resize."""
     numbers, boxes = [0, 1], [(13, 7, 2000, 590), (100, 50, 400, 90)]
     options = {"regions": boxes, "flips": [flip, False], "filter": method, "dtype": "float32"}
     alone = decode_batch([blobs()[n] for n in numbers], SIZE, **options)

@@ -1,4 +1,4 @@
-"""Packing on Ray, one cluster for all tests: the local executor's bytes, whoever dies."""
+"""Packing on Ray writes the local executor's bytes, also where workers die."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import torch
 from core_pixels import by_core
 from loader_data import images
 from PIL import Image
+from torchvision_calls import noise
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
@@ -78,11 +79,6 @@ def test_signatures_are_torchvisions(name: str) -> None:
             same = value(one.default) == value(other.default)
             # v2's ColorJitter says None, where v1 says 0, for what is left alone.
             assert same or (name == "ColorJitter" and other.default is None), one
-
-
-def noise(width: int, height: int) -> Image.Image:
-    numbers = np.random.default_rng(width * 7 + height)
-    return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 INTERPOLATED: dict[str, Any] = {

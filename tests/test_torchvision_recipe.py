@@ -15,7 +15,7 @@ import torch
 from core_pixels import by_core, by_pillow
 from PIL import Image
 from torch import nn
-from torchvision_calls import apply
+from torchvision_calls import apply, noise
 from torchvision_stub import import_torchvision
 
 from fastdata import transforms as ours
@@ -28,11 +28,6 @@ MODE = import_torchvision().transforms.InterpolationMode
 SIZES = [(500, 375), (375, 500), (333, 334), (256, 256), (64, 48), (31, 90), (1, 7), (640, 101)]
 
 Keys = npt.NDArray[np.uint64]
-
-
-def noise(width: int, height: int) -> Image.Image:
-    numbers = np.random.default_rng(width * 7 + height)
-    return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def recipe_of(transform: Any) -> Recipe:

@@ -15,6 +15,11 @@ from torchvision_stub import import_torchvision
 Call = tuple[str, tuple[float, ...]]
 
 
+def noise(width: int, height: int) -> Image.Image:
+    numbers = np.random.default_rng(width * 7 + height)
+    return Image.fromarray(numbers.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
 def apply(image: Image.Image, call: Call) -> Image.Image:
     return Image.fromarray(pillow_operations.apply(np.asarray(image), *call))
 
