@@ -111,7 +111,7 @@ def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
     return _peer(f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, **about)
 
 
-_FASTDATA = "adapters/fastdata_loader.py"
+_FASTDATA, _PIPELINE = "adapters/fastdata_loader.py", "adapters/dali_pipeline.py"
 _LMDB: dict[str, Any] = {"folder": "fastdata-lmdb", "prepared_as": "lmdb"}
 _FILTER, _FFMPEG = "DALI's antialiasing filter is another", "FFmpeg's scaler is another"
 _DALI: dict[str, Any] = {"needs": "nvidia.dali", "tolerance": 2.0, "why": _FILTER}
@@ -151,10 +151,10 @@ PEERS = [
     _peer("petastorm-thread", "petastorm_reader", "threads", "thread", folder="petastorm"),
     _peer("petastorm-process", "petastorm_reader", "processes", "process", folder="petastorm"),
     _peer("spdl", "spdl_pipeline", "SPDL: FFmpeg in threads", tolerance=4.0, why=_FFMPEG),
-    _peer("dali-cpu", "dali_pipeline", "NVIDIA DALI on the CPU", "cpu", **_DALI),
+    Contender("dali-cpu", _PIPELINE, "cpu", "dali", note="NVIDIA DALI on the CPU", **_DALI),
     Contender("dali-fastdata", _FASTDATA, "dali", note="DALILoader, on the CPU", **_DALI, **_LMDB),
     _torch("dali-torchvision", "dali", "DALI's API like torchvision's, in torch's workers", **_API),
-    _peer("dali-mixed", "dali_pipeline", "DALI on the GPU", "mixed", **{**_GPU, "environment": ""}),
+    Contender("dali-mixed", _PIPELINE, "mixed", note="DALI on the GPU", **_GPU),
     Contender("dali-fastdata-mixed", _FASTDATA, "dali", note="DALILoader", **_GPU, **_LMDB),
     _ffcv("q90", None, "JPEG of quality 90, full size"),
     _ffcv("500", 500, "JPEG of quality 90, longer side at most 500"),

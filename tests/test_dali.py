@@ -245,6 +245,17 @@ def test_pngs_of_every_kind(container: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("ahead", "planned"), [(None, 5), (1, 1)])
+def test_batches_are_planned_for_all_of_dalis_queue(ahead: int | None, planned: int) -> None:
+    drawn: list[list[int]] = []
+    rows = ([at, at + 1] for at in range(0, 24, 2))
+    sampler = (drawn.append(batch) or batch for batch in rows)
+    options = {"prefetch_queue_depth": 3, "prefetch_factor": ahead, "num_workers": 1}
+    batches = iter(DALILoader(images(), batch_sampler=sampler, **options))
+    next(batches)
+    assert planned <= len(drawn) <= planned + 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "bfloat16"])
 def test_a_gpus_batches_are_nearly_the_cpus(dtype: str) -> None:

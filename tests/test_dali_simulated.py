@@ -17,6 +17,7 @@ from hangs import HANG
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, as_file, folder, same
 from PIL import Image
+from tiers import slow
 from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
@@ -203,14 +204,15 @@ class Quick(simdali.Pipeline):
 
 @needs_simulation
 @pytest.mark.parametrize(
-    ("there", "quick", "load", "back_end"),
+    ("there", "quick", "given", "back_end"),
     [
-        (True, True, None, "JPEG engine"),
-        (True, False, None, "hybrid"),
-        pytest.param(True, True, 0.5, "JPEG engine", marks=pytest.mark.slow),
-        pytest.param(True, False, 0.0, "hybrid", marks=pytest.mark.slow),
-        pytest.param(False, False, None, "hybrid", marks=pytest.mark.slow),
-        (False, True, None, "CUDA"),
+        (True, True, {}, "JPEG engine"),
+        (True, False, {}, "hybrid"),
+        (True, True, {"decoder_options": {"jpeg_fancy_upsampling": True}}, "CUDA"),
+        slow(True, True, {"hw_decoder_load": 0.5}, "JPEG engine"),
+        slow(True, False, {"hw_decoder_load": 0.0}, "hybrid"),
+        slow(False, False, {}, "hybrid"),
+        (False, True, {}, "CUDA"),
     ],
 )
 def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
@@ -218,7 +220,7 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
     unasked: None,
     there: bool,
     quick: bool,
-    load: float | None,
+    given: dict[str, Any],
     back_end: str,
 ) -> None:
     data = ImageDataset(photographs, CROPS)
@@ -228,7 +230,7 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
         with mock.patch.object(dali, "Pipeline", Quick if quick else dali.Pipeline):
             told = []
             for _ in range(2):
-                loader = DALILoader(data, device="cuda", hw_decoder_load=load, **OPTIONS)
+                loader = DALILoader(data, device="cuda", **given, **OPTIONS)
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
                     assert sum(1 for _ in loader) == 3
@@ -236,7 +238,7 @@ def test_what_decodes_is_named_and_an_unused_engine_is_warned_of_once(
         found = loader.stats().kinds["jpeg"]
         assert found[f"DALI ({back_end})"] == 23
         assert f"{back_end} back end" in loader.explain()
-    assert len(told) == (there and not quick and load != 0)
+    assert len(told) == (there and not quick and given.get("hw_decoder_load") != 0)
 
 
 @needs_simulation
@@ -266,16 +268,20 @@ def test_a_gpus_pipeline_begins_with_a_whole_batch_of_photographs(photographs: P
 @pytest.mark.parametrize(
     ("given", "load", "fancy"),
     [
-        ({}, 1.0, True),
-        ({"hw_decoder_load": 0.5}, 0.5, True),
-        ({"decoder_options": {"jpeg_fancy_upsampling": False}}, 1.0, False),
+        ({}, 1.0, None),
+        ({"hw_decoder_load": 0.5}, 0.5, None),
+        ({"decoder_options": {"jpeg_fancy_upsampling": True}}, 1.0, True),
     ],
 )
 @pytest.mark.parametrize("region_decode", [None, True])
 def test_options_reach_the_decoder(
-    photographs: Path, given: dict[str, Any], load: float, fancy: bool, region_decode: bool | None
+    photographs: Path,
+    given: dict[str, Any],
+    load: float,
+    fancy: bool | None,
+    region_decode: bool | None,
 ) -> None:
-    """Whole images, all for the engine, with interpolated chroma, unless options differ."""
+    """Whole images, all for the engine, unless options differ."""
     data = ImageDataset(photographs, CROPS)
     with simgpu.simulated(), simdali.simulated():
         decoders: Any = dali.fn.decoders

@@ -49,7 +49,8 @@ class DALILoader(DataLoader[T]):
         dataset: As `fastdata.DataLoader`'s, with a transform that it does natively.
         *args: Further arguments of `fastdata.DataLoader`, in its order.
         device: "cpu", or "cuda" ("cuda:1", …): decode there, and deliver there.
-        prefetch_queue_depth: Number of prefetched batches that DALI works on at once.
+        prefetch_queue_depth: Number of batches that DALI works on at once; ``prefetch_factor`` is
+            two more if it is not given.
         region_decode: Whether only the crop of an image is decoded, rather than all of it. None:
             on the CPU only (docs/dali.md).
         hw_decoder_load: Share of JPEGs for the GPU's own JPEG engine (A100, H100, …), 0 to 1;
@@ -120,6 +121,9 @@ class DALILoader(DataLoader[T]):
             self._choice = replace(self._choice, where=where)
             config = replace(config, device=device)
         depth, regions = self.prefetch_queue_depth, self.region_decode
+        if config.prefetch_factor is None:
+            # One batch is read and one is taken while DALI's queue stays full.
+            config = replace(config, prefetch_factor=depth + 2)
         if regions is None:
             regions = device.type == "cpu"
         graph = Graph(recipe.programs, device.index, threads, depth, regions, self._decoding)
