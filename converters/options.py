@@ -1,4 +1,4 @@
-"""Checks of packing's options: container, order, executor, and where the output may lie."""
+"""Checks of packing's options: container, seed, executor, and where the output may lie."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields, tables_of
-from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, is_split
+from fastdata.converters.shuffling import is_split, shuffles
 from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.converters.uploading import default_local
 
@@ -32,18 +32,18 @@ _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 EXECUTORS = ("local", "ray")
 
 
-def choose_order(source: Source, container: str, order: str | None, seed: int | None) -> str:
-    """Return the order of packing; see `fastdata.converters.pack`."""
-    if order is None:
-        order = default_order(container, source.about)
-    if order not in ORDERS:
-        raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
-    if order != SHUFFLED and seed is not None:
+def choose_seed(
+    source: Source, container: str, shuffle: bool | None, seed: int | None
+) -> int | None:
+    """Return the seed of the permutation; None for the source's order."""
+    if shuffle is None:
+        shuffle = shuffles(container, source.about)
+    if not shuffle and seed is not None:
         raise UsageError(
             f"--seed {seed} has no effect with the source's order",
-            "Leave it out, or add --order shuffled.",
+            "Leave it out, or add --shuffle.",
         )
-    return order
+    return (seed or 0) if shuffle else None
 
 
 def choose_executor(name: str, address: str | None, workers: int | None) -> Executor:

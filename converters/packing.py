@@ -29,7 +29,7 @@ from fastdata.converters.options import (
     check_options,
     check_out,
     choose_executor,
-    choose_order,
+    choose_seed,
     local_folder,
     root_of,
 )
@@ -37,7 +37,7 @@ from fastdata.converters.outputs import COMMIT_SIZE, Kind, OneFile, Outputs, ent
 from fastdata.converters.parts import Bad, Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields, tables_of
-from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
+from fastdata.converters.shuffling import shuffle_listing
 from fastdata.converters.tasks import Job, encode, reader
 from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
@@ -132,7 +132,7 @@ def pack(
     plain_images: bool = False,
     shard_size: int | None = None,
     seek_points: bool = True,
-    order: str | None = None,
+    shuffle: bool | None = None,
     seed: int | None = None,
     workers: int | None = None,
     executor: str = "local",
@@ -163,8 +163,8 @@ def pack(
         shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
             256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
-        order: ``shuffled`` or ``source``. None for ``shuffled`` if ``container`` is ``parquet``
-            or ``shards``, unless the split or its folder has a name for evaluation.
+        shuffle: Whether to permute the samples. None for True if ``container`` is ``parquet`` or
+            ``shards``, unless the split or its folder has a name for evaluation.
         seed: Seed of the permutation, any int; None for 0.
         workers: Worker processes, or tasks in flight on Ray; None for one a CPU, two on Ray.
         executor: ``local``, or ``ray`` for a Ray cluster (docs/cluster.md).
@@ -189,7 +189,7 @@ def pack(
     check_options(source, container, encoding, plain_images, shard_size)
     if (tables := tables_of(source, container)) is not None:
         source = tables.source
-    order = choose_order(source, container, order, seed)
+    seed = choose_seed(source, container, shuffle, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
     check_classes(source, out)
@@ -216,9 +216,8 @@ def pack(
         fields=tuple(further_fields(source)),
         upright=getattr(source, "upright", False),
     )
-    shuffle = (seed or 0) if order == SHUFFLED else None
     about = skip_bad, force, progress, uploading
-    return _Packing(source, folder, job, options, unit_size, shuffle, *about).run(running)
+    return _Packing(source, folder, job, options, unit_size, seed, *about).run(running)
 
 
 _SPACE_HINT = (
@@ -236,7 +235,7 @@ class _Packing:
     job: Job
     options: dict[str, Any]
     unit_size: int
-    shuffle: int | None
+    seed: int | None
     skip_bad: bool
     force: bool
     progress: Progress
@@ -303,18 +302,18 @@ class _Packing:
 
     def _list(self, lister: Executor) -> Listing:
         folder, listed = self.job.listing, self.progress.listed
-        if self.shuffle is None:
+        if self.seed is None:
             return write_listing(self.source, folder, listed, lister)
         in_order = folder.with_name("source")
         listing = write_listing(self.source, in_order, listed, lister)
-        shuffled = shuffle_listing(listing, folder, self.shuffle, lister)
+        shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
 
     @property
     def _order(self) -> dict[str, Any]:
-        if self.shuffle is not None:
-            return {"order": SHUFFLED, "seed": self.shuffle}
+        if self.seed is not None:
+            return {"order": "shuffled", "seed": self.seed}
         # A packed dataset as the source has an order already.
         found: dict[str, Any] = getattr(self.source, "packed_order", {})
         return found
@@ -341,7 +340,7 @@ class _Packing:
             "container": self.job.container,
             "classes": list(self.job.classes),
             "options": self.options,
-            "shuffle": self.shuffle,
+            "shuffle": self.seed,
             "format_version": FORMAT_VERSION,
             "fields": [
                 (field.name, field.kind, str(field.type), field.format) for field in self.job.fields

@@ -37,7 +37,7 @@ def rows(dataset: Path) -> list[tuple[str, str, bytes]]:
 
 
 def packed(tmp_path: Path, source: Source, **options: Any) -> list[tuple[str, str, bytes]]:
-    options = {"container": "shards", "order": "source", "workers": 1, **options}
+    options = {"container": "shards", "shuffle": False, "workers": 1, **options}
     pack(source, tmp_path / "packed", **options)
     return rows(tmp_path / "packed")
 
@@ -57,7 +57,7 @@ def test_two_files_of_several_row_groups(tmp_path: Path, compression: str) -> No
     (tmp_path / "in/_temporary").mkdir()
     write(tmp_path / "in/_temporary/x.parquet", {"other": [1]})
     for workers in (1, 2):
-        pack(ParquetImages(tmp_path / "in"), tmp_path / str(workers), order="source",
+        pack(ParquetImages(tmp_path / "in"), tmp_path / str(workers), shuffle=False,
              container="shards", workers=workers)  # fmt: skip
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     assert ImageDataset(tmp_path / "1").classes == ["0", "1", "2"]
@@ -220,7 +220,7 @@ def test_what_cannot_be_told(
 )
 def test_without_labels_all_columns_are_fields(tmp_path: Path, columns: dict[str, Any]) -> None:
     path = write(tmp_path / "in.parquet", {"image": IMAGES[:3], **columns})
-    pack(ParquetImages(path), tmp_path / "out", workers=1, order="source")
+    pack(ParquetImages(path), tmp_path / "out", workers=1, shuffle=False)
     opened = ImageDataset(tmp_path / "out", fields=("image", *columns))
     assert ImageDataset(tmp_path / "out").fields == ("image",)
     assert opened.classes == []

@@ -15,7 +15,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import SHUFFLED, default_order
+from fastdata.converters.shuffling import shuffles
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
@@ -48,10 +48,9 @@ def pack_all(
     if out is not None:
         require_out(out)
     keep_freed_memory()
-    orders = {
-        split: options["order"] or default_order(options["container"], {"split": split})
-        for split in sources
-    }
+    shuffled = dict.fromkeys(sources, options["shuffle"])
+    if options["shuffle"] is None:
+        shuffled = {split: shuffles(options["container"], {"split": split}) for split in sources}
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options["container"])))
@@ -61,7 +60,7 @@ def pack_all(
         # One folder a dataset.
         folder = local / split if local is not None and len(sources) > 1 else local
         # The seed applies to the shuffled splits.
-        ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
+        ignored = len(sources) > 1 and any(shuffled.values()) and not shuffled[split]
         seed = None if ignored else options["seed"]
         try:
             _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
