@@ -267,12 +267,9 @@ def _require_images(listing: LmdbListing) -> None:
             probe(value)
             return
     if first is None:
-        names = listing.named() if listing.database is None else []
-        what = "has no entries" if listing.keys is None else f"has no key {listing.keys}"
-        hint = "Check --root and --keys."
-        if names:
-            what, hint = f"has the databases {', '.join(names)}", "Name one with --database."
-        raise SourceError(f"{listing.file}: {what}", hint)
+        names = ", ".join(listing.named()) or "none with a name"
+        what = f"{listing.file}: no such keys here; it has the databases {names}"
+        raise SourceError(what, "Check --root, --database and --keys.")
     raise SourceError(
         f"{listing.file}: its values are no image files; that of {printable(first[0])} has "
         f"{len(first[1]):,} bytes, which begin with {first[1][:16]!r}",

@@ -220,11 +220,8 @@ def require_fields(fields: Sequence[Field]) -> None:
             )
         # Their files must differ on every file system, and webdataset reads names in lower case.
         if name.lower() in by_lower:
-            other = by_lower[name.lower()]
-            what = f"two fields have the name {name}"
-            if other != name:
-                what = f"the fields {other} and {name} differ in upper and lower case alone"
-            raise UsageError(what, "Rename one, or leave it out.")
+            what = f"the fields {by_lower[name.lower()]} and {name} have the same name"
+            raise UsageError(f"{what}, upper and lower case apart", "Rename one, or leave it out.")
         by_lower[name.lower()] = name
 
 

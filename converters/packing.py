@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
@@ -84,7 +84,7 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class Progress(Protocol):
+class Progress:
     """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
@@ -100,11 +100,7 @@ class Progress(Protocol):
         """Report the remaining step after all images are packed."""
 
 
-class Silent(Progress):
-    """Progress that is ignored."""
-
-
-SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
+SILENT = Progress()
 
 
 class Packed(NamedTuple):
@@ -430,10 +426,9 @@ class _Packing:
                 path.unlink()
         remove_outputs(self.out, self.outputs.names(done))
 
-    def _part(self, unit: Unit, suffix: str = "") -> Part | None:
+    def _part(self, unit: Unit) -> Part | None:
         """Return a unit's part if it is current and its bad images need no second try."""
-        path = self.job.part(unit)
-        part = read_part(path.with_name(path.name + suffix))
+        part = read_part(self.job.part(unit))
         if part is None or part.fingerprint != unit.fingerprint:
             return None
         if not self.skip_bad and any(bad.unread for bad in part.bad):

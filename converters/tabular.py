@@ -342,23 +342,18 @@ class TabularImages(Sharded):
         column = f"{self._where}: the column {chosen.label}"
         if not found:
             raise SourceError(f"{column} has no labels", "Name another with --label-column.")
-        if len(found) > MOST_CLASSES:
+        count = len(found) if chosen.named else max(found) + 1
+        if count > MOST_CLASSES:
             raise SourceError(
-                f"{column} has over {MOST_CLASSES:,} labels",
-                "Name the column of classes with --label-column.",
+                f"{column} has {count:,} classes, but there may be {MOST_CLASSES:,} at most",
+                "Labels are names, or ranks of classes from 0; name another with --label-column.",
             )
         if chosen.named:
             return sorted(map(str, found))
-        most = max(found)
-        if most >= MOST_CLASSES:
-            raise SourceError(
-                f"{column} has the label {most}, but there may be {MOST_CLASSES:,} classes at most",
-                "Labels must be ranks of classes, from 0; name another with --label-column.",
-            )
         known = self._features.get(chosen.label, [])
         classes = [
             str(found.get(label) or (known[label] if label < len(known) else label))
-            for label in range(max(most + 1, len(known)))
+            for label in range(max(count, len(known)))
         ]
         # If two classes have one name, use the numbers.
         return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))

@@ -25,7 +25,7 @@ from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
 
-from fastdata.errors import CorruptionError, DataError, DatasetError, UsageError
+from fastdata.errors import CorruptionError, DataError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
@@ -250,10 +250,6 @@ def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
         lines = path.read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return sent
-    except OSError as error:
-        raise DatasetError(
-            f"{path}: cannot be read: {error.strerror}", "Check its permissions."
-        ) from None
     for line in lines:
         # A kill may leave half a line.
         with suppress(ValueError, KeyError, TypeError, OverflowError):
