@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,24 +92,20 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
         if name is None:
             raise SourceError(f"{path / _DICT}: lists no splits", "Save the dataset again.")
         return _files(path / name, None)
-    info = _read_json(path / _INFO) if (path / _INFO).is_file() else {}
-    features = json.dumps({"info": {"features": info.get("features")}})
     if (path / _STATE).is_file():
-        return _saved(path, features)
+        return _saved(path)
+    of_cache = (path / _INFO).is_file()
     found = {
         name: file
         for name, file in LocalTree(path).files(_EXTENSION).items()
-        if (split is None or _is_of(name, split)) and not (info and _DERIVED.match(name))
+        if (split is None or _is_of(name, split)) and not (of_cache and _DERIVED.match(name))
     }
     if not found:
         raise instead(path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root.")
-    return [
-        ArrowRows(name.removesuffix(_EXTENSION), file, features=features)
-        for name, file in found.items()
-    ]
+    return [ArrowRows(name.removesuffix(_EXTENSION), file) for name, file in found.items()]
 
 
-def _saved(folder: Path, features: str) -> list[ArrowRows]:
+def _saved(folder: Path) -> list[ArrowRows]:
     """Return the files of ``save_to_disk``."""
     state, data = _read_json(folder / _STATE), list[LocalFile]()
     with suppress(TypeError, KeyError):
@@ -121,7 +115,7 @@ def _saved(folder: Path, features: str) -> list[ArrowRows]:
         what = "has indices, from an old version of datasets" if data else "lists no files"
         hint = "Save the dataset again, flatten_indices() first."
         raise SourceError(f"{folder / _STATE}: {what}", hint)
-    return [ArrowRows(file.stem, file, features=features) for file in data]
+    return [ArrowRows(file.stem, file) for file in data]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -132,11 +126,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True)
 class ArrowRows(tabular.RowsFile):
-    """Rows of an Arrow file; ``features`` are Hugging Face's in the schema's metadata."""
-
-    features: str = ""
+    """Rows of an Arrow file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
@@ -209,11 +200,7 @@ def _outside(path: str | None) -> tabular.Place | None:
 
 class _OpenArrow(tabular.OpenRows):
     def __init__(self, rows: ArrowRows, arrow: MappedArrow) -> None:
-        self._rows, self._arrow, schema = rows, arrow, arrow.schema
-        metadata = schema.metadata or {}
-        if rows.features and b"huggingface" not in metadata:
-            schema = schema.with_metadata({**metadata, b"huggingface": rows.features.encode()})
-        self.schema: pa.Schema = schema
+        self._rows, self._arrow, self.schema = rows, arrow, arrow.schema
 
     def values(self, column: str) -> Iterator[bytes | None]:
         """Yield the values of a column of bytes; those in files of their own as well."""

@@ -53,11 +53,11 @@ class Kind(NamedTuple):
 class Outputs:
     """Output files of a packing: a file a unit, or none if images stay where they are.
 
-    ``chained``: a unit's output depends on earlier units. ``again`` is what the same command does
-    once bad images are fixed. ``kept`` is the name of an unfinished file to resume.
+    ``chained``: a unit's output depends on earlier units. ``kept`` is the name of an unfinished
+    file to resume.
     """
 
-    chained, again, kept = False, "it resumes", ""
+    chained, kept = False, ""
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
         self.job, self._source, self._listing, self.units = job, source, listing, units
@@ -152,7 +152,7 @@ class OneFile(Outputs):
     """Output of LMDB: this process commits unit after unit, and workers only prepare them."""
 
     # A file that is written in order: samples cannot be inserted.
-    chained, again = True, "LMDB is then packed again"
+    chained = True
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:

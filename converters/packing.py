@@ -107,15 +107,14 @@ class Packed(NamedTuple):
     """Result of packing: the dataset's folder or URL without credentials, and its manifest.
 
     ``resumed`` are samples that an earlier run had packed. ``kinds`` are stored images by encoding,
-    the most frequent first, and ``source_bytes`` theirs in the source, None if not known exactly;
-    empty if an earlier run had packed all. ``left_out`` counts a tree's skipped files by suffix.
+    the most frequent first; empty if an earlier run had packed all. ``left_out`` counts a tree's
+    skipped files by suffix.
     """
 
     path: Path | str
     manifest: Manifest
     resumed: int
     kinds: Mapping[str, Kind] = {}
-    source_bytes: int | None = None
     left_out: Mapping[str, int] = {}
 
 
@@ -292,9 +291,8 @@ class _Packing:
             if is_ours(path.name) and path.name != self.outputs.kept:
                 path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
-        manifest, kinds, bad_bytes = self._finish(fingerprint)
-        exact = listing.totals.length - bad_bytes if listing.lengths_are_exact() else None
-        return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
+        manifest, kinds = self._finish(fingerprint)
+        return Packed(self._place, manifest, resumed, kinds, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
         folder, listed = self.job.listing, self.progress.listed
@@ -448,11 +446,8 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind], int]:
-        """Join the parts to an index and write the manifest.
-
-        Return it, the kinds of images, and the bytes of bad ones.
-        """
+    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind]]:
+        """Join the parts to an index and write the manifest; return it and the kinds of images."""
         job = self.job
         parts = [read_part(job.part(unit)) for unit in self.outputs.units]
         found = [part for part in parts if part is not None]
@@ -510,7 +505,7 @@ class _Packing:
         else:
             with whole_file(self.out / MANIFEST_NAME) as temporary:
                 temporary.write_text(manifest.to_json(), "utf-8")
-        return manifest, kinds, sum(entry.size for entry in bad)
+        return manifest, kinds
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:
         path = self.out / BAD_SAMPLES_NAME
@@ -524,15 +519,14 @@ class _Packing:
 
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         images = human_count(samples + len(bad), "image")
-        about = (
-            f"the first, {bad[0].key}: {bad[0].path}: {bad[0].reason}; all are listed in "
-            f"{self.out / BAD_SAMPLES_NAME}"
-        )
-        if not samples:
-            what = f"{self.out}: {images}, none of which can be packed; {about}"
-            return BadSamplesError(what, "Check that --root holds images.")
+        hint = "Check that --root holds images."
+        if samples:
+            hint = (
+                "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
+                "and run the same command again."
+            )
         return BadSamplesError(
-            f"{self.out}: {len(bad):,} of {images} cannot be packed; {about}",
-            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
-            f"and run the same command again ({self.outputs.again}).",
+            f"{self.out}: {len(bad):,} of {images} cannot be packed; the first, {bad[0].key}: "
+            f"{bad[0].path}: {bad[0].reason}; all are listed in {self.out / BAD_SAMPLES_NAME}",
+            hint,
         )

@@ -35,7 +35,6 @@ class Bad(NamedTuple):
     path: str
     reason: str
     unread: bool
-    size: int
 
 
 class Part(NamedTuple):

@@ -265,7 +265,7 @@ def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]
 def _bad(record: Record, error: SampleError) -> Bad:
     unread = isinstance(error, UnreadableError)
     path = printable(redact(record.path))
-    return Bad(record.key, path, error.line, unread, record.length)
+    return Bad(record.key, path, error.line, unread)
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:

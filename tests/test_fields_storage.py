@@ -433,7 +433,7 @@ def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:
         assert image.tobytes() == expected.convert("RGB").tobytes()
     (tmp_path / "p.png").write_bytes(png())
     for other, container, why in (
-        ({"text": [1], "Text": ["a"]}, "lmdb", "text and Text differ in upper and lower case"),
+        ({"text": [1], "Text": ["a"]}, "lmdb", "text and Text have the same name"),
         ({"x": [1], "x.json": ["a"]}, "shards", "x.json and the field x would be one member"),
         ({"PNG": ["a"]}, "shards", "and the field PNG would be one member, .png"),
     ):
