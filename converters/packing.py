@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
@@ -62,6 +62,7 @@ from fastdata.storage.files import (
     no_space,
     sync,
     whole_file,
+    write_whole,
 )
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -84,7 +85,7 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class Progress:
+class Progress(Protocol):
     """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
@@ -100,7 +101,11 @@ class Progress:
         """Report the remaining step after all images are packed."""
 
 
-SILENT = Progress()
+class Silent(Progress):
+    """Progress that is ignored."""
+
+
+SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):
@@ -352,8 +357,7 @@ class _Packing:
                 f"{self.out}: holds unfinished packing of other data, or with other options",
                 "Run the command that began it, choose another --out, or start over with --force.",
             )
-        with whole_file(path) as temporary:
-            temporary.write_text(plan, "utf-8")
+        write_whole(path, plan)
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
         # Reports so far came from listing.
@@ -494,8 +498,7 @@ class _Packing:
         for_others = formats.hugging_face(job.container, job.fields)
         if for_others is not None:
             others.append(formats.HUGGING_FACE_NAME)
-            with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
-                temporary.write_text(for_others, "utf-8")
+            write_whole(self.out / formats.HUGGING_FACE_NAME, for_others)
         if self.uploading is not None:
             for entry in files:
                 if entry.name.startswith("_") and entry.crc32c:
@@ -503,8 +506,7 @@ class _Packing:
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])
         else:
-            with whole_file(self.out / MANIFEST_NAME) as temporary:
-                temporary.write_text(manifest.to_json(), "utf-8")
+            write_whole(self.out / MANIFEST_NAME, manifest.to_json())
         return manifest, kinds
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:

@@ -6,7 +6,7 @@ the module of the format: a `RowsFile`, and what its ``open`` yields, an `OpenRo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -127,6 +127,14 @@ def reading(file: object, form: str) -> Iterator[None]:
     except PARQUET_ERRORS as error:
         what = f"{file}: cannot be read as {form}: {error}"
         raise SourceError(what, "Check that it was written completely and copied whole.") from None
+
+
+def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
+    """Raise UsageError for a further column that is not there."""
+    for name in wanted:
+        if name not in there:
+            what = f"{place}: has no further column {name} (it has: {', '.join(there) or 'none'})"
+            raise UsageError(what, "Name others with --fields.")
 
 
 def taken_split(
@@ -313,12 +321,7 @@ class TabularImages(Sharded):
             # Columns in folders' names have no type, and packing to Parquet writes the size.
             # Names such as __url__ cannot be fields'.
             wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
-        for name in wanted:
-            if name not in found:
-                raise UsageError(
-                    f"{path}: has no further column {name} (it has: {', '.join(found) or 'none'})",
-                    "Name others with --fields.",
-                )
+        require_columns(path, wanted, found)
         self._left_out = [name for name in self._left_out if name not in wanted]
         fields = [found[name] for name in wanted]
         return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)

@@ -31,7 +31,7 @@ from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, name_of, redact
-from fastdata.storage.files import cache_folder, digest_name, whole_file
+from fastdata.storage.files import cache_folder, digest_name, write_whole
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
 
@@ -232,8 +232,7 @@ class Uploading:
             )
         self._remove(name for name in found if is_ours(name) and name not in wanted)
         path = self._work / "manifest.json"
-        with whole_file(path) as temporary:
-            temporary.write_text(manifest.to_json(), "utf-8")
+        write_whole(path, manifest.to_json())
         upload(path, join_url(self._url, MANIFEST_NAME), storage_options=self._options)
 
     def clean_up(self) -> None:

@@ -291,10 +291,10 @@ def test_damaged_tables(root: Path, name: str, data: bytes) -> None:
 def test_files_that_are_no_tables(root: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.jpg: not a table"):
         TableImages(root / "a.jpg")
-    with pytest.raises(SourceError, match=r"x\.csv: cannot be read: .*No such file"):
+    with pytest.raises(SourceError, match=r"x\.csv: cannot be read as a table: .*No such file"):
         TableImages(root / "x.csv")
     (root / "y.csv").mkdir()
-    with pytest.raises(SourceError, match=r"y\.csv: cannot be read: .*Is a directory"):
+    with pytest.raises(SourceError, match=r"y\.csv: cannot be read as a table: .*Is a directory"):
         TableImages(root / "y.csv")
 
 
