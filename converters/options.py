@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,14 @@ from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields, tables_of
 from fastdata.converters.shuffling import is_split, shuffles
 from fastdata.converters.trees import common_folder, is_utf8
-from fastdata.converters.uploading import default_local
 
 from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
-from fastdata.storage.files import read_file
+from fastdata.storage.files import cache_folder, digest_name, read_file
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from fastdata.storage.parted import PART
 from fastdata.storage.trust import make_cache_folder
@@ -226,7 +226,11 @@ def require_fields(fields: Sequence[Field]) -> None:
 
 
 def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of this machine for output files."""
+    """Return the folder of this machine for output files.
+
+    For a URL, its default is ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are
+    digits of the URL's SHA-256.
+    """
     if local is not None and is_url(local):
         what = f"--local {redact(os.fspath(local))} is a URL"
         raise UsageError(what, "Give a folder of this machine.")
@@ -237,6 +241,8 @@ def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | No
     if local is not None:
         Path(local).parent.mkdir(parents=True, exist_ok=True)
         return Path(local)
-    folder = Path(os.path.realpath(default_local(os.fspath(out))))
+    url = os.fspath(out).rstrip("/")
+    name = digest_name(name_of(url), hashlib.sha256(redact(url).encode()).hexdigest())
+    folder = Path(os.path.realpath(cache_folder() / "packing" / name))
     make_cache_folder(folder)  # private: resuming trusts its files
     return folder

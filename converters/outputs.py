@@ -221,15 +221,14 @@ class OneFile(Outputs):
         name = field or "image"
         extents = lmdb.extents(self._data, [name])
         at = SCHEMA.get_field_index("offset")
+        what = f"{self._data}: does not hold the blobs that were packed, or holds more"
         for batch in super().rows(files, field):
             found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
             if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
-                what = f"{self._data}: does not hold the blobs that were packed"
                 raise CorruptionError(what, "Start over: --force.")
             offsets = array([offset for offset, _ in found], pa.int64())
             yield batch.set_column(at, SCHEMA.field(at), offsets)
         if next(extents, None) is not None:
-            what = f"{self._data}: holds more than was packed"
             raise CorruptionError(what, "Start over: --force.")
 
 
