@@ -348,7 +348,7 @@ class TabularImages(Sharded):
         count = len(found) if chosen.named else max(found) + 1
         if count > MOST_CLASSES:
             raise SourceError(
-                f"{column} has {count:,} classes, but there may be {MOST_CLASSES:,} at most",
+                f"{column} has {count:,} classes; there may be {MOST_CLASSES:,} classes at most",
                 "Labels are names, or ranks of classes from 0; name another with --label-column.",
             )
         if chosen.named:

@@ -276,7 +276,7 @@ def test_drawn_sources(tmp_path: Path) -> None:
                     pack(CocoImages(root, source.files), root / "rest", skip_bad=True, **options)
                     counts["samples"] += compare(source, root / "rest", categories)
                 except (BadSamplesError, SourceError) as error:
-                    assert "none of which" in str(error) or source.is_mixed
+                    assert isinstance(error, BadSamplesError) or source.is_mixed
         else:
             counts["packed"] += 1
             assert source.is_sound or not source.spoilt

@@ -197,7 +197,7 @@ def test_nothing_but_bad_images(tmp_path: Path) -> None:
     (tmp_path / "tree" / "class").mkdir(parents=True)
     (tmp_path / "tree" / "class" / "1.jpg").write_bytes(b"")
     for skip_bad in (False, True):
-        with pytest.raises(BadSamplesError, match="1 image, none of which can be packed"):
+        with pytest.raises(BadSamplesError, match="1 of 1 image cannot be packed"):
             pack_tree(tmp_path / "tree", tmp_path / "out", "shards", skip_bad=skip_bad)
 
 
