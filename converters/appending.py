@@ -26,7 +26,7 @@ from fastdata.remote.filesystem import remove, upload
 from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.fields import IMAGE_AND_LABEL
-from fastdata.storage.files import whole_file
+from fastdata.storage.files import write_whole
 from fastdata.storage.manifest import (
     MANIFEST_NAME,
     PART_NAME,
@@ -216,8 +216,7 @@ class _Place:
         root = manifest.root
         if root is not None and not is_url(root) and not os.path.isabs(root):
             manifest = replace(manifest, root=f"../{root}")
-        with whole_file(part / MANIFEST_NAME) as temporary:
-            temporary.write_text(manifest.to_json(), "utf-8")
+        write_whole(part / MANIFEST_NAME, manifest.to_json())
         return manifest
 
     def indexed(self, parts: Parts | None) -> dict[str, int]:
@@ -253,8 +252,7 @@ class _Place:
         made = TemporaryDirectory(prefix="fastdata-") if remote else nullcontext(self._out)
         with made as here:
             local = Path(here, MANIFEST_NAME)
-            with whole_file(local) as temporary:
-                temporary.write_text(parts.to_json(), "utf-8")
+            write_whole(local, parts.to_json())
             if remote:
                 upload(local, join_url(self._out, MANIFEST_NAME), storage_options=self._options)
             else:

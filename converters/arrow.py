@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters import tabular
 from fastdata.converters.rows import column_of, column_path, column_values
-from fastdata.converters.trees import LocalTree, SourceFile, is_folder, require_utf8
+from fastdata.converters.trees import LocalTree, is_folder, require_utf8
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url, redact
@@ -41,9 +37,9 @@ _FEW = 8
 class ArrowImages(tabular.TabularImages):
     """Source of the rows of Arrow IPC streams and files, by file path and then row.
 
-    See `TabularImages`. In a folder of ``save_to_disk``, the rows are those of the dataset: the
-    files that ``state.json`` lists, in that order, and of these the rows of its indices, if it has
-    any. In a folder of Hugging Face's cache, files of ``map`` and the like are left out.
+    See `TabularImages`. In a folder of ``save_to_disk``, the files are those that ``state.json``
+    lists, in that order. In a folder of Hugging Face's cache, files of ``map`` and the like are
+    left out.
 
     Images and blobs are extents of the files. Of compressed batches, pyarrow decodes the rows. A
     null in ``bytes`` beside an absolute ``path`` is the file there. ``root`` is a folder of
@@ -90,46 +86,36 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
     if not is_folder(path):
         if not path.is_file():
             raise SourceError(f"{path}: no such folder or file", "Name the files with --root.")
-        return [ArrowRows(path.stem, (LocalFile(path),))]
+        return [ArrowRows(path.stem, LocalFile(path))]
     if (path / _DICT).is_file():
         name = tabular.taken_split(path, split, arrow_splits(path), one=True)
         if name is None:
             raise SourceError(f"{path / _DICT}: lists no splits", "Save the dataset again.")
         return _files(path / name, None)
-    info = _read_json(path / _INFO) if (path / _INFO).is_file() else {}
-    features = json.dumps({"info": {"features": info.get("features")}})
     if (path / _STATE).is_file():
-        return _saved(path, features)
+        return _saved(path)
+    of_cache = (path / _INFO).is_file()
     found = {
         name: file
         for name, file in LocalTree(path).files(_EXTENSION).items()
-        if (split is None or _is_of(name, split)) and not (info and _DERIVED.match(name))
+        if (split is None or _is_of(name, split)) and not (of_cache and _DERIVED.match(name))
     }
     if not found:
         raise instead(path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root.")
-    return [
-        ArrowRows(name.removesuffix(_EXTENSION), (file,), features=features)
-        for name, file in found.items()
-    ]
+    return [ArrowRows(name.removesuffix(_EXTENSION), file) for name, file in found.items()]
 
 
-def _saved(folder: Path, features: str) -> list[ArrowRows]:
-    """Return the files of ``save_to_disk``: one, if indices choose among their rows."""
-    state = _read_json(folder / _STATE)
-
-    def files(*keys: str) -> list[LocalFile]:
-        listed: Any = next((state[key] for key in keys if state.get(key)), [])
-        return [LocalFile(folder / one["filename"]) for one in listed]
-
-    data: list[LocalFile] = []
+def _saved(folder: Path) -> list[ArrowRows]:
+    """Return the files of ``save_to_disk``."""
+    state, data = _read_json(folder / _STATE), list[LocalFile]()
     with suppress(TypeError, KeyError):
-        # Before version 2, `datasets` called them otherwise.
-        data, indices = files("_data_files"), files("_indices_files", "_indices_data_files")
-    if not data:
-        raise SourceError(f"{folder / _STATE}: lists no files", "Save the dataset again.")
-    if indices:
-        return [ArrowRows("rows", tuple(data), True, tuple(indices), features)]
-    return [ArrowRows(file.stem, (file,), features=features) for file in data]
+        data = [LocalFile(folder / one["filename"]) for one in state["_data_files"]]
+    # Versions of `datasets` before 2 wrote indices, which choose rows of the files.
+    if not data or state.get("_indices_files") or state.get("_indices_data_files"):
+        what = "has indices, from an old version of datasets" if data else "lists no files"
+        hint = "Save the dataset again, flatten_indices() first."
+        raise SourceError(f"{folder / _STATE}: {what}", hint)
+    return [ArrowRows(file.stem, file) for file in data]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -140,75 +126,51 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True)
 class ArrowRows(tabular.RowsFile):
-    """Rows of Arrow files; ``features`` are Hugging Face's in the schema's metadata.
-
-    ``indices`` are files of the numbers of rows among those of all files; none for all rows of a
-    file.
-    """
-
-    indices: tuple[LocalFile, ...] = ()
-    features: str = ""
+    """Rows of an Arrow file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
         """Open it."""
         with tabular.reading(self, "Arrow IPC"):
-            yield _OpenArrow(self, [(file, _mapped(file)) for file in self.files])
-
-
-def _mapped(file: SourceFile) -> MappedArrow:
-    with tabular.reading(file, "Arrow IPC"):
-        return MappedArrow(file.location)
+            yield _OpenArrow(self, MappedArrow(self.file.location))
 
 
 class _Piece(NamedTuple):
-    """Record batch of a file: its number and that of its first row in the file."""
+    """Rows of a record batch: its number in the file, and that of the first of these rows."""
 
-    file: SourceFile
+    rows: ArrowRows
     arrow: MappedArrow
+    state: int
     batch: pa.RecordBatch
     number: int
     first: int
-    state: int
-    plain: bool
 
-    def values(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, list[Any]]:
-        tops = list(dict.fromkeys(column_path(self.batch.schema, name)[0] for name in columns))
-        if not tops:
-            return {}
-        taken = self.batch.select(tops)
-        run = (np.diff(rows) == 1).all()
-        taken = taken.slice(int(rows[0]), len(rows)) if run else taken.take(pa.array(rows))
-        return {name: column_values(taken, name) for name in columns}
-
-    def places(self, column: str, rows: npt.NDArray[np.int64]) -> list[tabular.Place | None]:
-        """Return the places of the values of a column of bytes in some rows."""
+    def places(self, column: str) -> list[tabular.Place | None]:
+        """Return the places of the values of a column of bytes."""
         values = column_of(self.batch, column)
         starts, lengths = self.arrow.extents(values)
         valid, paths = _valid(values), self._paths(column)
-        path, state = self.file.location, self.state
+        path, state = self.rows.file.location, self.state
         places: list[tabular.Place | None] = []
-        for row in rows.tolist():
+        for row, length in enumerate(lengths.tolist()):
             if not valid[row]:
                 places.append(None if paths is None else _outside(paths[row].as_py()))
                 continue
-            length = int(lengths[row])
-            if starts is None or not self.plain:
+            if starts is None or not self.rows.plain:
                 where = self.first + row, length, state, column, self.number
                 places.append(tabular.Place(path, *where))
             else:
                 places.append(tabular.Place(path, int(starts[row]), length, state))
         return places
 
-    def decoded_because(self, column: str) -> str:
+    def kept(self, column: str) -> str:
         values = column_of(self.batch, column)
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
         if paths is not None and any(paths[row].is_valid for row in nulls):
             return tabular.OUTSIDE
-        return "compressed" if self.arrow.extents(values)[0] is None else ""
+        return tabular.ROWS if self.arrow.extents(values)[0] is None else tabular.EXTENTS
 
     def _paths(self, column: str) -> pa.Array | None:
         """Return the paths beside bytes in Hugging Face's structs; None if there are none."""
@@ -237,95 +199,40 @@ def _outside(path: str | None) -> tabular.Place | None:
 
 
 class _OpenArrow(tabular.OpenRows):
-    def __init__(self, rows: ArrowRows, files: Sequence[tuple[SourceFile, MappedArrow]]) -> None:
-        self._rows, self._files = rows, files
-        schema = files[0][1].schema
-        metadata = schema.metadata or {}
-        if rows.features and b"huggingface" not in metadata:
-            schema = schema.with_metadata({**metadata, b"huggingface": rows.features.encode()})
-        self.schema: pa.Schema = schema
+    def __init__(self, rows: ArrowRows, arrow: MappedArrow) -> None:
+        self._rows, self._arrow, self.schema = rows, arrow, arrow.schema
 
     def values(self, column: str) -> Iterator[bytes | None]:
         """Yield the values of a column of bytes; those in files of their own as well."""
-        for piece in self._pieces([column]):
-            for at in range(0, piece.batch.num_rows, _FEW):
-                some = piece._replace(batch=piece.batch.slice(at, _FEW))
-                places = some.places(column, np.arange(some.batch.num_rows))
-                for value, place in zip(column_values(some.batch, column), places, strict=True):
-                    if value is None and place is not None and place.problem is None:
-                        value = read_file(place.path)
-                    yield value
+        for piece in self._pieces([column], _FEW):
+            places = piece.places(column)
+            for value, place in zip(column_values(piece.batch, column), places, strict=True):
+                if value is None and place is not None and place.problem is None:
+                    value = read_file(place.path)
+                yield value
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
-        pieces = self._pieces([*columns, *blobs])
-        if self._rows.indices:
-            yield from self._chosen(list(pieces), columns, blobs)
-            return
-        for piece in pieces:
-            for at in range(0, piece.batch.num_rows, tabular.BATCH_ROWS):
-                rows = np.arange(at, min(at + tabular.BATCH_ROWS, piece.batch.num_rows))
-                values = piece.values(columns, rows)
-                places = {name: piece.places(name, rows) for name in blobs}
-                yield tabular.Batch(len(rows), values, places)
+        for piece in self._pieces([*columns, *blobs], tabular.BATCH_ROWS):
+            values = {name: column_values(piece.batch, name) for name in columns}
+            places = {name: piece.places(name) for name in blobs}
+            yield tabular.Batch(piece.batch.num_rows, values, places)
 
-    def decoded_because(self, column: str) -> str:
-        found = (piece.decoded_because(column) for piece in self._pieces([column]))
-        return next(filter(None, found), "")
+    def kept(self, column: str) -> str:
+        found = {piece.kept(column) for piece in self._pieces([column])}
+        kinds = tabular.OUTSIDE, tabular.ROWS
+        return next((kind for kind in kinds if kind in found), tabular.EXTENTS)
 
-    def groups(self) -> list[list[int]]:
-        return [[batch.num_rows for batch in arrow.batches([])] for _, arrow in self._files]
+    def groups(self) -> list[int]:
+        return [batch.num_rows for batch in self._arrow.batches([])]
 
-    def _pieces(self, columns: Sequence[str]) -> Iterator[_Piece]:
-        """Yield the batches of all files with some columns."""
+    def _pieces(self, columns: Sequence[str], most: int = 1 << 62) -> Iterator[_Piece]:
+        """Yield the batches with some columns, in pieces of at most so many rows."""
         names = list(dict.fromkeys(column_path(self.schema, name)[0] for name in columns))
-        for file, arrow in self._files:
-            for name in names:
-                if arrow.schema.get_all_field_indices(name) != [arrow.schema.get_field_index(name)]:
-                    raise ValueError(f"it has no column {name}, or several")
-                if arrow.schema.field(name).type != self.schema.field(name).type:
-                    raise ValueError(f"its column {name} is of another type than in {self._rows}")
-            first, about = 0, (file.mtime_ns, self._rows.plain)
-            for number, batch in enumerate(arrow.batches(names)):
-                yield _Piece(file, arrow, batch, number, first, *about)
-                first += batch.num_rows
-
-    def _chosen(
-        self, pieces: Sequence[_Piece], columns: Sequence[str], blobs: Sequence[str]
-    ) -> Iterator[tabular.Batch]:
-        """Yield the rows of the indices, in their order."""
-        ends = list(accumulate(piece.batch.num_rows for piece in pieces))
-        for file in self._rows.indices:
-            arrow = _mapped(file)
-            for batch in arrow.batches(arrow.schema.names[:1]):
-                for at in range(0, batch.num_rows, tabular.BATCH_ROWS):
-                    numbers = np.array(
-                        batch.column(0)[at : at + tabular.BATCH_ROWS].to_pylist(), object
-                    )
-                    if any(one is None or not 0 <= one < (ends or [0])[-1] for one in numbers):
-                        raise SourceError(
-                            f"{file}: an index is not of a row", "Save the dataset again."
-                        )
-                    yield _gathered(pieces, ends, numbers.astype(np.int64), columns, blobs)
-
-
-def _gathered(
-    pieces: Sequence[_Piece],
-    ends: Sequence[int],
-    numbers: npt.NDArray[np.int64],
-    columns: Sequence[str],
-    blobs: Sequence[str],
-) -> tabular.Batch:
-    owners = np.array([bisect_right(ends, number) for number in numbers.tolist()])
-    values: dict[str, list[Any]] = {name: [None] * len(numbers) for name in columns}
-    places: dict[str, list[tabular.Place | None]] = {name: [None] * len(numbers) for name in blobs}
-    for owner in np.unique(owners).tolist():
-        chosen = np.flatnonzero(owners == owner)
-        piece = pieces[owner]
-        rows = numbers[chosen] - (ends[owner] - piece.batch.num_rows)
-        for name, column in piece.values(columns, rows).items():
-            for place, value in zip(chosen.tolist(), column, strict=True):
-                values[name][place] = value
-        for name in blobs:
-            for place, where in zip(chosen.tolist(), piece.places(name, rows), strict=True):
-                places[name][place] = where
-    return tabular.Batch(len(numbers), values, places)
+        for name in names:
+            if self.schema.get_all_field_indices(name) != [self.schema.get_field_index(name)]:
+                raise ValueError(f"it has no column {name}, or several")
+        first, about = 0, (self._rows, self._arrow, self._rows.file.mtime_ns)
+        for number, batch in enumerate(self._arrow.batches(names)):
+            for at in range(0, batch.num_rows, most):
+                yield _Piece(*about, batch.slice(at, most), number, first + at)
+            first += batch.num_rows

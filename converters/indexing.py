@@ -50,7 +50,7 @@ _SUFFIXES = {
     ".arrow": "arrow",
 }
 #: Options of ``fastdata convert`` that errors name and ``fastdata index`` lacks.
-_OF_CONVERT = {"--database", "--keys", "--label-column", "--labels", "--no-labels", "--split"}
+_OF_CONVERT = {"--database", "--keys", "--label-column", "--no-labels", "--split"}
 
 
 def source_of(

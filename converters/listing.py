@@ -12,7 +12,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
@@ -297,13 +297,6 @@ def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
     os.replace(temporary, path)
 
 
-def open_shards(folder: Path, numbers: Iterable[int]) -> Iterator[Any]:
-    """Open shards' files, one at a time."""
-    for number in numbers:
-        with pa.OSFile(str(shard_path(folder, number))) as file:
-            yield pa.ipc.open_file(file)
-
-
 def shard_path(folder: Path, number: int) -> Path:
     """Return the path of a shard's file."""
     return folder / f"{number:06d}.arrow"
@@ -452,7 +445,8 @@ class Listing:
     @once
     def schema(self) -> pa.Schema:
         """Columns of the listing."""
-        return next(open_shards(self.folder, [0])).schema
+        with pa.OSFile(str(shard_path(self.folder, 0))) as file:
+            return pa.ipc.open_file(file).schema
 
     def lengths_are_exact(self) -> bool:
         """Return whether the records' lengths are exact, not estimates."""

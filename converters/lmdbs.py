@@ -34,7 +34,6 @@ from fastdata.converters.trees import (
 from fastdata.decode.codecs import probe
 from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.files import read_file
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
 from fastdata.storage.local import LocalFile
 from fastdata.storage.look import instead
@@ -59,7 +58,7 @@ class LmdbImages(Sharded):
 
     A folder of several LMDBs has one class a database, with its name but for ``_lmdb``, as LSUN's
     has; keys then begin with the database's name. In a single database, classes are what ``keys``
-    finds in the keys, or what ``labels`` says. Otherwise there are none.
+    finds in the keys. Otherwise there are none.
 
     A value that is no image is a bad sample. If none of the first values is an image, this raises.
 
@@ -70,8 +69,6 @@ class LmdbImages(Sharded):
         keys: Regular expression of the keys of images, which must match as a whole; others are
             left out. Its group ``class``, if it has one, is the class's name:
             ``(?P<class>[^/]+)/.*``.
-        labels: Text file of labels, a line for each key: the key, a tab or blanks, and the number
-            or name of its class. A key that is not in the file is a bad sample.
     """
 
     root: str | None = None  # there are no image files to leave in place
@@ -82,7 +79,6 @@ class LmdbImages(Sharded):
         *,
         database: str | None = None,
         keys: str | None = None,
-        labels: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         pattern = _compiled(keys)
@@ -97,25 +93,22 @@ class LmdbImages(Sharded):
         named = None if database is None else database.encode()
         self._listings = []
         for folder, file in found.items():
-            self._listings.append(LmdbListing(file, folder, named, keys, {}, {}, Counter()))
+            self._listings.append(LmdbListing(file, folder, named, keys, {}, Counter()))
             _require_images(self._listings[-1])
-        by_key = {} if labels is None else _read_labels(Path(labels))
         in_keys = pattern is not None and _CLASS in pattern.groupindex
-        if sum((bool(folders), in_keys, labels is not None)) > 1:
+        if folders and in_keys:
             raise UsageError(
-                f"{where}: its classes would come from two of folders, --keys and --labels",
-                "Give one of them, or the path of a single database.",
+                f"{where}: its classes would come from folders and from --keys",
+                "Leave the class out of --keys, or give the path of a single database.",
             )
-        names = {*by_key.values(), *map(_class_of, folders)}
+        names = set(map(_class_of, folders))
         if in_keys:
-            names = {name for one in self._listings for name in one.class_names()}
+            names = {name for one in self._listings for _, name, _ in one.entries(Counter())}
         self.classes = sorted(names)
-        if labels is not None and all(map(_is_number, names)):
-            self.classes = [str(rank) for rank in range(max(map(int, names), default=-1) + 1)]
         if len(self.classes) > MOST_CLASSES:
-            raise SourceError(f"{where}: has more than {MOST_CLASSES:,} classes", _CLASSES)
+            raise SourceError(f"{where}: has more than {MOST_CLASSES:,} classes", "Check --keys.")
         ranks = {name: rank for rank, name in enumerate(self.classes)}
-        self._listings = [one._replace(ranks=ranks, by_key=by_key) for one in self._listings]
+        self._listings = [one._replace(ranks=ranks) for one in self._listings]
 
     def shards(self) -> list[LmdbListing]:
         """Return the shards of the listing: the databases."""
@@ -130,37 +123,6 @@ def _compiled(keys: str | None) -> re.Pattern[str] | None:
             f"--keys {keys!r} is no regular expression: {error}",
             "Write one, such as '(?P<class>[^/]+)/.*'.",
         ) from None
-
-
-_CLASSES = "Labels are names, or ranks of classes from 0: check --keys and --labels."
-
-
-def _read_labels(path: Path) -> dict[str, str]:
-    """Return class names by key; numbers without zeros before them if all are numbers."""
-    found: dict[str, str] = {}
-    try:
-        lines = read_file(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: cannot be read: {error}", "Name a text file.") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        key, *rest = line.rsplit("\t" if "\t" in line else None, 1)
-        key, label = key.strip().lstrip("/"), "".join(rest).strip()
-        if not key or not label or found.setdefault(key, label) != label:
-            what = "another label for its key" if key and label else "no key and label"
-            raise SourceError(
-                f"{path}:{number}: has {what}", "Write a key, a tab and a label in each line."
-            )
-    if not all(map(_is_number, found.values())):
-        return found
-    if any(int(label) >= MOST_CLASSES for label in found.values()):
-        raise SourceError(f"{path}: has a label of {MOST_CLASSES:,} or more", _CLASSES)
-    return {key: str(int(label)) for key, label in found.items()}
-
-
-def _is_number(label: str) -> bool:
-    return label.isascii() and label.isdigit() and len(label) < 19
 
 
 def _class_of(folder: str) -> str:
@@ -207,8 +169,8 @@ def _databases(
 class LmdbListing(NamedTuple):
     """One database of a source: a shard of its listing.
 
-    ``folder`` is the name before its keys, ``ranks`` has labels by class names, ``by_key`` class
-    names by key, ``left_out`` the entries that `records` skipped.
+    ``folder`` is the name before its keys, ``ranks`` has labels by class names, ``left_out`` the
+    entries that `records` skipped.
     """
 
     file: SourceFile
@@ -216,7 +178,6 @@ class LmdbListing(NamedTuple):
     database: bytes | None
     keys: str | None
     ranks: Mapping[str, int]
-    by_key: Mapping[str, str]
     left_out: LeftOut
 
     def records(self) -> Iterator[Record]:
@@ -224,17 +185,10 @@ class LmdbListing(NamedTuple):
         self.left_out.clear()
         state = self.file.mtime_ns
         for text, name, entry in self.entries(self.left_out):
-            name, problem = name or _class_of(self.folder), None
-            if self.by_key:
-                name = self.by_key.get(text, "")
-                problem = None if name else "its key is not in the file of labels"
-            key, unsafe = storable(f"{self.folder}/{text}" if self.folder else text)
+            label = self.ranks.get(name or _class_of(self.folder), 0)
+            key, problem = storable(f"{self.folder}/{text}" if self.folder else text)
             place = self.file.location, entry.offset, entry.length, state
-            yield Record(key, self.ranks.get(name, 0), *place, problem=problem or unsafe)
-
-    def class_names(self) -> set[str]:
-        """Return the names of classes in its keys."""
-        return {name for _, name, _ in self.entries(Counter())}
+            yield Record(key, label, *place, problem=problem)
 
     def entries(self, left_out: LeftOut) -> Iterator[tuple[str, str, Entry]]:
         """Yield the key as text, the class in it or "", and the place of each image."""
@@ -313,12 +267,9 @@ def _require_images(listing: LmdbListing) -> None:
             probe(value)
             return
     if first is None:
-        names = listing.named() if listing.database is None else []
-        what = "has no entries" if listing.keys is None else f"has no key {listing.keys}"
-        hint = "Check --root and --keys."
-        if names:
-            what, hint = f"has the databases {', '.join(names)}", "Name one with --database."
-        raise SourceError(f"{listing.file}: {what}", hint)
+        names = ", ".join(listing.named()) or "none with a name"
+        what = f"{listing.file}: no such keys here; it has the databases {names}"
+        raise SourceError(what, "Check --root, --database and --keys.")
     raise SourceError(
         f"{listing.file}: its values are no image files; that of {printable(first[0])} has "
         f"{len(first[1]):,} bytes, which begin with {first[1][:16]!r}",

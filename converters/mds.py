@@ -135,14 +135,14 @@ class MdsRows(tabular.RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
         """Open it."""
-        with tabular.reading(self, "MDS"), self.files[0].open() as opened:
+        with tabular.reading(self, "MDS"), self.file.open() as opened:
             yield _OpenMds(self, opened)
 
 
 class _OpenMds(tabular.OpenRows):
     def __init__(self, rows: MdsRows, opened: Any) -> None:
         self._rows, self._opened = rows, opened
-        self._state = rows.files[0].mtime_ns
+        self._state = rows.file.mtime_ns
         self.schema = pa.schema([(one.name, one.type) for one in rows.columns])
         size = opened.seek(0, 2)
         if size != rows.size:
@@ -161,7 +161,7 @@ class _OpenMds(tabular.OpenRows):
             yield self._read(offset, min(length, MOST_BYTES))
 
     def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
-        path = self._rows.files[0].location
+        path = self._rows.file.location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
         for first in range(0, self._rows.samples, tabular.BATCH_ROWS):
             rows = range(first, min(first + tabular.BATCH_ROWS, self._rows.samples))
@@ -241,4 +241,4 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
     size, samples = int(about["raw_data"]["bytes"]), int(about["samples"])
     if not 0 <= 4 * samples <= size:
         raise ValueError(f"{name} has {samples:,} samples in {size:,} bytes")
-    return MdsRows(name.removesuffix(_EXTENSION), (file,), True, samples, size, columns)
+    return MdsRows(name.removesuffix(_EXTENSION), file, True, samples, size, columns)

@@ -1,7 +1,8 @@
-"""Checks of packing's options: container, order, executor, and where the output may lie."""
+"""Checks of packing's options: container, seed, executor, and where the output may lie."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,17 +12,16 @@ from typing import Any
 from fastdata.converters.encode import Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields, tables_of
-from fastdata.converters.shuffling import ORDERS, SHUFFLED, default_order, is_split
+from fastdata.converters.shuffling import is_split, shuffles
 from fastdata.converters.trees import common_folder, is_utf8
-from fastdata.converters.uploading import default_local
 
 from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
-from fastdata.remote.urls import is_url, redact
+from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
-from fastdata.storage.files import read_file
+from fastdata.storage.files import cache_folder, digest_name, read_file
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from fastdata.storage.parted import PART
 from fastdata.storage.trust import make_cache_folder
@@ -32,18 +32,18 @@ _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 EXECUTORS = ("local", "ray")
 
 
-def choose_order(source: Source, container: str, order: str | None, seed: int | None) -> str:
-    """Return the order of packing; see `fastdata.converters.pack`."""
-    if order is None:
-        order = default_order(container, source.about)
-    if order not in ORDERS:
-        raise UsageError(f"unknown order {order}", f"Use --order {' or '.join(ORDERS)}.")
-    if order != SHUFFLED and seed is not None:
+def choose_seed(
+    source: Source, container: str, shuffle: bool | None, seed: int | None
+) -> int | None:
+    """Return the seed of the permutation; None for the source's order."""
+    if shuffle is None:
+        shuffle = shuffles(container, source.about)
+    if not shuffle and seed is not None:
         raise UsageError(
             f"--seed {seed} has no effect with the source's order",
-            "Leave it out, or add --order shuffled.",
+            "Leave it out, or add --shuffle.",
         )
-    return order
+    return (seed or 0) if shuffle else None
 
 
 def choose_executor(name: str, address: str | None, workers: int | None) -> Executor:
@@ -220,16 +220,17 @@ def require_fields(fields: Sequence[Field]) -> None:
             )
         # Their files must differ on every file system, and webdataset reads names in lower case.
         if name.lower() in by_lower:
-            other = by_lower[name.lower()]
-            what = f"two fields have the name {name}"
-            if other != name:
-                what = f"the fields {other} and {name} differ in upper and lower case alone"
-            raise UsageError(what, "Rename one, or leave it out.")
+            what = f"the fields {by_lower[name.lower()]} and {name} have the same name"
+            raise UsageError(f"{what}, upper and lower case apart", "Rename one, or leave it out.")
         by_lower[name.lower()] = name
 
 
 def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of this machine for output files."""
+    """Return the folder of this machine for output files.
+
+    For a URL, its default is ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are
+    digits of the URL's SHA-256.
+    """
     if local is not None and is_url(local):
         what = f"--local {redact(os.fspath(local))} is a URL"
         raise UsageError(what, "Give a folder of this machine.")
@@ -240,6 +241,8 @@ def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | No
     if local is not None:
         Path(local).parent.mkdir(parents=True, exist_ok=True)
         return Path(local)
-    folder = Path(os.path.realpath(default_local(os.fspath(out))))
+    url = os.fspath(out).rstrip("/")
+    name = digest_name(name_of(url), hashlib.sha256(redact(url).encode()).hexdigest())
+    folder = Path(os.path.realpath(cache_folder() / "packing" / name))
     make_cache_folder(folder)  # private: resuming trusts its files
     return folder

@@ -25,7 +25,7 @@ from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
 from fastdata.storage.fields import IMAGE, LABEL, StoredField
-from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync, whole_file
+from fastdata.storage.files import PARTIAL_SUFFIX, publish, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
@@ -36,8 +36,8 @@ from fastdata.storage.row_groups import named
 COMMIT_SIZE = 128 << 20
 #: Most files that may finish ahead of a slow one, or of one whose worker was lost.
 _FILES_AHEAD = 1024
-#: Returns a unit's part, with a suffix of its path; None if it is not current.
-Current: TypeAlias = Callable[[Unit, str], Part | None]
+#: Returns a unit's part; None if it is not current.
+Current: TypeAlias = Callable[[Unit], Part | None]
 #: Returns the names of files that have arrived in a bucket.
 Arrived: TypeAlias = Callable[[Iterable[FileEntry]], set[str]]
 Tick: TypeAlias = Callable[[], None]
@@ -53,18 +53,18 @@ class Kind(NamedTuple):
 class Outputs:
     """Output files of a packing: a file a unit, or none if images stay where they are.
 
-    ``chained``: a unit's output depends on earlier units. ``again`` is what the same command does
-    once bad images are fixed. ``kept`` is the name of an unfinished file to resume.
+    ``chained``: a unit's output depends on earlier units. ``kept`` is the name of an unfinished
+    file to resume.
     """
 
-    chained, again, kept = False, "it resumes", ""
+    chained, kept = False, ""
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
         self.job, self._source, self._listing, self.units = job, source, listing, units
 
     def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
         """Return the units that an earlier run has finished, by number."""
-        parts = ((unit.number, current(unit, "")) for unit in self.units)
+        parts = ((unit.number, current(unit)) for unit in self.units)
         found = {number: part for number, part in parts if part is not None}
         sent = arrived(part.file for part in found.values() if part.file is not None)
         return {n: p for n, p in found.items() if p.file is None or self._is_there(p.file, sent)}
@@ -152,7 +152,7 @@ class OneFile(Outputs):
     """Output of LMDB: this process commits unit after unit, and workers only prepare them."""
 
     # A file that is written in order: samples cannot be inserted.
-    chained, again = True, "LMDB is then packed again"
+    chained = True
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
@@ -164,22 +164,17 @@ class OneFile(Outputs):
         if self._data.exists():
             # A kill came between renaming the file and writing the manifest: undo the renaming.
             os.replace(self._data, self._unfinished)
-        committed = lmdb.entries(self._unfinished)
+        left = lmdb.entries(self._unfinished)
         found: dict[int, Part] = {}
-        samples = 0
         for unit in self.units:
-            part = current(unit, "")
-            if part is None:
-                # A kill came after the commit, before the part was renamed.
-                part = current(unit, PARTIAL_SUFFIX)
-                if part is None or samples + part.samples != committed:
-                    break
-                path = self.job.part(unit)
-                os.replace(path.with_name(path.name + PARTIAL_SUFFIX), path)
+            part = current(unit)
+            # A kill may have come between writing a part and its commit.
+            if part is None or part.samples > left:
+                break
             found[unit.number] = part
-            samples += part.samples
+            left -= part.samples
         # Commits cannot be undone without changing the file's bytes.
-        return found if samples == committed else {}
+        return {} if left else found
 
     def names(self, done: Mapping[int, Part]) -> set[str]:
         """Return the name of the file, if a unit is finished."""
@@ -202,20 +197,17 @@ class OneFile(Outputs):
 
         prepared = zip(work(), executor.run(partial(prepare, job), work(), tick), strict=True)
         for unit, group in groupby(prepared, key=lambda entry: entry[0].unit):
-            path, part = job.part(unit), PartBuilder(job.fields)
+            part = PartBuilder(job.fields)
             opened = lmdb.LmdbWriter(self._unfinished, committed, map_size, job.fields)
             with closing(opened) as writer:
                 for _, samples in group:
                     for sample in samples:
                         if part.add(sample):
                             writer.add(sample)
-                # Sync the part before the commit, and rename it afterwards. So a kill at any
-                # point leaves no doubt about what is committed.
-                temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-                part.write(temporary, unit.fingerprint, file_number=0)
-                sync(temporary)
+                # The file knows what is committed, so a part may be early, but not late.
+                with whole_file(job.part(unit)) as temporary:
+                    part.write(temporary, unit.fingerprint, file_number=0)
                 writer.finish()
-            publish(temporary, path)
             committed += part.samples
             yield unit
 
@@ -229,15 +221,14 @@ class OneFile(Outputs):
         name = field or "image"
         extents = lmdb.extents(self._data, [name])
         at = SCHEMA.get_field_index("offset")
+        what = f"{self._data}: does not hold the blobs that were packed, or holds more"
         for batch in super().rows(files, field):
             found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
             if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
-                what = f"{self._data}: does not hold the blobs that were packed"
                 raise CorruptionError(what, "Start over: --force.")
             offsets = array([offset for offset, _ in found], pa.int64())
             yield batch.set_column(at, SCHEMA.field(at), offsets)
         if next(extents, None) is not None:
-            what = f"{self._data}: holds more than was packed"
             raise CorruptionError(what, "Start over: --force.")
 
 

@@ -81,13 +81,9 @@ class PackedDataset(Sharded):
         self._options = dict(storage_options or {})
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
         self._part, self._keys = part, None if keys is None else frozenset(keys)
-        if is_url(root):
-            text = read_manifest(self._place, self._options)
-            shown = redact(self._place)
-            manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
-        else:
-            shown = str(Path(root).resolve())
-            manifest = PackedSource(Path(self._place)).manifest
+        shown = redact(self._place) if is_url(root) else str(Path(root).resolve())
+        text = read_manifest(self._place, self._options)
+        manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
         self._samples = manifest.samples
         self.classes = manifest.classes if LABEL in manifest.field_list else []
         further = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
@@ -105,16 +101,15 @@ class PackedDataset(Sharded):
             self.about["keys"] = len(self._keys)
 
     def shards(self) -> Sequence[Listable]:
-        """Return shards of the index's rows; one for a URL, whose index is fetched once."""
-        step = self._samples if is_url(self._place) else _ROWS_PER_SHARD
-        ranges = [
-            PackedRows(
-                self._place, at, min(at + step, self._samples), self._part, self._keys,
-                self._options,
-            )
-            for at in range(0, self._samples, max(step, 1))
-        ]  # fmt: skip
-        return ranges if self._keys is None else [_AllKeys(ranges, self._keys, self.about["root"])]
+        """Return shards of the index's rows.
+
+        There is one for a URL, whose index is fetched once, and one for given keys, which must all
+        be there.
+        """
+        rows, about = self._samples, (self._part, self._keys, self._options)
+        step = rows if is_url(self._place) or self._keys is not None else _ROWS_PER_SHARD
+        starts = range(0, rows, max(step, 1))
+        return [PackedRows(self._place, at, min(at + step, rows), *about) for at in starts]
 
 
 def _images_root(place: str, manifest: Manifest) -> str | None:
@@ -144,12 +139,13 @@ class PackedRows(NamedTuple):
             blobs = PackedSource(Path(self.place))
         where = self._finder(blobs.manifest)
         rows = blobs.index.rows(self.start, self.stop, seek_points=False)
-        labels = range(len(blobs.manifest.classes))
+        labels, missing = range(len(blobs.manifest.classes)), set(self.keys or ())
         if LABEL not in blobs.manifest.field_list:
             labels = range(1 << 31)
         for (number, row), further in zip(
             enumerate(rows, self.start), self._further(blobs), strict=True
         ):
+            missing.discard(row.key)
             if self.part is not None and row.key not in self.part:
                 continue
             if self.keys is not None and row.key not in self.keys:
@@ -168,6 +164,13 @@ class PackedRows(NamedTuple):
                 problem=None if row.label in labels else "its label is no class's",
                 orientation=row.orientation,
                 fields=tuple(values),
+            )
+        if missing:
+            raise SourceError(
+                f"{redact(self.place)}: has no sample {printable(min(missing))}, and lacks "
+                f"{len(missing)} of {len(self.keys or ())} requested keys",
+                "Give keys as in fastdata's index: the path below the split, without the "
+                "extension.",
             )
 
     def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
@@ -209,25 +212,3 @@ class PackedRows(NamedTuple):
             return about | {"column": column, "group": group}
 
         return where
-
-
-class _AllKeys(NamedTuple):
-    """Rows of a dataset that must include certain keys."""
-
-    shards: Sequence[PackedRows]
-    keys: frozenset[str]
-    shown: str
-
-    def records(self) -> Iterator[Record]:
-        missing = set(self.keys)
-        for shard in self.shards:
-            for record in shard.records():
-                missing.discard(record.key)
-                yield record
-        if missing:
-            raise SourceError(
-                f"{self.shown}: has no sample {printable(min(missing))}, and lacks {len(missing)} "
-                f"of {len(self.keys)} requested keys",
-                "Give keys as in fastdata's index: the path below the split, without the "
-                "extension.",
-            )

@@ -29,7 +29,7 @@ from fastdata.converters.options import (
     check_options,
     check_out,
     choose_executor,
-    choose_order,
+    choose_seed,
     local_folder,
     root_of,
 )
@@ -37,7 +37,7 @@ from fastdata.converters.outputs import COMMIT_SIZE, Kind, OneFile, Outputs, ent
 from fastdata.converters.parts import Bad, Part, read_part
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import Source, further_fields, tables_of
-from fastdata.converters.shuffling import SHUFFLED, shuffle_listing
+from fastdata.converters.shuffling import shuffle_listing
 from fastdata.converters.tasks import Job, encode, reader
 from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
@@ -62,6 +62,7 @@ from fastdata.storage.files import (
     no_space,
     sync,
     whole_file,
+    write_whole,
 )
 from fastdata.storage.manifest import (
     BAD_SAMPLES_NAME,
@@ -111,15 +112,14 @@ class Packed(NamedTuple):
     """Result of packing: the dataset's folder or URL without credentials, and its manifest.
 
     ``resumed`` are samples that an earlier run had packed. ``kinds`` are stored images by encoding,
-    the most frequent first, and ``source_bytes`` theirs in the source, None if not known exactly;
-    empty if an earlier run had packed all. ``left_out`` counts a tree's skipped files by suffix.
+    the most frequent first; empty if an earlier run had packed all. ``left_out`` counts a tree's
+    skipped files by suffix.
     """
 
     path: Path | str
     manifest: Manifest
     resumed: int
     kinds: Mapping[str, Kind] = {}
-    source_bytes: int | None = None
     left_out: Mapping[str, int] = {}
 
 
@@ -132,7 +132,7 @@ def pack(
     plain_images: bool = False,
     shard_size: int | None = None,
     seek_points: bool = True,
-    order: str | None = None,
+    shuffle: bool | None = None,
     seed: int | None = None,
     workers: int | None = None,
     executor: str = "local",
@@ -163,8 +163,8 @@ def pack(
         shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
             256 MiB.
         seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
-        order: ``shuffled`` or ``source``. None for ``shuffled`` if ``container`` is ``parquet``
-            or ``shards``, unless the split or its folder has a name for evaluation.
+        shuffle: Whether to permute the samples. None for True if ``container`` is ``parquet`` or
+            ``shards``, unless the split or its folder has a name for evaluation.
         seed: Seed of the permutation, any int; None for 0.
         workers: Worker processes, or tasks in flight on Ray; None for one a CPU, two on Ray.
         executor: ``local``, or ``ray`` for a Ray cluster (docs/cluster.md).
@@ -189,7 +189,7 @@ def pack(
     check_options(source, container, encoding, plain_images, shard_size)
     if (tables := tables_of(source, container)) is not None:
         source = tables.source
-    order = choose_order(source, container, order, seed)
+    seed = choose_seed(source, container, shuffle, seed)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
     check_classes(source, out)
@@ -216,9 +216,8 @@ def pack(
         fields=tuple(further_fields(source)),
         upright=getattr(source, "upright", False),
     )
-    shuffle = (seed or 0) if order == SHUFFLED else None
     about = skip_bad, force, progress, uploading
-    return _Packing(source, folder, job, options, unit_size, shuffle, *about).run(running)
+    return _Packing(source, folder, job, options, unit_size, seed, *about).run(running)
 
 
 _SPACE_HINT = (
@@ -236,7 +235,7 @@ class _Packing:
     job: Job
     options: dict[str, Any]
     unit_size: int
-    shuffle: int | None
+    seed: int | None
     skip_bad: bool
     force: bool
     progress: Progress
@@ -297,24 +296,23 @@ class _Packing:
             if is_ours(path.name) and path.name != self.outputs.kept:
                 path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
-        manifest, kinds, bad_bytes = self._finish(fingerprint)
-        exact = listing.totals.length - bad_bytes if listing.lengths_are_exact() else None
-        return Packed(self._place, manifest, resumed, kinds, exact, listing.left_out)
+        manifest, kinds = self._finish(fingerprint)
+        return Packed(self._place, manifest, resumed, kinds, listing.left_out)
 
     def _list(self, lister: Executor) -> Listing:
         folder, listed = self.job.listing, self.progress.listed
-        if self.shuffle is None:
+        if self.seed is None:
             return write_listing(self.source, folder, listed, lister)
         in_order = folder.with_name("source")
         listing = write_listing(self.source, in_order, listed, lister)
-        shuffled = shuffle_listing(listing, folder, self.shuffle, lister)
+        shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
 
     @property
     def _order(self) -> dict[str, Any]:
-        if self.shuffle is not None:
-            return {"order": SHUFFLED, "seed": self.shuffle}
+        if self.seed is not None:
+            return {"order": "shuffled", "seed": self.seed}
         # A packed dataset as the source has an order already.
         found: dict[str, Any] = getattr(self.source, "packed_order", {})
         return found
@@ -341,7 +339,7 @@ class _Packing:
             "container": self.job.container,
             "classes": list(self.job.classes),
             "options": self.options,
-            "shuffle": self.shuffle,
+            "shuffle": self.seed,
             "format_version": FORMAT_VERSION,
             "fields": [
                 (field.name, field.kind, str(field.type), field.format) for field in self.job.fields
@@ -359,8 +357,7 @@ class _Packing:
                 f"{self.out}: holds unfinished packing of other data, or with other options",
                 "Run the command that began it, choose another --out, or start over with --force.",
             )
-        with whole_file(path) as temporary:
-            temporary.write_text(plan, "utf-8")
+        write_whole(path, plan)
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
         # Reports so far came from listing.
@@ -431,10 +428,9 @@ class _Packing:
                 path.unlink()
         remove_outputs(self.out, self.outputs.names(done))
 
-    def _part(self, unit: Unit, suffix: str = "") -> Part | None:
+    def _part(self, unit: Unit) -> Part | None:
         """Return a unit's part if it is current and its bad images need no second try."""
-        path = self.job.part(unit)
-        part = read_part(path.with_name(path.name + suffix))
+        part = read_part(self.job.part(unit))
         if part is None or part.fingerprint != unit.fingerprint:
             return None
         if not self.skip_bad and any(bad.unread for bad in part.bad):
@@ -454,11 +450,8 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind], int]:
-        """Join the parts to an index and write the manifest.
-
-        Return it, the kinds of images, and the bytes of bad ones.
-        """
+    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind]]:
+        """Join the parts to an index and write the manifest; return it and the kinds of images."""
         job = self.job
         parts = [read_part(job.part(unit)) for unit in self.outputs.units]
         found = [part for part in parts if part is not None]
@@ -505,8 +498,7 @@ class _Packing:
         for_others = formats.hugging_face(job.container, job.fields)
         if for_others is not None:
             others.append(formats.HUGGING_FACE_NAME)
-            with whole_file(self.out / formats.HUGGING_FACE_NAME) as temporary:
-                temporary.write_text(for_others, "utf-8")
+            write_whole(self.out / formats.HUGGING_FACE_NAME, for_others)
         if self.uploading is not None:
             for entry in files:
                 if entry.name.startswith("_") and entry.crc32c:
@@ -514,9 +506,8 @@ class _Packing:
             self.progress.finishing("upload")
             self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])
         else:
-            with whole_file(self.out / MANIFEST_NAME) as temporary:
-                temporary.write_text(manifest.to_json(), "utf-8")
-        return manifest, kinds, sum(entry.size for entry in bad)
+            write_whole(self.out / MANIFEST_NAME, manifest.to_json())
+        return manifest, kinds
 
     def _list_bad(self, bad: Sequence[Bad]) -> None:
         path = self.out / BAD_SAMPLES_NAME
@@ -530,15 +521,14 @@ class _Packing:
 
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         images = human_count(samples + len(bad), "image")
-        about = (
-            f"the first, {bad[0].key}: {bad[0].path}: {bad[0].reason}; all are listed in "
-            f"{self.out / BAD_SAMPLES_NAME}"
-        )
-        if not samples:
-            what = f"{self.out}: {images}, none of which can be packed; {about}"
-            return BadSamplesError(what, "Check that --root holds images.")
+        hint = "Check that --root holds images."
+        if samples:
+            hint = (
+                "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
+                "and run the same command again."
+            )
         return BadSamplesError(
-            f"{self.out}: {len(bad):,} of {images} cannot be packed; {about}",
-            "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
-            f"and run the same command again ({self.outputs.again}).",
+            f"{self.out}: {len(bad):,} of {images} cannot be packed; the first, {bad[0].key}: "
+            f"{bad[0].path}: {bad[0].reason}; all are listed in {self.out / BAD_SAMPLES_NAME}",
+            hint,
         )

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class ParquetImages(tabular.TabularImages):
         of_split = {name: _split_of(name) for name in files}
         tabular.taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
-            name: ParquetRows(name.removesuffix(_EXTENSION), (file,), plain)
+            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
             for name, file in files.items()
         }
         rows = [every.pop(name) for name in files if split in (None, of_split[name])]
@@ -100,19 +101,26 @@ class ParquetRows(tabular.RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
         """Open it."""
-        with tabular.reading(self, "Parquet"), self.files[0].open() as source:
-            size = source.seek(0, 2)
-            with pq.ParquetFile(source) as opened:
-                if opened.metadata.num_rows > size:
-                    raise ValueError(f"{opened.metadata.num_rows:,} rows in {size:,} bytes")
+        with tabular.reading(self, "Parquet"):
+            footer = _footer(self.file, self.file.mtime_ns)
+            with self.file.open() as source, pq.ParquetFile(source, metadata=footer) as opened:
                 yield _OpenParquet(self, opened, source)
+
+
+@lru_cache(maxsize=64)  # one may have megabytes
+def _footer(file: SourceFile, mtime_ns: int) -> pq.FileMetaData:
+    with file.open() as source:
+        footer = pq.read_metadata(source)
+        if footer.num_rows > file.size:
+            raise ValueError(f"{footer.num_rows:,} rows in {file.size:,} bytes")
+        return footer
 
 
 class _OpenParquet(tabular.OpenRows):
     def __init__(self, rows: ParquetRows, opened: pq.ParquetFile, source: Any) -> None:
         self.schema = opened.schema_arrow
         self._rows, self._opened, self._source = rows, opened, source
-        self._state = rows.files[0].mtime_ns
+        self._state = rows.file.mtime_ns
         self._chunks = file_chunks(opened.metadata)
 
     def values(self, column: str) -> Iterator[bytes | None]:
@@ -141,21 +149,21 @@ class _OpenParquet(tabular.OpenRows):
                 yield tabular.Batch(rows, values, {n: list(islice(places[n], rows)) for n in blobs})
                 left -= rows
 
-    def decoded_because(self, column: str) -> str:
-        for group, chunks in enumerate(self._chunks):
-            rows = self._opened.metadata.row_group(group).num_rows
+    def kept(self, column: str) -> str:
+        if not self._rows.plain:
+            return tabular.ROWS
+        for chunks, rows in zip(self._chunks, self.groups(), strict=True):
             if rows and self._pages(chunks.get(column), rows) is None:
-                chunk = chunks.get(column)
-                return (chunk and chunk.otherwise) or "laid out in another way"
-        return "" if self._rows.plain else "behind a URL"
+                return tabular.ROWS
+        return tabular.EXTENTS
 
-    def groups(self) -> list[list[int]]:
+    def groups(self) -> list[int]:
         about = self._opened.metadata
-        return [[about.row_group(n).num_rows for n in range(about.num_row_groups)]]
+        return [about.row_group(n).num_rows for n in range(about.num_row_groups)]
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[tabular.Place | None]:
         """Yield the places of a column's values in a row group."""
-        path, chunk = self._rows.files[0].location, self._chunks[group].get(leaf)
+        path, chunk = self._rows.file.location, self._chunks[group].get(leaf)
         pages = self._pages(chunk, rows) if self._rows.plain else None
         if chunk is not None and pages is not None:
             try:
@@ -168,7 +176,7 @@ class _OpenParquet(tabular.OpenRows):
         whole = self._opened.metadata.row_group(group).total_byte_size
         size = whole if chunk is None else chunk.size
         length = min(max(1, size // rows), MOST_BYTES)
-        first = sum(self._opened.metadata.row_group(one).num_rows for one in range(group))
+        first = sum(self.groups()[:group])
         for row in range(first, first + rows):
             yield tabular.Place(path, row, length, self._state, leaf, group)
 

@@ -1,7 +1,8 @@
 """Parts: the index rows of one unit, kept until the whole dataset is packed.
 
 A part is written after its output has reached the disk. So a unit is done exactly if its part
-exists and has the right fingerprint. Resuming needs nothing else.
+exists and has the right fingerprint. Resuming needs nothing else. An LMDB's part is written before
+its commit, and the number of samples in the file shows whether that came.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ class Bad(NamedTuple):
     path: str
     reason: str
     unread: bool
-    size: int
 
 
 class Part(NamedTuple):

@@ -202,10 +202,8 @@ def _call(
     function, expected = shared
     _start_worker()
     if (found := _versions()) != expected:
-        differ = [f"{name} {found[name]} there, {expected[name]} here" for name in expected
-                  if found[name] != expected[name]]  # fmt: skip
         raise UsageError(
-            f"--executor ray: the workers' environment differs: {', '.join(differ)}",
+            f"--executor ray: the workers have {found}, and this machine has {expected}",
             "Install the same versions on all machines: the output depends on them.",
         )
     with executors.counted() as counts:

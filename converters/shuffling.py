@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +25,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.listing import (
-    AHEAD,
     ROWS_PER_BATCH,
     Listing,
-    open_shards,
     shard_path,
     write_shard,
     write_summary,
 )
 
-from fastdata.executors import Executor
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.storage.arrow import as_numpy, unsliced, validity
-
-#: Names of the orders.
-SHUFFLED, SOURCE = ORDERS = ("shuffled", "source")
+from fastdata.storage.arrow import as_numpy, validity
 
 #: Bytes of neighbours to read together, and of blocks to mix in memory.
 BLOCK_BYTES = 2 << 20
 WINDOW_BYTES = 64 << 20
 
-#: Rows to sort in memory at a time, on average; and rows to spread at a time.
-_BUCKET_ROWS, _SPREAD_ROWS = 131_072, 32_768
+#: Rows to write at a time, and neighbours to compare at a time.
+_SHARD_ROWS, _ROWS_COMPARED = 262_144, 32_768
 #: Bytes of pixels in a listing that count as one more row.
 _BYTES_PER_ROW = 256
-
-#: Columns that are added to a listing's, to sort by.
-_KEYS = ("block", "draw")
 
 #: Names of splits for evaluation and for training.
 _EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
@@ -75,14 +66,12 @@ def split_to_pack(classes: Iterable[str]) -> str | None:
     return names[0]
 
 
-def default_order(container: str, about: Mapping[str, Any]) -> str:
-    """Return the default order of packing.
+def shuffles(container: str, about: Mapping[str, Any]) -> bool:
+    """Return whether packing shuffles by default.
 
     The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
     """
-    if container not in ("parquet", "shards") or _is_evaluation(about):
-        return SOURCE
-    return SHUFFLED
+    return container in ("parquet", "shards") and not _is_evaluation(about)
 
 
 def _is_evaluation(about: Mapping[str, Any]) -> bool:
@@ -93,58 +82,52 @@ def _is_evaluation(about: Mapping[str, Any]) -> bool:
 
 
 def shuffle_listing(
-    listing: Listing,
-    folder: Path,
-    seed: int,
-    executor: Executor,
-    *,
-    bucket_rows: int = _BUCKET_ROWS,
-    spread_rows: int = _SPREAD_ROWS,
+    listing: Listing, folder: Path, seed: int, *, shard_rows: int = _SHARD_ROWS
 ) -> Listing:
-    """Write a listing in another order, by an external sort with keys of the seed and row."""
+    """Write a listing in another order, by keys of the seed and row.
+
+    Holds some numbers of every row in memory, and whole rows a shard at a time.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    spread = folder / "spread"
-    spread.mkdir(parents=True)
-    buckets = 1 + (len(listing) + listing.totals.held // _BYTES_PER_ROW) // bucket_rows
-    key = epoch_key(seed, -1)  # loaders never use this epoch
-    task = partial(_spread, listing.folder, spread, key, buckets, spread_rows)
-    shards = len(listing.starts) - 1
-    for _ in executor.run(task, range(shards), ahead=AHEAD):
-        pass
-    gather = partial(_gather, spread, folder, shards, buckets)
-    rows = list(executor.run(gather, range(buckets), ahead=AHEAD))
-    write_summary(folder, rows, listing.totals, listing.left_out)
-    shutil.rmtree(spread, ignore_errors=True)
+    folder.mkdir(parents=True)
+    order, window = _permutation(listing, epoch_key(seed, -1))  # loaders never use this epoch
+    shards = 1 + (len(listing) + listing.totals.held // _BYTES_PER_ROW) // shard_rows
+    counts = []
+    for number, places in enumerate(np.array_split(np.arange(len(order)), shards)):
+        rows = _rows(listing, order[places])
+        if window is not None:
+            at = rows.schema.get_field_index("window")
+            rows = rows.set_column(at, rows.schema.field(at), _array(window[places]))
+        batches = rows.to_batches(ROWS_PER_BATCH)
+        write_shard(shard_path(folder, number), iter(batches), rows.schema)
+        counts.append(len(rows))
+    write_summary(folder, counts, listing.totals, listing.left_out)
     return Listing(folder)
 
 
-def _spread(
-    source: Path, folder: Path, key: int, buckets: int, rows_at_once: int, shard: int
-) -> None:
-    """Write a shard's rows with their keys, as one record batch per bucket and group of rows."""
-    listing = Listing(source)
-    start, stop = listing.starts[shard : shard + 2]
-    schema = keyed_schema = listing.schema
-    for name in _KEYS:
-        keyed_schema = keyed_schema.append(pa.field(name, pa.uint64()))
-
-    def batches() -> Any:
-        for first in range(start, stop, rows_at_once):
-            rows = _joined(listing.batches(first, min(stop, first + rows_at_once)), schema)
-            numbers = np.arange(first, first + len(rows), dtype=np.int64)
-            blocks = sample_keys(key, first + _block_starts(rows))
-            draws = sample_keys(key, numbers, view=1)
-            keyed = pa.RecordBatch.from_arrays(
-                [*rows.columns, _array(blocks), _array(draws)], schema=keyed_schema
-            )
-            # Upper half of the product: maps 32-bit fractions evenly to buckets.
-            bucket = (blocks >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
-            ends = np.searchsorted(np.sort(bucket), np.arange(buckets), side="right")
-            keyed = _taken(keyed, np.argsort(bucket, kind="stable"))
-            for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-                yield keyed.slice(begin, end - begin)
-
-    write_shard(shard_path(folder, shard), batches(), keyed_schema)
+def _permutation(
+    listing: Listing, key: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """Return the rows in their new order, and the window of each; None if no blocks are mixed."""
+    block, size = np.empty(len(listing), np.uint64), np.empty(len(listing), np.int64)
+    for start, stop in pairwise(listing.starts):
+        for first in range(start, stop, _ROWS_COMPARED):
+            end = min(stop, first + _ROWS_COMPARED)
+            batches = listing.batches(first, end)
+            columns = (batch.select(["path", "group", "pixels", "size"]) for batch in batches)
+            rows = pa.Table.from_batches(columns).combine_chunks().to_batches()[0]
+            block[first:end] = sample_keys(key, first + _block_starts(rows))
+            size[first:end] = as_numpy(rows.column("size"))
+    order = np.argsort(block, kind="stable")
+    block, size = block[order], size[order]
+    begins = np.append(True, block[1:] != block[:-1])
+    if begins.all():
+        return order, None
+    before = np.cumsum(size) - size
+    window = before[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+    window //= WINDOW_BYTES
+    mixed = np.lexsort((sample_keys(key, order, view=1), window))
+    return order[mixed], window[mixed]
 
 
 def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -168,46 +151,20 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return np.maximum.accumulate(np.where(begins, places, 0))
 
 
-def _gather(spread: Path, folder: Path, shards: int, buckets: int, bucket: int) -> int:
-    """Sort one bucket's rows and write them as a shard of the new listing."""
-    found = []
-    for reader in open_shards(spread, range(shards)):
-        schema = reader.schema
-        numbers = range(bucket, reader.num_record_batches, buckets)
-        found += [reader.get_batch(number) for number in numbers]
-    rows = _joined(found, schema)
-    if len(rows):
-        rows = _shuffled(rows, bucket)
-    rows = rows.select([name for name in schema.names if name not in _KEYS])
-    pieces = (rows.slice(at, ROWS_PER_BATCH) for at in range(0, len(rows), ROWS_PER_BATCH))
-    write_shard(shard_path(folder, bucket), pieces, rows.schema)
-    return len(rows)
+def _rows(listing: Listing, numbers: npt.NDArray[np.int64]) -> pa.Table:
+    """Return rows of a listing in the order of their numbers."""
+    ascending = np.sort(numbers)
 
+    def taken() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in listing.batches(0, len(listing)):
+            begin, end = np.searchsorted(ascending, [first, first + len(batch)])
+            if begin < end:
+                yield batch.take(_array(ascending[begin:end] - first))
+            first += len(batch)
 
-def _shuffled(rows: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
-    rows = _taken(rows, np.argsort(as_numpy(rows.column("block")), kind="stable"))
-    block = as_numpy(rows.column("block"))
-    begins = np.append(True, block[1:] != block[:-1])
-    if begins.all():
-        return rows
-    before = np.cumsum(as_numpy(rows.column("size"))) - as_numpy(rows.column("size"))
-    starts = before[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))]
-    window = starts // WINDOW_BYTES
-    order = np.lexsort((as_numpy(rows.column("draw")), window))
-    # Windows of different buckets have different numbers.
-    numbers = (window[order] + (bucket << 32)).astype(np.int64)
-    at = rows.schema.get_field_index("window")
-    return _taken(rows, order).set_column(at, rows.schema.field(at), _array(numbers))
-
-
-def _joined(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
-    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def _taken(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    columns = [unsliced(column).take(_array(numbers)) for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    rows = pa.Table.from_batches(taken(), listing.schema).combine_chunks()
+    return rows.take(_array(np.searchsorted(ascending, numbers)))
 
 
 def _array(values: npt.NDArray[Any]) -> pa.Array:

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded
+from fastdata.converters.tabular import reading, require_columns
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
-from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.arrow import array, python_values, stored_type
 from fastdata.storage.encodings import is_image_name
@@ -173,12 +174,7 @@ class TableImages(Sharded):
         chosen = self._columns
         taken = {*chosen._replace(blobs=())}
         names = others = [column for column in self._table.column_names if column not in taken]
-        for column in wanted or ():
-            if column not in others:
-                raise UsageError(
-                    f"{name}: has no further column {column} (it has: {', '.join(others)})",
-                    "Name others with --fields.",
-                )
+        require_columns(name, wanted or (), others)
         if wanted is not None:
             names = [*wanted, *(blob for blob in chosen.blobs if blob not in wanted)]
         return tuple(self._field(column) for column in names)
@@ -325,23 +321,18 @@ def read_table(
     suffix = PurePosixPath(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise SourceError(f"{shown}: not a table", f"Name one of {', '.join(SUFFIXES)}.")
-    try:
-        with file_at(os.fspath(path), storage_options).open() as file:
-            if suffix == ".parquet":
-                return pq.read_table(file)
-            if suffix in (".jsonl", ".ndjson"):
-                return _read_json_lines(io.BytesIO(file.read()))
-            delimiter = "\t" if suffix == ".tsv" else ","
-            types = dict.fromkeys(texts, pa.string())
-            return pa.csv.read_csv(
-                file,
-                parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                convert_options=pa.csv.ConvertOptions(column_types=types),
-            )
-    except FastdataError:
-        raise
-    except PARQUET_ERRORS as error:
-        raise SourceError(f"{shown}: cannot be read: {error}", "Check the file.") from None
+    with reading(shown, "a table"), file_at(os.fspath(path), storage_options).open() as file:
+        if suffix == ".parquet":
+            return pq.read_table(file)
+        if suffix in (".jsonl", ".ndjson"):
+            return _read_json_lines(io.BytesIO(file.read()))
+        delimiter = "\t" if suffix == ".tsv" else ","
+        types = dict.fromkeys(texts, pa.string())
+        return pa.csv.read_csv(
+            file,
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=types),
+        )
 
 
 def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
@@ -418,7 +409,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _plain(name: str, table: pa.Table) -> pa.Table:
     """Return a table of stored types, whose text is UTF-8."""
-    try:
+    with reading(name, "a table"):
         table.validate(full=True)
         for place, field in enumerate(table.schema):
             _decode_names(field.type)
@@ -426,8 +417,6 @@ def _plain(name: str, table: pa.Table) -> pa.Table:
             if kind != field.type:
                 chunks = [array(python_values(one), kind) for one in table.column(place).chunks]
                 table = table.set_column(place, field.name, pa.chunked_array(chunks, kind))
-    except PARQUET_ERRORS as error:
-        raise SourceError(f"{name}: cannot be read: {error}", "Check the file.") from None
     return table
 
 

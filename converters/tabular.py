@@ -6,7 +6,7 @@ the module of the format: a `RowsFile`, and what its ``open`` yields, an `OpenRo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -41,8 +41,9 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _LOOKED_AT = 8
 #: Most rows of a `Batch`.
 BATCH_ROWS = 8192
-#: Why values are no extents: the only reason for which they are no rows of a table, either.
-OUTSIDE = "in files of their own"
+#: How values of a column of bytes are kept: as extents of the file, as rows that a library decodes,
+#: or, some of them, in files of their own.
+EXTENTS, ROWS, OUTSIDE = "extents", "rows", "outside"
 
 
 class Place(NamedTuple):
@@ -85,29 +86,29 @@ class OpenRows:
         """Yield values of columns, and places of columns of bytes, of `BATCH_ROWS` at a time."""
         raise NotImplementedError
 
-    def decoded_because(self, column: str) -> str:
-        """Return why values of a column of bytes are no extents of this file; "" if all are."""
-        return ""
+    def kept(self, column: str) -> str:
+        """Return how values of a column of bytes are kept: `EXTENTS`, `ROWS` or `OUTSIDE`."""
+        return EXTENTS
 
-    def groups(self) -> list[list[int]]:
-        """Return the rows of each row group, by file of `RowsFile.files`."""
+    def groups(self) -> list[int]:
+        """Return the number of rows of each row group."""
         return []
 
 
 @dataclass(frozen=True)
 class RowsFile:
-    """File of rows, which may consist of several; picklable.
+    """File of rows; picklable.
 
     ``name`` is its path below the source's folder, with ``/`` and without extension, for keys.
     Unless ``plain``, a library decodes the rows of all columns.
     """
 
     name: str
-    files: Sequence[SourceFile]
+    file: SourceFile
     plain: bool = True
 
     def __str__(self) -> str:
-        return str(self.files[0])
+        return str(self.file)
 
     def open(self) -> AbstractContextManager[OpenRows]:
         """Open it; on opening and later, `reading` turns errors into SourceError."""
@@ -126,6 +127,14 @@ def reading(file: object, form: str) -> Iterator[None]:
     except PARQUET_ERRORS as error:
         what = f"{file}: cannot be read as {form}: {error}"
         raise SourceError(what, "Check that it was written completely and copied whole.") from None
+
+
+def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
+    """Raise UsageError for a further column that is not there."""
+    for name in wanted:
+        if name not in there:
+            what = f"{place}: has no further column {name} (it has: {', '.join(there) or 'none'})"
+            raise UsageError(what, "Name others with --fields.")
 
 
 def taken_split(
@@ -188,10 +197,11 @@ class TabularImages(Sharded):
     ) -> None:
         self._files = list(files)
         self._where = where
-        self.inputs = [file.location for rows in self._files for file in rows.files]
+        self.inputs = [rows.file.location for rows in self._files]
         self._left_out: list[str] = []
-        self._columns = self._choose(image_column, label_column, key_column)
-        further, self._leaves = self._choose_fields(fields)
+        with self._files[0].open() as first:
+            self._columns = self._choose(first, image_column, label_column, key_column)
+            further, self._leaves = self._choose_fields(first, fields)
         self.fields = with_masks(with_formats(further, formats, where), masks, where)
         self.classes = self._find_classes(others) if self._columns.label else []
         columns = [self._columns.image, self._columns.label, self._columns.key]
@@ -214,25 +224,18 @@ class TabularImages(Sharded):
         return ", ".join(taken) + left_out
 
     @once
-    def decoded_because(self) -> str:
-        """Why images or blobs are no extents of the source's files, as text; "" if all are.
-
-        Those are read through a library, slower, or lie in files of their own.
-        """
-        found: dict[str, int] = {}
+    def _kept(self) -> set[str]:
+        """How images and blobs are kept: `EXTENTS`, `ROWS`, `OUTSIDE`."""
+        found: set[str] = set()
         for rows in self._files:
             with rows.open() as file:
-                for leaf in self._blob_leaves:
-                    if why := file.decoded_because(leaf):
-                        text = f"{leaf} is {why}"
-                        found[text] = found.get(text, 0) + 1
-        texts = (f"{why} in {n:,} of {len(self._files):,} files" for why, n in found.items())
-        return ", ".join(texts)
+                found |= set(map(file.kept, self._blob_leaves))
+        return found
 
     @once
     def archives(self) -> list[SourceFile] | None:
         """Files that all images and blobs are extents of; None if any is none."""
-        return None if self.decoded_because else [one for rows in self._files for one in rows.files]
+        return [rows.file for rows in self._files] if self._kept == {EXTENTS} else None
 
     @once
     def tables(self) -> Tables | None:
@@ -240,15 +243,15 @@ class TabularImages(Sharded):
 
         None, too, if any lies in a file of its own.
         """
-        if not self.decoded_because or OUTSIDE in self.decoded_because:
+        if self.archives is not None or OUTSIDE in self._kept:
             return None
         decoded = copy(self)
         decoded._files = [replace(rows, plain=False) for rows in self._files]
         groups: list[list[int]] = []
         for rows in self._files:
             with rows.open() as file:
-                groups += file.groups()
-        files = [one for rows in self._files for one in rows.files]
+                groups.append(file.groups())
+        files = [rows.file for rows in self._files]
         decoded.tables = Tables(decoded, files, self._blob_leaves, groups)
         return decoded.tables
 
@@ -263,16 +266,16 @@ class TabularImages(Sharded):
         about = self._columns, classes, self.fields, self._leaves
         return [FileListing(file, *about) for file in self._files]
 
-    def _choose(self, image: str | None, label: str | None, key: str | None) -> _Columns:
-        path = self._files[0]
-        folders = _folder_values(path.name)
-        with path.open() as file:
-            names, schema = stored_columns(path, file.schema), file.schema
-            self._features = _features(schema)
-            if image is None:
-                image = _noted_image(schema, names) or _image_column(path, file, names)
-            elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
-                image = f"{image}.bytes"
+    def _choose(
+        self, file: OpenRows, image: str | None, label: str | None, key: str | None
+    ) -> _Columns:
+        path, schema = self._files[0], file.schema
+        folders, names = _folder_values(path.name), stored_columns(path, schema)
+        self._features = _features(schema)
+        if image is None:
+            image = _noted_image(schema, names) or _image_column(path, file, names)
+        elif image not in names and f"{image}.bytes" in names:  # of a struct of Hugging Face's
+            image = f"{image}.bytes"
         binary = {name for name, kind in names.items() if _is_binary(kind)}
         kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
         kinds |= dict.fromkeys(folders, pa.string())
@@ -305,26 +308,20 @@ class TabularImages(Sharded):
         return _Columns(image, label, key, named, names_in)
 
     def _choose_fields(
-        self, wanted: Sequence[str] | None
+        self, file: OpenRows, wanted: Sequence[str] | None
     ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         """Return the further fields and their columns; `_left_out` keeps the other columns."""
         path = self._files[0]
+        leaves = stored_columns(path, file.schema)
         found: dict[str, tuple[Field, str]] = {}
-        with path.open() as file:
-            leaves = stored_columns(path, file.schema)
-            for column in file.schema:
-                if column.name in self._left_out:
-                    found[column.name] = _field(file, column, leaves)
+        for column in file.schema:
+            if column.name in self._left_out:
+                found[column.name] = _field(file, column, leaves)
         if wanted is None:
             # Columns in folders' names have no type, and packing to Parquet writes the size.
             # Names such as __url__ cannot be fields'.
             wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
-        for name in wanted:
-            if name not in found:
-                raise UsageError(
-                    f"{path}: has no further column {name} (it has: {', '.join(found) or 'none'})",
-                    "Name others with --fields.",
-                )
+        require_columns(path, wanted, found)
         self._left_out = [name for name in self._left_out if name not in wanted]
         fields = [found[name] for name in wanted]
         return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
@@ -348,23 +345,18 @@ class TabularImages(Sharded):
         column = f"{self._where}: the column {chosen.label}"
         if not found:
             raise SourceError(f"{column} has no labels", "Name another with --label-column.")
-        if len(found) > MOST_CLASSES:
+        count = len(found) if chosen.named else max(found) + 1
+        if count > MOST_CLASSES:
             raise SourceError(
-                f"{column} has over {MOST_CLASSES:,} labels",
-                "Name the column of classes with --label-column.",
+                f"{column} has {count:,} classes; there may be {MOST_CLASSES:,} classes at most",
+                "Labels are names, or ranks of classes from 0; name another with --label-column.",
             )
         if chosen.named:
             return sorted(map(str, found))
-        most = max(found)
-        if most >= MOST_CLASSES:
-            raise SourceError(
-                f"{column} has the label {most}, but there may be {MOST_CLASSES:,} classes at most",
-                "Labels must be ranks of classes, from 0; name another with --label-column.",
-            )
         known = self._features.get(chosen.label, [])
         classes = [
             str(found.get(label) or (known[label] if label < len(known) else label))
-            for label in range(max(most + 1, len(known)))
+            for label in range(max(count, len(known)))
         ]
         # If two classes have one name, use the numbers.
         return classes if len(set(classes)) == len(classes) else list(map(str, range(len(classes))))
@@ -419,7 +411,7 @@ class FileListing(NamedTuple):
         place = batch.places[image][at]
         if place is None:
             problem = problem or f"the {image} of row {row} is null"
-            place = Place(self.file.files[0].location, 0, 0, 0)
+            place = Place(self.file.file.location, 0, 0, 0)
         problem = problem or place.problem
         values: list[Any] = []
         for field, leaf in zip(self.fields, self.leaves, strict=True):

@@ -252,6 +252,11 @@ def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]
             held[record.key] = read(record)
         except SampleError as error:
             held[record.key] = error
+    return _given_once(held)
+
+
+def _given_once(held: dict[str, bytes | SampleError]) -> Read:
+    """Return a function that gives each record's bytes once, or raises its error."""
 
     def give(record: Record) -> bytes:
         found = held.pop(record.key)
@@ -265,7 +270,7 @@ def _read_in_order(records: Sequence[Record], storage_options: Mapping[str, Any]
 def _bad(record: Record, error: SampleError) -> Bad:
     unread = isinstance(error, UnreadableError)
     path = printable(redact(record.path))
-    return Bad(record.key, path, error.line, unread, record.length)
+    return Bad(record.key, path, error.line, unread)
 
 
 def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
@@ -313,9 +318,7 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
     return read
 
 
-def _fetch(
-    records: Sequence[Record], storage_options: Mapping[str, Any] | None
-) -> Callable[[Record], bytes]:
+def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None) -> Read:
     """Fetch records that are extents behind URLs; return a function that gives each one once.
 
     It raises UnreadableError if a record's file is gone, SampleError if it has changed.
@@ -325,37 +328,28 @@ def _fetch(
         for number, one in enumerate(records)
         if one.problem is None and one.column is None and not one.is_held
     )
-    found: dict[str, bytes] = {}
-    changed: set[str] = set()
+    held: dict[str, bytes | SampleError] = {}
     patience = Patience()
 
     def read(request: Request) -> None:
+        keys = [records[one.number].key for one in request.members]
         try:
             url, start, stop = request.file.url, request.start, request.stop
             state = records[request.members[0].number].mtime_ns
             data = read_bytes(url, storage_options, start, stop, patience=patience, state=state)
         except FileNotFoundError:
-            return
+            held.update(dict.fromkeys(keys, UnreadableError("cannot be opened: it does not exist")))
         except ChangedError:
-            changed.update(records[one.number].key for one in request.members)
-            return
-        for one in request.members:
-            part = data[one.start - request.start : one.stop - request.start]
-            found[records[one.number].key] = part
+            held.update(dict.fromkeys(keys, SampleError("has changed since it was listed")))
+        else:
+            for key, one in zip(keys, request.members, strict=True):
+                held[key] = data[one.start - start : one.stop - start]
 
     with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
         # The whole file will be read, so more requests would save no bytes.
         for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
             pass
-
-    def give(record: Record) -> bytes:
-        if record.key in changed:
-            raise SampleError("has changed since it was listed")
-        if record.key not in found:
-            raise UnreadableError("cannot be opened: it does not exist")
-        return found.pop(record.key)
-
-    return give
+    return _given_once(held)
 
 
 def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, ImageInfo]:

@@ -12,7 +12,6 @@ bucket is uploaded again, and an interrupted upload was never recorded.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -25,13 +24,13 @@ from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
 
-from fastdata.errors import CorruptionError, DataError, DatasetError, UsageError
+from fastdata.errors import CorruptionError, DataError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
-from fastdata.remote.urls import join_url, name_of, redact
-from fastdata.storage.files import cache_folder, digest_name, whole_file
+from fastdata.remote.urls import join_url, redact
+from fastdata.storage.files import write_whole
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
 
@@ -40,16 +39,6 @@ _THREADS = 4  # uploads at once: one connection rarely fills a line
 _ASKING = 16  # requests for metadata at once
 #: Most files that wait for their upload; then packing waits: a slow line must not fill the disk.
 _MOST_WAITING = 4
-
-
-def default_local(url: str) -> Path:
-    """Return the default local folder for files before their upload to a URL.
-
-    It is ``packing/<name>-<id>`` in fastdata's cache folder; ``<id>`` are digits of the URL's
-    SHA-256.
-    """
-    digest = hashlib.sha256(redact(url.rstrip("/")).encode()).hexdigest()
-    return cache_folder() / "packing" / digest_name(name_of(url), digest)
 
 
 class Uploading:
@@ -232,8 +221,7 @@ class Uploading:
             )
         self._remove(name for name in found if is_ours(name) and name not in wanted)
         path = self._work / "manifest.json"
-        with whole_file(path) as temporary:
-            temporary.write_text(manifest.to_json(), "utf-8")
+        write_whole(path, manifest.to_json())
         upload(path, join_url(self._url, MANIFEST_NAME), storage_options=self._options)
 
     def clean_up(self) -> None:
@@ -250,10 +238,6 @@ def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
         lines = path.read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return sent
-    except OSError as error:
-        raise DatasetError(
-            f"{path}: cannot be read: {error.strerror}", "Check its permissions."
-        ) from None
     for line in lines:
         # A kill may leave half a line.
         with suppress(ValueError, KeyError, TypeError, OverflowError):

@@ -61,7 +61,7 @@ def pack_tree(
     *,
     workers: int = 1,
     unit_size: int | None = UNIT_SIZE,
-    order: str = "source",
+    shuffle: bool = False,
     **options: Any,
 ) -> Packed:
     source = ImageFolder(tree) if isinstance(tree, Path) else tree
@@ -69,7 +69,7 @@ def pack_tree(
         options["shard_size"] = unit_size
     commit_size = unit_size or PACK_MODULE.COMMIT_SIZE
     with mock.patch.object(PACK_MODULE, "COMMIT_SIZE", commit_size):
-        return pack(source, out, container=container, workers=workers, order=order, **options)
+        return pack(source, out, container=container, workers=workers, shuffle=shuffle, **options)
 
 
 @contextmanager

@@ -123,8 +123,7 @@ def test_the_cache_of_datasets(tmp_path: Path) -> None:
     source = ArrowImages(folder, split="train")
     assert source.classes == ["cat", "dog"]
     assert [bytes_of(one) for one in source.records()] == IMAGES[:2]
-    assert "in files of their own" in source.decoded_because
-    assert source.archives is None
+    assert source.archives is None and source.tables is None
     pack(source, tmp_path / "out", workers=1)
     assert list(ImageDataset(tmp_path / "out").read([0, 1])) == IMAGES[:2]
     (tmp_path / "tree/train/dog/x.jpg").unlink()
@@ -133,25 +132,19 @@ def test_the_cache_of_datasets(tmp_path: Path) -> None:
     assert "cannot be opened" in (tmp_path / "some/_bad-samples.jsonl").read_text()
 
 
-def test_indices_of_save_to_disk(tmp_path: Path) -> None:
-    made().save_to_disk(tmp_path / "saved", num_shards=3)
+def test_chosen_rows_that_save_to_disk_writes(tmp_path: Path) -> None:
     order = [11, 0, 7, 7, 3, 5]
-    indices = pa.table({"indices": pa.array(order, pa.uint64())})
-    write(tmp_path / "saved/indices.arrow", indices, rows=4)
+    made().select(order).save_to_disk(tmp_path / "saved", num_shards=3)
+    found = list(ArrowImages(tmp_path / "saved").records())
+    rows = decoded(made().select(order))
+    assert [bytes_of(one) for one in found] == [row["image"]["bytes"] for row in rows]
+    assert [one.label for one in found] == [row["label"] for row in rows]
+    # Versions of datasets before 2 chose rows by files of indices.
     state = json.loads((tmp_path / "saved/state.json").read_text())
-    for key in ("_indices_files", "_indices_data_files"):
-        listed = json.dumps(state | {key: [{"filename": "indices.arrow"}]})
-        (tmp_path / "saved/state.json").write_text(listed)
-        source = ArrowImages(tmp_path / "saved")
-        found = list(source.records())
-        rows = decoded(made().select(order))
-        assert [bytes_of(one) for one in found] == [row["image"]["bytes"] for row in rows]
-        assert [one.label for one in found] == [row["label"] for row in rows]
-        assert [one.fields[0] for one in found] == [row["caption"] for row in rows]
-        assert [one.key for one in found] == [f"rows/{n:08d}" for n in range(6)]
-    write(tmp_path / "saved/indices.arrow", pa.table({"indices": pa.array([12], pa.uint64())}))
-    with pytest.raises(SourceError, match="an index is not of a row"):
-        list(ArrowImages(tmp_path / "saved").records())
+    state["_indices_files"] = [{"filename": "indices.arrow"}]
+    (tmp_path / "saved/state.json").write_text(json.dumps(state))
+    with pytest.raises(SourceError, match="has indices"):
+        ArrowImages(tmp_path / "saved")
 
 
 @settings(max_examples=30)
@@ -193,13 +186,12 @@ def test_every_value_is_found(
     close_rows()
 
 
-def test_compressed_batches_are_said(tmp_path: Path) -> None:
+def test_compressed_batches_are_rows(tmp_path: Path) -> None:
     table = pa.table({"image": [image + bytes(1000) for image in IMAGES], "label": [0] * 12})
     path = write(tmp_path / "in/a.arrow", table, compression="zstd")
     write(tmp_path / "in/b.arrow", table)
     source = ArrowImages(tmp_path / "in")
-    assert source.decoded_because == "image is compressed in 1 of 2 files"
-    assert source.archives is None
+    assert source.archives is None and source.tables is not None
     pack(source, tmp_path / "out", workers=1)
     read = list(ImageDataset(tmp_path / "out").read(range(24)))
     assert read == table["image"].to_pylist() * 2

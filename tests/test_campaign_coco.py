@@ -264,7 +264,7 @@ def test_drawn_sources(tmp_path: Path) -> None:
         source = Drawn(draw, root, categories, names)
         counts.update(source.traps)
         container = str(draw.choice(["lmdb", "shards", "parquet", "folder"]))
-        options: dict[str, Any] = {"container": container, "order": "source", "workers": 1}
+        options: dict[str, Any] = {"container": container, "shuffle": False, "workers": 1}
         try:
             packed = pack(CocoImages(root, source.files), root / "out", **options)
         except (BadSamplesError, SourceError) as error:
@@ -276,7 +276,7 @@ def test_drawn_sources(tmp_path: Path) -> None:
                     pack(CocoImages(root, source.files), root / "rest", skip_bad=True, **options)
                     counts["samples"] += compare(source, root / "rest", categories)
                 except (BadSamplesError, SourceError) as error:
-                    assert "none of which" in str(error) or source.is_mixed
+                    assert isinstance(error, BadSamplesError) or source.is_mixed
         else:
             counts["packed"] += 1
             assert source.is_sound or not source.spoilt

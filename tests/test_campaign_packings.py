@@ -87,7 +87,7 @@ def table_source(samples: Sequence[Sample], folder: Path) -> TableImages:
 def packed(samples: Sequence[Sample], home: Path, container: str) -> None:
     options = {} if container in ("lmdb", "folder") else {"shard_size": 5000}
     if container != "lmdb":
-        options["order"] = "source"
+        options["shuffle"] = False
     source = table_source(samples, home / "in")
     pack(source, home / "out", container=container, workers=1, force=True, **options)
     if container != "folder":

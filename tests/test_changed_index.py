@@ -102,7 +102,7 @@ def pack_captions(folder: Path, order: list[int], container: str) -> Path:
         Image.new("RGB", (8, 8), (number, 0, 77)).save(folder / f"{number}.png")
     table = {"path": [f"{n}.png" for n in order], "txt": [f"text {n}" for n in order]}
     source = TableImages(pa.table(table | {"label": [n % 3 for n in order]}), folder)
-    order_of = {} if container == "lmdb" else {"order": "source"}
+    order_of = {} if container == "lmdb" else {"shuffle": False}
     pack(source, folder / "out", container=container, workers=1, force=True, **order_of)
     return folder / "out"
 

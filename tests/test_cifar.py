@@ -164,7 +164,7 @@ def test_pixels_through_the_command(
     made = Made(kind)
     write_archive(kind, made.files, tmp_path)
     monkeypatch.chdir(tmp_path)
-    result = convert(kind, "--to", container, "--order", "source")
+    result = convert(kind, "--to", container, "--no-shuffle")
     assert result.exit_code == 0, result.output
     for split, batch in (("train", next(iter(made.pixels))), ("test", list(made.pixels)[-1])):
         dataset = ImageDataset(f"{kind}-{split}-{container}")

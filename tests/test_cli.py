@@ -342,7 +342,7 @@ def test_a_seed_is_of_the_splits_that_are_shuffled(small: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     orders = [ImageDataset(tmp_path / split).manifest for split in ("train", "val")]
     assert [(one.order, one.seed) for one in orders] == [("shuffled", 7), ("source", None)]
-    for container in (["--to", "lmdb"], ["--to", "shards", "--order", "source"]):
+    for container in (["--to", "lmdb"], ["--to", "shards", "--no-shuffle"]):
         done = CliRunner().invoke(cli, [*given, *container, "--force"])
         assert done.exit_code == 2
         assert "--seed 7 has no effect" in done.stderr

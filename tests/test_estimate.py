@@ -98,7 +98,7 @@ def kind(
 @pytest.mark.parametrize("fields", KINDS)
 def test_shards_have_the_wanted_size(folder: Path, kind: Made) -> None:
     wanted, out = 150_000, folder.parent / "out"
-    pack(kind[0], out, container="shards", shard_size=wanted, workers=1, order="source")
+    pack(kind[0], out, container="shards", shard_size=wanted, workers=1, shuffle=False)
     sizes = [path.stat().st_size for path in sorted(out.glob("*.tar"))]
     assert len(sizes) > 1
     # Headers of the image's own members are not counted.
@@ -138,7 +138,7 @@ def test_a_small_disk_is_refused_first(
     with small_disk(folder.parent / "disk", room):
         out = folder.parent / "disk" / "out"
         with pytest.raises(SpaceError, match=r"about .* are needed, .* free"):
-            pack(made, out, container=container, workers=1, order="source")
+            pack(made, out, container=container, workers=1, shuffle=False)
         assert not out.exists() or not list(out.glob("[!.]*.*"))
 
 
@@ -168,7 +168,7 @@ def test_windows_count_second_images(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("fastdata.converters.shuffling.WINDOW_BYTES", 60_000)
     with InProcess() as executor:
         listing = write_listing(WebDataset(folder), folder / "listing", lambda _: None, executor)
-        shuffled = shuffle_listing(listing, folder / "shuffled", 0, executor)
+    shuffled = shuffle_listing(listing, folder / "shuffled", 0)
     sizes: Counter[int | None] = Counter()
     for record in shuffled.records(0, ROWS):
         sizes[record.window] += record.size
@@ -181,5 +181,4 @@ def test_sizes_of_images_in_the_summary(folder: Path) -> None:
         made, folder.parent / "out", container="shards", encoding=Encoding("baseline"), workers=1
     )
     images = sum((folder / f"{at:03d}.jpg").stat().st_size for at in range(ROWS))
-    assert packed.source_bytes == images
     assert sum(kind.size for kind in packed.kinds.values()) == images

@@ -357,7 +357,7 @@ def test_an_encoding_keeps_the_orientation(kind: str, max_side: int | None) -> N
             made[Path(name).stem + ".png"] = out.getvalue()
     twin = ImageDataset(packed(twin_of(made)), CROPS)
     again = folder() / "again"
-    pack(PackedDataset(root), again, order="source")
+    pack(PackedDataset(root), again, shuffle=False)
     for path in (root, again):
         of = ImageDataset(path, CROPS, exif_transpose=True)
         assert same(batches(of), batches(twin))

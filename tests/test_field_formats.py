@@ -266,7 +266,7 @@ def test_values_of_another_shape_are_bad_samples(meaning: str, tmp_path: Path) -
     assert verify(tmp_path / "good", workers=1).problems == []
     assert len(ImageDataset(tmp_path / "good")) == 2 * len(right)
     # And where the manifest says so later.
-    pack(TableImages(rows, tmp_path / "in"), tmp_path / "later", workers=1, order="source")
+    pack(TableImages(rows, tmp_path / "in"), tmp_path / "later", workers=1, shuffle=False)
     edit_manifest(tmp_path / "later", lambda fields: fields["fields"][-1].update(format=meaning))
     found = verify(tmp_path / "later", workers=1).problems
     assert [problem.where for problem in found] == [f"sample {at} ({at})" for at in places]
@@ -282,7 +282,7 @@ class TestMasks:
                 (tmp_path / "in" / name).write_bytes(png(*size))
         rows = pa.table({"path": ["a.jpg", "b.jpg", "c.jpg"], "m": masks})
         source = TableImages(rows, tmp_path / "in", masks=["m"])
-        packed_without_bad(source, tmp_path / "out", order="source")
+        packed_without_bad(source, tmp_path / "out", shuffle=False)
         text = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8")
         assert "its m has 36 x 48 pixels, and the image has 48 x 36" in text
         found = PackedSource(tmp_path / "out")

@@ -106,12 +106,12 @@ def test_random_trees_as_torchvision(files: list[tuple[str, list[str], str, str]
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-@pytest.mark.parametrize("order", ["source", "shuffled"])
-def test_what_is_left_out_is_counted_by_suffix(tmp_path: Path, prefix: str, order: str) -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_is_left_out_is_counted_by_suffix(tmp_path: Path, prefix: str, shuffle: bool) -> None:
     others = ["a/1.MP4", "a/deep/2.mp4", "b/3.txt", "b/.hidden", "b/jpg", "top.mp4"]
     make_tree(tmp_path / "tree", ["a/1.jpg", "b/2.jpg", *others])
     source = ImageFolder(f"{prefix}{tmp_path}/tree")
-    packed = pack(source, tmp_path / "out", container="shards", order=order, workers=1)
+    packed = pack(source, tmp_path / "out", container="shards", shuffle=shuffle, workers=1)
     assert packed.left_out == {".mp4": 2, ".txt": 1, ".hidden": 1, "no suffix": 1}
     assert describe_left_out(packed.left_out).startswith(".mp4 2, ")
     many = {f".{number}": 1000 for number in range(10)}
@@ -143,7 +143,7 @@ def test_command(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = convert("imagefolder", "--root", tree, "--to", container, "--order", "source")
+    result = convert("imagefolder", "--root", tree, "--to", container, "--no-shuffle")
     assert result.exit_code == 0, result.output
     dataset = ImageDataset(f"{tree.name}-{container}")
     classes, samples = as_torchvision(tree)

@@ -99,7 +99,7 @@ def require_same_datasets(
     for layout in LAYOUTS:
         source = ImageNet(layouts[layout], split)
         assert source.about["layout"] == layout
-        options: dict[str, Any] = {"order": "source", "workers": 1}
+        options: dict[str, Any] = {"shuffle": False, "workers": 1}
         pack(source, out / layout, container=container, shard_size=size, **options)
         found[layout] = contents_but_source(out / layout)
         if layout != "folders":
@@ -244,7 +244,7 @@ def test_oddities_are_packed_as_they_are(tmp_path: Path, container: str) -> None
         (folder / f"{name}.JPEG").write_bytes(data)
     out = tmp_path / "out"
     result = convert("imagenet", "--root", tmp_path / "imagenet", "--to", container, "--out", out,
-                     "--order", "source")  # fmt: skip
+                     "--no-shuffle")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert not (out / "_bad-samples.jsonl").exists()
     dataset = ImageDataset(out)

@@ -119,33 +119,12 @@ def test_classes_of_lsun(tmp_path: Path) -> None:
     dataset = ImageDataset(tmp_path / "out")
     assert [dataset.row(n).key for n in range(2)] == ["bedroom_lmdb/0a1b", "church_lmdb/0a1b"]
     assert list(dataset.read([0, 1])) == [IMAGES[5], IMAGES[2]]
+    with pytest.raises(UsageError, match="folders and from --keys"):
+        LmdbImages(tmp_path / "lsun", keys="(?P<class>.).*")
     (tmp_path / "lsun/church_lmdb").rename(tmp_path / "lsun/train_lmdb")
     (tmp_path / "lsun/bedroom_lmdb").rename(tmp_path / "lsun/val_lmdb")
     result = convert("lmdb", "--root", tmp_path / "lsun", "--out", tmp_path / "no")
     require_said(result, 1, "databases are splits", "--root", "train_lmdb")
-
-
-def test_labels_of_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.lmdb", {b"a b": IMAGES[0], b"c": IMAGES[1], b"d": IMAGES[2]},
-                 subdir=False)  # fmt: skip
-    labels = tmp_path / "labels.txt"
-    labels.write_text("a b\t2\nc 00\n")
-    result = convert("lmdb", "--root", path, "--labels", labels, "--out", tmp_path / "out",
-                     "--skip-bad")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    dataset = ImageDataset(tmp_path / "out")
-    assert dataset.classes == ["0", "1", "2"]
-    assert [(dataset.row(n).key, dataset.row(n).label) for n in range(2)] == [("a b", 2), ("c", 0)]
-    assert "not in the file of labels" in (tmp_path / "out/_bad-samples.jsonl").read_text()
-    labels.write_text("a b\tcat\nc\tdog\nd\tcat\n")
-    assert LmdbImages(path, labels=labels).classes == ["cat", "dog"]
-    for text, said in (("a 1\na 2\n", "labels.txt:2: has another label"), ("a", "no key and")):
-        labels.write_text(text)
-        with pytest.raises(SourceError, match=said):
-            LmdbImages(path, labels=labels)
-    labels.write_text("a 1\n")
-    with pytest.raises(UsageError, match="two of"):
-        LmdbImages(path, labels=labels, keys="(?P<class>.)")
 
 
 def test_keys_that_are_no_text_and_entries_left_out(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_driver_killed(cluster: str, tree: Path, tmp_path: Path) -> None:
 
     # As the command shuffles by itself.
     options: dict[str, Any] = {"encoding": Encoding("jpeg", max_side=300), "unit_size": 200_000,
-                               "order": "shuffled"}  # fmt: skip
+                               "shuffle": True}  # fmt: skip
     packed = pack_tree(tree, out, "shards", executor="ray", **options)
     assert packed.resumed > 0
     pack_tree(tree, tmp_path / "local", "shards", **options)

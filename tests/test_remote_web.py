@@ -7,7 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from fastdata.converters import ParquetImages
 from loader_data import CROPS, SAMPLES, dataset, same, tree
 from sources import require_said, run
 from web_server import WebServer
@@ -62,6 +65,18 @@ def test_a_url_with_a_query(
         assert left and not any(b"s3cr3t" in data for data in left)
         for result in (fast, staged, again):
             assert "s3cr3t" not in result.output
+
+
+def test_a_footer_of_parquet_is_read_once(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.parquet", 40
+    images = [bytes(200_000)] * rows
+    table = pa.table({"label": ["a", "b"] * (rows // 2), "n": range(rows), "image": images})
+    pq.write_table(table, path, compression="none", use_dictionary=False, row_group_size=10)
+    with WebServer(tmp_path) as server:
+        source = ParquetImages(f"{server.url}/a.parquet", image_column="image")
+        assert len(list(source.records())) == rows and source.classes == ["a", "b"]
+        ends = [int(one.range.rpartition("-")[2]) for one in server.requests if one.range]
+    assert sum(end >= path.stat().st_size - 1 for end in ends) == 1
 
 
 def test_the_query_is_in_no_error(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def with_fields(container: str = "shards", labels: bool = True) -> Path:
     if not labels:
         table = table.drop_columns("label")
     source = TableImages(table, root / "files", files=BLOBS, masks=["seg"], formats=FORMATS)
-    pack_tree(source, root / "out", container, unit_size=20_000, order="source")
+    pack_tree(source, root / "out", container, unit_size=20_000, shuffle=False)
     return root / "out"
 
 

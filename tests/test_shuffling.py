@@ -63,7 +63,7 @@ class Files(NamedTuple):
 def shuffled(source: Any, folder: Path, seed: int, **sizes: int) -> tuple[Listing, Listing]:
     with InProcess() as executor:
         listing = write_listing(source, folder / "in", lambda count: None, executor)
-        return listing, shuffle_listing(listing, folder / "out", seed, executor, **sizes)
+    return listing, shuffle_listing(listing, folder / "out", seed, **sizes)
 
 
 @settings(max_examples=40)
@@ -71,20 +71,19 @@ def shuffled(source: Any, folder: Path, seed: int, **sizes: int) -> tuple[Listin
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any),
     together=st.booleans(),
     seed=st.integers(-(2**70), 2**70),
-    bucket=st.integers(3, 100),
-    spread=st.integers(1, 40),
+    shard=st.integers(3, 100),
 )
 def test_it_is_a_permutation(
-    counts: list[int], together: bool, seed: int, bucket: int, spread: int,
+    counts: list[int], together: bool, seed: int, shard: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("listing")
     before, after = shuffled(
-        Files(tuple(counts), 300_000, together), folder, seed,
-        bucket_rows=bucket, spread_rows=spread,
+        Files(tuple(counts), 300_000, together), folder, seed, shard_rows=shard
     )  # fmt: skip
     n = sum(counts)
-    assert len(after) == n
+    whole = shuffle_listing(before, folder / "whole", seed)
+    assert list(whole.records(0, n)) == list(after.records(0, n))
     assert after.totals == before.totals
     source, found = list(before.records(0, n)), list(after.records(0, n))
     assert sorted(one._replace(window=None) for one in found) == sorted(source)
@@ -162,7 +161,7 @@ def test_the_bytes_depend_on_the_seed_alone(
         for workers, seed in ((1, 0), (2, 0), (1, 1)):
             out = tmp_path / f"{workers}-{seed}"
             options: dict[str, Any] = {"seed": seed, "force": True}
-            pack_tree(source(), out, container, workers=workers, order="shuffled",
+            pack_tree(source(), out, container, workers=workers, shuffle=True,
                       unit_size=400_000, **options)  # fmt: skip
             made[workers, seed] = digests(out)
             assert sorted(contents(out)) == expected
@@ -186,8 +185,6 @@ def test_what_is_shuffled_by_default(tree: Path, tmp_path: Path) -> None:
         assert (keys == [one.key for one in originals(tree)]) == (order == "source")
     with pytest.raises(UsageError, match="--seed 3 has no effect"):
         pack(ImageFolder(tree), tmp_path / "no", container="lmdb", seed=3, workers=1)
-    with pytest.raises(UsageError, match="unknown order random"):
-        pack(ImageFolder(tree), tmp_path / "no", order="random", workers=1)
 
 
 # Packing again.
@@ -226,7 +223,7 @@ def test_parts_are_the_same_from_any_container(
     for name, root in (("shards", sorted_shards), ("lmdb", tmp_path / "lmdb")):
         for part in ("0:0.3", "0.3:1"):
             out = tmp_path / f"{name}-{part}"
-            done = convert("dataset", "--root", root, "--part", part, "--order", "source",
+            done = convert("dataset", "--root", root, "--part", part, "--no-shuffle",
                            "--to", "shards", "--out", out)  # fmt: skip
             assert done.exit_code == 0, done.output
             found[name, part] = contents(out)

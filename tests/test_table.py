@@ -65,7 +65,7 @@ def test_formats(root: Path, name: str, tmp_path: Path) -> None:
         path = written(root, name, rows)
     source = TableImages(path)
     assert [record.key for record in source.records()] == ["c", "a", "b"]
-    packed_without_bad(source, tmp_path / "out", order="source")
+    packed_without_bad(source, tmp_path / "out", shuffle=False)
     found = dict(packed_fields(tmp_path / "out"))
     assert found["txt"] == captions
     assert found["n"] == [0, 1, 2] and found["x"] == [0, 0.25, 0.5]
@@ -97,7 +97,7 @@ def test_types(root: Path, tmp_path: Path) -> None:
         pa.uuid() if hasattr(pa, "uuid") else pa.bool8(), pa.array([b"0" * 16] * 3, pa.binary(16))
     )
     source = opened(root, columns)
-    packed_without_bad(source, tmp_path / "out", order="source")
+    packed_without_bad(source, tmp_path / "out", shuffle=False)
     found = dict(packed_fields(tmp_path / "out"))
     types = {field.name: field.type for field in PackedSource(tmp_path / "out").fields}
     for name, (kind, expected) in values.items():
@@ -126,7 +126,7 @@ def test_labels_that_are_missing(root: Path, labels: list[Any], tmp_path: Path) 
     source = opened(root, {"label": labels})
     assert bad_of(source) == {"b": "its label is null or empty"}
     assert len(source.classes) == 2
-    packed_without_bad(source, tmp_path / "out", order="source")
+    packed_without_bad(source, tmp_path / "out", shuffle=False)
     assert ImageDataset(tmp_path / "out").targets == [1, 0]
 
 
@@ -190,7 +190,7 @@ def test_paths(root: Path, tmp_path: Path) -> None:
         assert reason is None or reason in str(record.problem)
     unread = opened(root, {"path": ["a.jpg", "deep", "deep/pipe.jpg"]})
     assert packed_without_bad(unread, tmp_path / "unread").manifest.skipped == 2
-    packed = packed_without_bad(source, tmp_path / "out", order="source")
+    packed = packed_without_bad(source, tmp_path / "out", shuffle=False)
     assert packed.manifest.samples == 3
     assert dict(packed_fields(tmp_path / "out"))["n"] == [0, 1, 2]
 
@@ -208,7 +208,7 @@ def test_further_files(root: Path, tmp_path: Path) -> None:
         ("mask", "image"), ("file", "blob"), ("n", "column"),
     ]  # fmt: skip
     assert "its mask m/none.png cannot be opened" in bad_of(source)["c"]
-    packed_without_bad(source, tmp_path / "out", order="source")
+    packed_without_bad(source, tmp_path / "out", shuffle=False)
     found = dict(packed_fields(tmp_path / "out"))
     assert found["mask"] == [mask, None] and found["file"] == [b"hello"] * 2
     again = opened(root, columns, path="path", files=["mask", "file"], fields=["n"])
@@ -291,10 +291,10 @@ def test_damaged_tables(root: Path, name: str, data: bytes) -> None:
 def test_files_that_are_no_tables(root: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.jpg: not a table"):
         TableImages(root / "a.jpg")
-    with pytest.raises(SourceError, match=r"x\.csv: cannot be read: .*No such file"):
+    with pytest.raises(SourceError, match=r"x\.csv: cannot be read as a table: .*No such file"):
         TableImages(root / "x.csv")
     (root / "y.csv").mkdir()
-    with pytest.raises(SourceError, match=r"y\.csv: cannot be read: .*Is a directory"):
+    with pytest.raises(SourceError, match=r"y\.csv: cannot be read as a table: .*Is a directory"):
         TableImages(root / "y.csv")
 
 

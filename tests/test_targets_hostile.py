@@ -40,7 +40,7 @@ def _packed(folder: Path, boxes: list[Any], labels: list[list[int]]) -> Path:
             "labels": pa.array(labels, pa.list_(pa.int64())),
         }
     )
-    pack(TableImages(table, folder), folder / "packed", workers=1, order="source")
+    pack(TableImages(table, folder), folder / "packed", workers=1, shuffle=False)
     return folder / "packed"
 
 
@@ -164,7 +164,7 @@ def test_key_points_of_another_form_cost_their_sample(v2: Any, tmp_path: Path) -
         Image.new("RGB", _SIZE, (number, 0, 0)).save(tmp_path / f"{number}.png")
     paths = [f"{number}.png" for number in range(len(rows))]
     table = pa.table({"path": paths, "points": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
-    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1, order="source")
+    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1, shuffle=False)
     dataset = ImageDataset(
         tmp_path / "packed",
         transforms=v2.Compose([v2.Pad(1), v2.ToImage()]),

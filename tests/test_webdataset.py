@@ -124,7 +124,7 @@ OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
 def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     """From shards comes the dataset that comes from the images themselves."""
     tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
-    options: dict[str, Any] = {"order": "source", "workers": 1}
+    options: dict[str, Any] = {"shuffle": False, "workers": 1}
     pack(tree, tmp_path / "shards", container="shards", shard_size=4000, **options)
     assert len(list((tmp_path / "shards").glob("*.tar"))) > 1
     size = None if container == "lmdb" else 4000
@@ -140,7 +140,7 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
     for form in ("GIF", "BMP", "TIFF", "WEBP", "PPM", "PNG", "JPEG2000"):
         (folder / f"{form}.jpg").write_bytes(encoded(picture(1), form))
     direct = ImageFolder(tmp_path / "tree")
-    options: dict[str, Any] = {"container": "shards", "order": "source", "workers": 1}
+    options: dict[str, Any] = {"container": "shards", "shuffle": False, "workers": 1}
     pack(direct, tmp_path / "shards", **options)
     pack(WebDataset(tmp_path / "shards"), tmp_path / "again", **options)
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "shards")
@@ -155,7 +155,7 @@ class TestPixels(SourceConformance):
             container="shards",
             shard_size=8000,
             encoding=Encoding("raw"),
-            order="source",
+            shuffle=False,
             workers=1,
         )
         return tmp_path / "shards"
@@ -286,7 +286,7 @@ def test_json_that_is_none_is_a_bad_sample(tmp_path: Path, broken: bytes, labels
         members.append((f"{number}.json", broken if number == 2 else own))
         members += [(f"{number}.cls", b"%d" % number)] * (labels == "cls")
     path, out = shard(tmp_path, *members), tmp_path / "out"
-    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--order", "source")
+    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--no-shuffle")
     require_said(convert(*arguments), 1, "1 of 4 images", path, "its 2.json is not JSON")
     require_said(convert(*arguments, "--skip-bad"), 0)
     (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())
@@ -312,7 +312,7 @@ def test_samples_that_cannot_be_packed_are_listed(
 ) -> None:
     good = [[(f"{n}.jpg", jpeg(n)), (f"{n}.cls", b"%d" % n)] for n in (0, 1, 3)]
     path, out = shard(tmp_path, *good[0], *good[1], *members, *good[2]), tmp_path / "out"
-    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--order", "source")
+    arguments = ("webdataset", "--root", tmp_path, "--out", out, "--no-shuffle")
     require_said(convert(*arguments), 1, "1 of 4 images", "2", path, said, "--skip-bad")
     require_said(convert(*arguments, "--skip-bad"), 0)
     (bad,) = map(json.loads, (out / "_bad-samples.jsonl").read_text("utf-8").splitlines())

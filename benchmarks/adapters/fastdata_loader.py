@@ -20,7 +20,7 @@ _CONVERT: dict[str, list[str]] = {
 def prepare(tree: str, out: str, variant: str) -> None:
     """Pack with ``fastdata convert``, in the tree's order: the check compares image by image."""
     command = [sys.executable, "-m", "fastdata", "convert", "imagefolder", "--root", tree]
-    command += ["--order", "source", "--out", out, *_CONVERT[variant]]
+    command += ["--no-shuffle", "--out", out, *_CONVERT[variant]]
     subprocess.run(command, check=True)
 
 

@@ -24,7 +24,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     """Pack a tree, and note its files."""
     from fastdata.converters import ImageFolder, pack
 
-    pack(ImageFolder(tree), out, order="source")
+    pack(ImageFolder(tree), out, shuffle=False)
     (Path(out) / "files.txt").write_text("\n".join(path for path, _ in image_folder(tree)))
 
 

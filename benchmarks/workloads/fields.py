@@ -44,7 +44,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
         folder = Path(out, f"{kind}.rows")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({name: columns[name] for name in names}), folder / "rows.parquet")
-        pack(ParquetImages(folder), Path(out, kind), container="shards", order="source")
+        pack(ParquetImages(folder), Path(out, kind), container="shards", shuffle=False)
 
 
 def open_loader(request: Request) -> Any:

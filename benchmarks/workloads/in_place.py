@@ -30,7 +30,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     tars = Path(out) / "tars"
     write_tars(tree, tars)
     index(tars, Path(out) / "index", workers=1)
-    pack(WebDataset(tars), Path(out) / "packed", container="shards", order="source")
+    pack(WebDataset(tars), Path(out) / "packed", container="shards", shuffle=False)
 
 
 def open_loader(request: Request) -> Any:

@@ -49,7 +49,7 @@ def prepare(tree: str, out: str, case: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path, kind, **more)
     encoding = Encoding("baseline" if case == REWRITTEN else "original")
-    pack(ImageFolder(folder / "tree"), folder / "packed", encoding=encoding, order="source")
+    pack(ImageFolder(folder / "tree"), folder / "packed", encoding=encoding, shuffle=False)
 
 
 def open_loader(request: Request) -> Any:

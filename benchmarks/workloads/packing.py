@@ -15,7 +15,7 @@ from _workload import Workload, contenders, write_tars
 from fastdata.benchmarks.adapters._serve import CPU, PRIVATE, Request, serve, total
 from fastdata.benchmarks.adapters._transforms import image_folder
 
-_CONVERT = ["convert", "imagefolder", "--root", "{tree}", "--order", "source"]
+_CONVERT = ["convert", "imagefolder", "--root", "{tree}", "--no-shuffle"]
 #: Arguments of fastdata. Those without seek points compare with tar, which copies bytes: building
 #: seek points is a full entropy decode of every JPEG.
 _COMMANDS = {

@@ -26,7 +26,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 
     write_tars(tree, Path(out) / "tars")
     (Path(out) / "samples").write_text(str(len(image_folder(tree))))
-    pack(WebDataset(Path(out) / "tars"), Path(out) / "packed", order="source")
+    pack(WebDataset(Path(out) / "tars"), Path(out) / "packed", shuffle=False)
 
 
 def open_loader(request: Request) -> Any:

@@ -34,7 +34,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     """Pack a tree as shards."""
     from fastdata.converters import ImageFolder, pack
 
-    pack(ImageFolder(tree), Path(out), container="shards", order="source")
+    pack(ImageFolder(tree), Path(out), container="shards", shuffle=False)
 
 
 def open_loader(request: Request) -> Any:

@@ -58,7 +58,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     table = TableImages(folder / "rows.jsonl", folder)
     for source, name in ((table, "boxed"), (MaskedImages(folder), "masked")):
-        pack(source, folder / name, container="shards", workers=1, order="source")
+        pack(source, folder / name, container="shards", workers=1, shuffle=False)
 
 
 def steps(case: str, draws: bool) -> list[Any]:

@@ -55,7 +55,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     """Pack a tree."""
     from fastdata.converters import ImageFolder, pack
 
-    pack(ImageFolder(tree), Path(out, "packed"), container="lmdb", order="source")
+    pack(ImageFolder(tree), Path(out, "packed"), container="lmdb", shuffle=False)
     Path(out, "tree").symlink_to(Path(tree).resolve())
 
 

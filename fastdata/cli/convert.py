@@ -142,7 +142,6 @@ def _classes(default: str) -> Any:
 
 
 _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
-_text_file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @_source(
@@ -266,7 +265,7 @@ def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str]
     click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]"),
     click.option(
         "--keys",
-        type=_text_file,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_keys,
         metavar="FILE",
         help="Text file of the samples' keys, one a line.",
@@ -303,12 +302,6 @@ def _dataset(
         "--keys",
         metavar="REGEX",
         help="Keys of images; others are left out. A group (?P<class>…) in it is the class's name.",
-    ),
-    click.option(
-        "--labels",
-        type=_text_file,
-        metavar="FILE",
-        help="Text file of labels: a key, a tab, and the number or name of its class in each line.",
     ),
     root="Folder of data.mdb, a file, or a folder of several LMDBs, one a class.",
 )

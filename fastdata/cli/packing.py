@@ -15,7 +15,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
 from fastdata.converters.packing import Packed, pack
 from fastdata.converters.records import Source
-from fastdata.converters.shuffling import SHUFFLED, default_order
+from fastdata.converters.shuffling import shuffles
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
@@ -48,10 +48,9 @@ def pack_all(
     if out is not None:
         require_out(out)
     keep_freed_memory()
-    orders = {
-        split: options["order"] or default_order(options["container"], {"split": split})
-        for split in sources
-    }
+    shuffled = dict.fromkeys(sources, options["shuffle"])
+    if options["shuffle"] is None:
+        shuffled = {split: shuffles(options["container"], {"split": split}) for split in sources}
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
         default = "-".join(filter(None, (name, split, options["container"])))
@@ -61,7 +60,7 @@ def pack_all(
         # One folder a dataset.
         folder = local / split if local is not None and len(sources) > 1 else local
         # The seed applies to the shuffled splits.
-        ignored = len(sources) > 1 and SHUFFLED in orders.values() and orders[split] != SHUFFLED
+        ignored = len(sources) > 1 and any(shuffled.values()) and not shuffled[split]
         seed = None if ignored else options["seed"]
         try:
             _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
@@ -136,14 +135,9 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         )
     count = kinds["jpeg-progressive"].images if "jpeg-progressive" in kinds else 0
     if encoding.kind == "baseline" and kinds:
-        stored, before = sum(kind.size for kind in kinds.values()), packed.source_bytes
-        grown = f"{human_bytes(stored)} stored"
-        if before:
-            share = f"{stored / before - 1:+.1%}"
-            grown = f"{human_bytes(before)} became {human_bytes(stored)} ({share})"
         yield (
-            f"--encoding baseline: {grown}. Pixels are unchanged; the original bytes of "
-            "rewritten files are only in the source"
+            "--encoding baseline: pixels are unchanged; the original bytes of rewritten files are "
+            "only in the source"
         )
     if encoding.kind == "baseline" and count:
         yield f"{count:,} progressive JPEGs are unchanged: they cannot be rewritten without loss"

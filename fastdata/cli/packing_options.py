@@ -11,7 +11,6 @@ import click
 from fastdata.cli.locations import Folder, json_option, storage_options
 from fastdata.converters.encode import ENCODINGS
 from fastdata.converters.options import EXECUTORS
-from fastdata.converters.shuffling import ORDERS
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.formats import CONTAINERS
 from fastdata.text import human_count
@@ -82,11 +81,10 @@ CONTENTS = (
         "for 1% more bytes.",
     ),
     click.option(
-        "--order",
-        type=click.Choice(ORDERS),
-        help="shuffled: a permutation by --seed, which mixes neighbours; source: the source's "
-        "order. [default: shuffled for parquet and shards, except splits for evaluation (val, "
-        "test); else source]",
+        "--shuffle/--no-shuffle",
+        default=None,
+        help="Whether to permute the samples by --seed, which mixes neighbours. [default: for "
+        "parquet and shards, except splits for evaluation (val, test)]",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of the permutation. [default: 0]"),
     click.option(

@@ -21,7 +21,7 @@ from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import array
 from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import file_lock, whole_file
+from fastdata.storage.files import file_lock, whole_file, write_whole
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import SCHEMA, write_index
@@ -168,8 +168,7 @@ def _add(
         index=entry,
         options={**old.options, "seek_points": stride},
     )
-    with whole_file(folder / MANIFEST_NAME) as temporary:
-        temporary.write_text(manifest.to_json(), "utf-8")
+    write_whole(folder / MANIFEST_NAME, manifest.to_json())
     (folder / old.index.name).unlink(missing_ok=True)
     for path in folder.iterdir():  # what killed runs have left
         if path.name != name and _OURS.fullmatch(path.name):

@@ -130,6 +130,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text, which appears under its name when it is complete."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
 def temporary_name(path: Path) -> Path:
     """Return a file's name while this process, which may seem dead to others, writes it."""
     number = os.getpid() if _process_number is None else _process_number
