@@ -36,8 +36,8 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 # Files that take minutes, longest first: no process is left alone with one at the end.
-_LONG = ["bench_workloads", "loader_frameworks", "bench_peers", "loader_lifecycle", "kill"]
-_LONG += ["pixel_programs", "train_imagenet", "packing", "campaign_kills", "campaign"]
+_LONG = ["bench_workloads", "cli", "loader_lifecycle", "pixel_programs", "train_imagenet"]
+_LONG += ["loader_frameworks", "bench_gpu", "bench_peers", "kill", "packing", "out", "campaign"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
