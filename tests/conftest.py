@@ -35,13 +35,14 @@ settings.load_profile("no deadline")
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-# Files that take minutes begin first, so that no process is left alone with one at the end.
-_LONG = ["kill", "loader_frameworks", "loader_lifecycle", "pixel_programs", "train_imagenet"]
+# Files that take minutes, longest first: no process is left alone with one at the end.
+_LONG = ["bench_workloads", "cli", "loader_lifecycle", "pixel_programs", "train_imagenet"]
+_LONG += ["loader_frameworks", "bench_gpu", "bench_peers", "kill", "packing", "out", "campaign"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    names = [f"test_{name}" for name in _LONG]
-    items.sort(key=lambda item: item.path.stem not in names)
+    place = {f"test_{name}": at for at, name in enumerate(_LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(_LONG)))
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 
-# What another Python or library could change; not what tests the same C++ or takes long.
+# What another Python or library could change; not what tests the same C++ or is slow.
 core=(checksum decode functions index lmdb manifest packing parquet probe shards storage verify)
 skipped="real or memory or ranges or interrupted or large or killed"
 
@@ -51,6 +51,6 @@ for environment in "$@"; do
   echo "core.sh: $environment, $("$place/bin/python" --version)"
   tests=("${core[@]/#/$root/tests/test_}")
   (cd build/core && "$root/$place/bin/python" -m pytest -q -c "$root/pyproject.toml" \
-    --rootdir "$root" -p no:cacheprovider -k "not ($skipped)" -n "${JOBS:-2}" --dist loadfile \
-    "${tests[@]/%/.py}")
+    --rootdir "$root" -p no:cacheprovider -m "not slow" -k "not ($skipped)" \
+    -n "${JOBS:-2}" --dist loadfile "${tests[@]/%/.py}")
 done

@@ -9,7 +9,20 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode import decode_batch
-from fastdata.transforms.compile import Program
+from fastdata.transforms.compile import Program, Recipe, compile_recipe
+
+
+def recipe_of(transform: Any) -> Recipe:
+    recipe = compile_recipe(transform)
+    assert isinstance(recipe, Recipe), recipe
+    return recipe
+
+
+def whole_recipe(transform: Any) -> Recipe:
+    """A recipe of which the core does everything."""
+    recipe = recipe_of(transform)
+    assert not recipe.tail, recipe
+    return recipe
 
 
 def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) -> Any:

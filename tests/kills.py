@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -323,6 +324,8 @@ def run() -> None:
     names = sys.argv[5:] or list(OPERATIONS)
     warnings.simplefilter("ignore")
     faulthandler.enable()
+    for name in ("convert", "index", "seek_points", "stage"):
+        importlib.import_module(f"fastdata.cli.{name}")
     PACK_MODULE._UNIT_ROWS = 5  # several units, which a run that is killed may have finished
     alone = own_shared_memory()
     draw = random.Random(seed)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensor_calls
 import torch
+from core_pixels import recipe_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
@@ -20,7 +21,6 @@ from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as ours
 from fastdata.errors import SampleError, UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.tree import native_program
 
 slow = pytest.mark.slow
@@ -57,8 +57,7 @@ def pixels(dataset: Any, count: int | None = 1, **options: Any) -> dict[int, Any
 
 
 def drawn(dataset: ImageDataset, index: int, size: tuple[int, int], view: int = 0) -> Any:
-    recipe = compile_recipe(dataset.transform)
-    assert isinstance(recipe, Recipe)
+    recipe = recipe_of(dataset.transform)
     (key,) = sample_keys(epoch_key(3, 0), np.array([index]), view).tolist()
     calls, erased, *_ = native_program(recipe.programs[view].pixels).draw(key, *size)
     return calls, erased

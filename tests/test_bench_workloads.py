@@ -28,9 +28,12 @@ _SMALL = ["--seconds=0.1", "--warmup=0", "--rounds=1", "--threads=1", "--batch-s
 #: Options that make a workload small, and modules that it needs.
 _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "buckets": ([], ()),
-    "fields": ([], ()),
-    "hugging_face": (["--case=shuffled"], ("datasets",)),
-    "in_place": ([], ("webdataset",)),
+    "fields": (["--contender=no columns", "--contender=20 columns, two read"], ()),
+    "hugging_face": (
+        ["--case=shuffled", "--contender=torch", "--contender=fastdata, with_transform"],
+        ("datasets",),
+    ),
+    "in_place": (["--contender=webdataset", "--contender=in place"], ("webdataset",)),
     "kinds": (["--case=progressive JPEG, rewritten as baseline"], ()),
     "packing": (
         ["--contender=tar, sync", "--contender=shards", "--contender=index of tars"],
@@ -39,7 +42,7 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "pairs": ([], ("open_clip", "open_clip_train", "webdataset")),
     "recipes": ([], ()),
     "remote": (["--contender=local", "--contender=ranges"], ()),
-    "scale": ([], ("webdataset",)),
+    "scale": (["--case=five parts"], ("webdataset",)),
     "stored": (["--contender=pixels ≤ 256", "--contender=JPEGs as they are"], ()),
     "targets": (["--case=D-FINE, default"], ()),
 }

@@ -17,7 +17,7 @@ from web_server import WebServer
 
 pytest.importorskip("aiohttp")
 
-KILLS = int(os.environ.get("FASTDATA_CAMPAIGN_KILLS", "30"))
+KILLS = int(os.environ.get("FASTDATA_CAMPAIGN_KILLS", "20"))
 SEED = os.environ.get("FASTDATA_CAMPAIGN_SEED", "0")
 
 

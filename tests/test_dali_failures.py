@@ -196,6 +196,33 @@ def test_files_damaged_in_place_are_the_same_to_both_loaders() -> None:
     assert 12 <= valid.sum() < 48
 
 
+def test_files_replaced_since_they_were_indexed_give_no_other_pixels() -> None:
+    root = photographs(pngs={4, 5})
+    pack_tree(root, root.parent / "out", "folder")
+    (whole,) = DataLoader(ImageDataset(root.parent / "out", CROPS), 24, seed=3)
+    for number, name in enumerate(["00.jpg", "01.jpg", "02.jpg", "03.jpg", "04.png", "05.png"]):
+        path, pixels = root / "class" / name, picture(70 + number, 50, 99, 5)
+        other = as_file(pixels, "PNG") if number == 3 else encode(pixels)
+        size = path.stat().st_size
+        assert len(other) < size or number == 3
+        match number % 3:
+            case 0:  # of another length
+                path.write_bytes(other)
+            case 1:
+                path.write_bytes(other[:-2].ljust(size - 2, b"\0") + b"\xff\xd9")
+            case 2:  # longer; what was indexed is still there
+                path.write_bytes(path.read_bytes() + other)
+    data = ImageDataset(root.parent / "out", CROPS)
+    check_same(*both(data, on_error="raise"))
+    ours, native = both(data, on_error="zero")
+    check_same(ours, native)
+    batches = [batch for batch in ours if not isinstance(batch, str)]
+    valid = torch.cat([batch[-1] for batch in batches])
+    assert (~valid).nonzero().flatten().tolist() == [0, 1, 3, 4]
+    near = (torch.cat([batch[0] for batch in batches]).int() - whole[0].int()).abs().float()
+    assert near[valid].mean((1, 2, 3)).max() < 1.5
+
+
 def test_files_damaged_beside_a_remote_dataset_are_the_same_to_both_loaders() -> None:
     """Fetching checks remote samples alone."""
     root = photographs(pngs=set())

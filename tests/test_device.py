@@ -275,6 +275,35 @@ def test_closing_while_another_thread_takes_a_batch(closable: bool) -> None:
         next(iterator)
 
 
+def slowly(batches: int) -> Iterator[Any]:
+    for number in range(batches):
+        time.sleep(0.001)  # the other thread asks meanwhile; two may not run a generator
+        yield [torch.tensor([number])]
+
+
+@pytest.mark.parametrize("kind", ["generator", "device=", "native"])
+def test_threads_that_share_an_iterator_get_each_batch_once(kind: str) -> None:
+    device = "cpu" if kind == "device=" else None
+    loader: Any = DataLoader(images(), 1, num_workers=2, fields=("index", "image"), device=device)
+    iterator = iter(DeviceLoader(slowly(50), "cpu") if kind == "generator" else loader)
+    found: list[Any] = []
+
+    def take() -> None:
+        try:
+            for batch in iterator:
+                found.append(int(batch[0] if kind == "generator" else batch["index"]))
+        except BaseException as error:
+            found.append(error)
+
+    taking = [threading.Thread(target=take) for _ in range(2)]
+    for thread in taking:
+        thread.start()
+    for thread in taking:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert sorted(found) == list(range(50 if kind == "generator" else len(loader)))
+
+
 def test_an_early_break_ends_the_loaders_own_pass() -> None:
     source = Source(9)
     for _ in DeviceLoader(source, "cpu"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_pixels import whole_recipe
 from loader_data import images
 from PIL import Image
 from recipe_packages import need
@@ -14,7 +15,6 @@ from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
-from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.tree import native_program
 
 need("lightly", "dinov2")
@@ -39,12 +39,6 @@ def dinov2() -> Any:
     import dinov2.data.augmentations
 
     return dinov2.data.augmentations
-
-
-def recipe_of(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe) and not recipe.tail, recipe
-    return recipe
 
 
 def test_lightlys_blur_and_solarisation_are_pillows(lightly: Any) -> None:
@@ -95,7 +89,7 @@ def _compare_dinov2s(transform: Any) -> None:
     assert views["global_crops"][1] is views["global_crops_teacher"][1]
     # As published: GaussianBlur(p) blurs with probability 1 - p.
     blurred = []
-    for program in recipe_of(transform).programs[:3]:
+    for program in whole_recipe(transform).programs[:3]:
         drawn = native_program(program.pixels)
         calls = [drawn.draw(key, 40, 40)[0] for key in range(400)]
         blurred.append(np.mean([any(name == "gaussian_blur" for name, _ in one) for one in calls]))

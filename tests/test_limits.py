@@ -25,7 +25,7 @@ from torchvision_stub import import_torchvision
 from fastdata import DataLoader, ImageDataset
 from fastdata.decode import Limits
 from fastdata.errors import FallbackWarning, SampleError, UsageError
-from fastdata.transforms import RandomResizedCrop
+from fastdata.transforms import CenterCrop, RandomResizedCrop, Resize
 
 SMALL = encode(picture(40, 40, 1))
 LARGE = {
@@ -244,6 +244,23 @@ def test_memory_is_bounded_by_pixels(tmp_path: Path, source: str) -> None:
         list(DataLoader(dataset, 1, num_workers=0, on_error="skip"))
 
     assert memory_of(run) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("progressive", "transform"),
+    [(False, Resize((24, 24))), (False, CenterCrop(24)), (True, CenterCrop(24))],
+)
+def test_a_large_image_is_never_held_whole(
+    tmp_path: Path, progressive: bool, transform: Any
+) -> None:
+    side = 4000
+    flat = np.zeros((side, side, 3), np.uint8)
+    tree(tmp_path, as_file(flat, "JPEG", progressive=progressive))
+    loader = DataLoader(opened(tmp_path, "folder", transform), 1, num_workers=0)
+    tree(tmp_path / "small", SMALL)
+    list(DataLoader(opened(tmp_path / "small", "folder", transform), 1))  # imports what it needs
+    whole = side * side * 3 // 1024
+    assert memory_of(lambda: list(loader)) < whole / 2
 
 
 #: PostScript that Ghostscript would run.

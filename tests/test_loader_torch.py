@@ -156,6 +156,9 @@ def sampler_of(kind: str, samples: int, generator: Any) -> Any:
             return WeightedRandomSampler(
                 [1.0 + i % 3 for i in numbers], samples + 3, generator=generator
             )
+        case "weighted, once":
+            weights = [1.0 + i % 3 for i in numbers]
+            return WeightedRandomSampler(weights, -(-samples // 2), False, generator)
         case "subset":
             return SubsetRandomSampler(range(0, samples, 2), generator=generator)
         case "negative":
@@ -171,6 +174,7 @@ SAMPLERS = (
     "random",
     "with replacement",
     "weighted",
+    "weighted, once",
     "subset",
     "negative",
     "tensors",

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_pixels import whole_recipe
 from recipe_packages import need
 from torchvision_stub import import_torchvision
 
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms.compile import Recipe, compile_recipe
 
 need("open_clip")
 
@@ -36,8 +36,7 @@ def test_training_crops_as_torchvision_does(module: Any) -> None:
     keys = sample_keys(epoch_key(0, 0), np.arange(1000))
     drawn = []
     for pipeline in (transform, tv.Compose([wanted, tv.ToTensor()])):
-        recipe = compile_recipe(pipeline)
-        assert isinstance(recipe, Recipe) and not recipe.tail
+        recipe = whole_recipe(pipeline)
         assert recipe.programs[0].filter == "bicubic"
         drawn.append(recipe.programs[0].draw([500] * 1000, [333] * 1000, keys)["box"])
     assert (drawn[0] == drawn[1]).all()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from containers import FileContainerConformance, Made, blobs_of, images, row_of
@@ -45,6 +46,8 @@ class TestParquet(FileContainerConformance):
                 columns = [found[name].tolist() for name in ("key", "label", "class")]
                 columns.append([image["bytes"] for image in found["image"]])
                 assert list(zip(*columns, strict=True)) == expected
+        filtered = ds.dataset(made.path).to_table(["key"], filter=ds.field("label") == 1)
+        assert filtered["key"].to_pylist() == [key for key, label, *_ in expected if label == 1]
 
     def test_hugging_face_datasets_reads_it(
         self, made: Made, expected: Any, hugging_face: Any

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_pixels import whole_recipe
 from PIL import Image
 from torchvision_calls import Call, recording
 from torchvision_stub import import_torchvision
@@ -30,7 +31,6 @@ from fastdata.transforms import (
     RandomRotation,
     TrivialAugmentWide,
 )
-from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.tree import native_program
 
 #: Draws of torchvision's, and of ours; FASTDATA_DRAWS=100000 for a sharper look, of ten minutes.
@@ -41,9 +41,7 @@ SIZE = (224, 180)
 
 
 def program_of(transform: Any) -> _native.PixelProgram:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe) and not recipe.tail, recipe
-    return native_program(recipe.programs[0].pixels)
+    return native_program(whole_recipe(transform).programs[0].pixels)
 
 
 def keys_of(count: int) -> list[int]:
@@ -249,8 +247,7 @@ def test_boxes_are_distributed_as_torchvisions(
     image = torch.empty((1, 1, 1)).expand(3, size[1], size[0])
     made = [v1.RandomResizedCrop.get_params(image, scale, ratio) for _ in range(COUNT)]
     top, left, height, width = np.array(made).T
-    recipe = compile_recipe(RandomResizedCrop(8, scale, ratio))
-    assert isinstance(recipe, Recipe)
+    recipe = whole_recipe(RandomResizedCrop(8, scale, ratio))
     sides, keys = ([side] * COUNT for side in size), np.array(keys_of(COUNT), np.uint64)
     x, y, right, lower = recipe.programs[0].draw(*sides, keys)["box"].T
     wide, high = right - x, lower - y

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from core_pixels import recipe_of
 from PIL import Image
 
 from fastdata.errors import UsageError
@@ -25,17 +26,11 @@ from fastdata.transforms import (
     Resize,
     Views,
 )
-from fastdata.transforms.compile import Program, Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Program, Refusal, compile_recipe
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Keys = npt.NDArray[np.uint64]
-
-
-def recipe_of(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe), recipe
-    return recipe
 
 
 def program_of(transform: Any) -> Program:

@@ -127,6 +127,27 @@ def test_draws_without_replacement_have_torchs_distribution(
     assert sorted(every) == np.flatnonzero(weights).tolist()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-300, 1e300])
+def test_a_handful_of_rows_without_replacement_is_drawn_as_by_torch(scale: float) -> None:
+    for rows in (1, 2, 5):
+        weights = np.arange(rows) * scale
+        weights[0] = scale / 2
+        for count in range(1, rows + 1):
+            drawn = rows_of(loader_of(WeightedSampler(np.resize(weights, SAMPLES), count, False)))
+            assert len(set(drawn)) == len(drawn) == count
+        assert sorted(WeightedSampler([*weights, 0], rows, False)) == list(range(rows))
+    sampler, ours = WeightedSampler(weights, 3, False, seed=4), []
+    for epoch in range(500):
+        sampler.set_epoch(epoch)
+        ours.append(list(sampler))
+    generator = torch.Generator().manual_seed(4)
+    plain = (weights / scale).tolist()
+    theirs = [list(WeightedRandomSampler(plain, 3, False, generator)) for _ in range(500)]
+    for place in range(3):
+        both = [np.bincount([draw[place] for draw in some], minlength=5) for some in (ours, theirs)]
+        assert stats.chi2_contingency(np.stack(both)).pvalue > 0.01
+
+
 def test_factors_are_met_on_average() -> None:
     factors = np.array([0.25, 1, 2.5, 3.25, 0, 1, 2])
     sampler = RepeatSampler(factors, seed=1)

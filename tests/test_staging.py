@@ -28,6 +28,7 @@ from fastdata.converters.table import TableImages
 from hangs import HANG
 from PIL import Image
 from test_fields_storage import BLOBS, as_files
+from tiers import slow
 
 from fastdata.cli import cli
 from fastdata.dataset import ImageDataset
@@ -50,7 +51,6 @@ from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
 
-CONTAINERS = ("lmdb", "parquet", "shards", "folder")
 CLASSES, IMAGES = 2, 12
 
 
@@ -88,12 +88,7 @@ def make(tree: Path, tmp_path: Path) -> Callable[[str], Path]:
     return packed
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(one, marks=[] if one in ("lmdb", "folder") else [pytest.mark.slow])
-        for one in CONTAINERS
-    ]
-)
+@pytest.fixture(params=["lmdb", "folder", slow("shards")])
 def dataset(request: pytest.FixtureRequest, make: Callable[[str], Path]) -> Path:
     return make(request.param)
 
@@ -335,9 +330,9 @@ def test_fields_of_a_later_fastdata_are_copied(make: Callable[[str], Path]) -> N
 @pytest.mark.parametrize(
     ("container", "behind_url"),
     [
-        pytest.param("folder", False, marks=pytest.mark.slow),
+        slow("folder", False),
         ("folder", True),
-        pytest.param("shards", True, marks=pytest.mark.slow),
+        slow("shards", True),
     ],
 )
 def test_further_fields_are_copied(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_pixels import whole_recipe
 from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from recipe_packages import need
@@ -27,7 +28,7 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Refusal, compile_recipe
 
 need("timm")
 
@@ -47,12 +48,6 @@ def data(tv: Any) -> Any:
     import timm.data
 
     return timm.data
-
-
-def compiled(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe) and not recipe.tail, recipe
-    return recipe
 
 
 def seed(number: int) -> None:
@@ -166,7 +161,7 @@ def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> N
 
 
 def geometry_of(transform: Any, count: int = COUNT, size: tuple[int, int] = (500, 333)) -> Any:
-    program = compiled(transform).programs[0]
+    program = whole_recipe(transform).programs[0]
     keys = sample_keys(epoch_key(0, 0), np.arange(count))
     return program.draw(np.full(count, size[0]), np.full(count, size[1]), keys)
 

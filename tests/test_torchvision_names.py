@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from core_pixels import by_core
+from core_pixels import by_core, whole_recipe
 from loader_data import images
 from PIL import Image
 from torchvision_calls import noise
@@ -19,7 +19,7 @@ from torchvision_stub import import_torchvision
 from fastdata import DataLoader
 from fastdata import transforms as ours
 from fastdata.errors import UsageError
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import Refusal, compile_recipe
 
 TV = import_torchvision().transforms
 MODE = TV.InterpolationMode
@@ -161,8 +161,7 @@ def test_one_channel_of_tensors_is_torchvisions(tv: Any, name: str) -> None:
     # Without hard edges, where torch rounds between the two passes of a resize as Pillow does not.
     image = noise(9, 7).resize((50, 40), Image.Resampling.BICUBIC)
     pipeline = tv.Compose([tv.PILToTensor(), tv.CenterCrop(36), tv.Grayscale(1), *more(tv)])
-    recipe = compile_recipe(pipeline)
-    assert isinstance(recipe, Recipe) and not recipe.tail
+    recipe = whole_recipe(pipeline)
     want = pipeline(image).to(torch.int16)
     got = torch.from_numpy(by_core(recipe.programs[0], image, np.zeros(1, np.uint64)))
     assert got.permute(2, 0, 1).shape == want.shape

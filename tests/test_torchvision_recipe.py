@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from core_pixels import by_core, by_pillow
+from core_pixels import by_core, by_pillow, recipe_of
 from PIL import Image
 from torch import nn
 from torchvision_calls import apply, noise
@@ -28,12 +28,6 @@ MODE = import_torchvision().transforms.InterpolationMode
 SIZES = [(500, 375), (375, 500), (333, 334), (256, 256), (64, 48), (31, 90), (1, 7), (640, 101)]
 
 Keys = npt.NDArray[np.uint64]
-
-
-def recipe_of(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe), recipe
-    return recipe
 
 
 def keys_of(count: int, seed: int = 0) -> Keys:

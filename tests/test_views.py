@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_pixels import by_pillow
+from core_pixels import by_pillow, recipe_of
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, images, same
 from PIL import Image
@@ -31,7 +31,6 @@ from fastdata.transforms import (  # noqa: E402
     Resize,
     Views,
 )
-from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
 from fastdata.transforms.tree import native_program  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -48,12 +47,6 @@ CROPPED = Views(CROPS, Compose([CROPS, Normalize(MEAN, STD, dtype="float16")]), 
 NAMED = Views(global_crops=[CROPS, CROPS], local_crops=(LOCAL, 3), whole=Resize((20, 30)))
 SHAPES = {"global_crops": [(24, 24)] * 2, "local_crops": [(9, 9)] * 3, "whole": [(20, 30)]}
 SHARED = Views(student=[CROPS, LOCAL], teacher="student", offsets=())
-
-
-def recipe_of(transform: Any) -> Recipe:
-    recipe = compile_recipe(transform)
-    assert isinstance(recipe, Recipe), recipe
-    return recipe
 
 
 def shapes(views: dict[str, list[Any]]) -> dict[str, list[tuple[int, ...]]]:
