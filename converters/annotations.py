@@ -2,7 +2,7 @@
 
 A reader fills `Annotations`, a table with a row for each image, and `AnnotatedImages` lists it.
 Objects of an image are in columns of lists, one entry an object. An annotation that is damaged
-makes its image a bad sample: the reader raises ValueError with the reason, or returns it as text.
+makes its image a bad sample: the reader raises ValueError, or returns the reason as text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeGuard
@@ -44,7 +44,6 @@ _MOST_FLOAT32 = 3.4028234663852886e38
 _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
-MISSING = "does not exist"
 #: Rows that are held as Python's objects.
 _ROWS_HELD = 4096
 
@@ -67,28 +66,24 @@ class Annotations:
 
     def add(
         self,
-        path: str,
-        values: Mapping[str, Any],
+        path: str | None,
+        values: Mapping[str, Any] | str,
         key: str | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        """Add a good row; ``size`` is the width and height that the annotations are for.
+        """Add a row: its values, or the reason why it cannot be packed.
 
-        Without a key, its key is the path without extension.
+        It has a path or a key; without a key, that is the path without extension. ``size`` is the
+        width and height that the annotations are for.
         """
-        key = key_of(path) if key is None else key
-        if is_utf8(path) and is_utf8(key):
-            self._add({"path": path, "key": key, "size": size, **values})
-        else:
-            self.add_bad("its name is not UTF-8; rename it", path, key)
-
-    def add_bad(self, problem: str, path: str | None, key: str | None = None) -> None:
-        """Add a row that cannot be packed, and why; it has a path or a key."""
-        path = None if path is None else printable(path)
-        self._add({"path": path, "key": printable(key or key_of(path or "")), "problem": problem})
-
-    def _add(self, values: Mapping[str, Any]) -> None:
-        self._held.append(values)
+        key = key_of(path or "") if key is None else key
+        if not isinstance(values, str) and not is_utf8(f"{path}{key}"):
+            values = "its name is not UTF-8; rename it"
+        row = {"path": path, "key": key, "size": size}
+        if isinstance(values, str):
+            path = None if path is None else printable(path)
+            row, values = {"path": path, "key": printable(key)}, {"problem": values}
+        self._held.append({**row, **values})
         if len(self._held) == _ROWS_HELD:
             self._flush()
 
@@ -185,32 +180,40 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Read a file."""
         data = self._read(name)
-        if isinstance(data, str):
-            raise SourceError(f"{self}/{printable(name)}: {data}", "Check --root.")
+        if not isinstance(data, bytes):
+            reason = data or "does not exist"
+            raise SourceError(f"{self}/{printable(name)}: {reason}", "Check --root.")
         return data
 
-    def read_all(self, names: Iterable[str]) -> Iterator[bytes | str]:
-        """Yield the bytes of each file; the reason, such as `MISSING`, if it cannot be read."""
-        if self._listed is None:
-            yield from map(self._read, names)
-            return
+    def read_all(
+        self, names: Iterable[str], parse: Callable[[bytes], dict[str, Any]]
+    ) -> Iterator[dict[str, Any] | str | None]:
+        """Yield what ``parse`` makes of each file; None for a missing one.
+
+        Yield the reason if a file cannot be read, or ``parse`` raises ValueError.
+        """
         rest = iter(names)
         with ThreadPoolExecutor(_THREADS, "fastdata-annotations") as pool:
+            run = map if self._listed is None else pool.map
             while some := list(islice(rest, 64 * _THREADS)):
-                yield from pool.map(self._read, some)
+                for name, data in zip(some, run(self._read, some), strict=True):
+                    try:
+                        yield parse(data) if isinstance(data, bytes) else data and f"{name}: {data}"
+                    except ValueError as error:
+                        yield f"{name}: {error}"
 
-    def _read(self, name: str) -> bytes | str:
+    def _read(self, name: str) -> bytes | str | None:
         entry = None if self._listed is None else self._listed.get(name)
         path = os.path.join(self.tree.root, name)
         try:
             if self._listed is None:
                 check_regular(path)
             elif entry is None:
-                return MISSING
+                return None
             with open(path, "rb") if entry is None else entry.open() as file:
                 data: bytes = file.read(_MOST_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
-            return MISSING
+            return None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             return f"cannot be read: {getattr(error, 'strerror', None) or error}"
         return data if len(data) <= _MOST_BYTES else f"has more than {_MOST_BYTES:,} bytes"

@@ -13,7 +13,7 @@ from fastdata.converters.trees import LeftOut, Tree, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
-from fastdata.storage.look import look
+from fastdata.storage.look import instead, look
 
 
 class ImageFolder(Sharded):
@@ -30,18 +30,16 @@ class ImageFolder(Sharded):
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        found = None if is_url(root) else look(root)
-        if found is not None and not found.source:
-            raise SourceError(f"{Path(root).absolute()}: {found.what}", found.hint)
+        hint = "Images must be in <root>/<class>/; give the folder above with --root."
+        if not is_url(root) and not look(root).source:
+            raise instead(Path(root).absolute(), "is no tree of classes", hint)
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
+        if not self.classes and is_url(root):
+            raise SourceError(f"{self._tree}: no such folder, or no folders in it", hint)
         if not self.classes:
-            what = "no such folder, or no folders in it" if is_url(root) else "has no class folders"
-            hint = "Images must be in <root>/<class>/; give the folder above with --root."
-            if found is not None and found.source != "imagefolder":
-                what, hint = found.what, found.hint
-            raise SourceError(f"{self._tree}: {what}", hint)
+            raise instead(self._tree.root, "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root: str | None = self._tree.root

@@ -46,12 +46,12 @@ def _annotations(
     about = {"kind": "masks", "images": images, "masks": masks}
     rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
     for name in sorted({*found, *beside}):
+        values: dict[str, str] | str = {"mask": beside.get(name, "")}
         if name not in found:
-            rows.add_bad(f"{beside[name]}: has no image in {images}/", None, name)
+            values = f"{beside[name]}: has no image in {images}/"
         elif name not in beside:
-            rows.add_bad(f"its mask {masks}/{name}{mask_ending}.png is missing", found[name], name)
-        else:
-            rows.add(found[name], {"mask": beside[name]}, name)
+            values = f"its mask {masks}/{name}{mask_ending}.png is missing"
+        rows.add(found.get(name), values, name)
     return rows
 
 

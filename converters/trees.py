@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,7 +72,7 @@ class LocalTree:
 
     def classes(self) -> list[str]:
         """Return the sorted names of its folders; also hidden ones, like torchvision."""
-        names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
+        names = [entry.name for entry in scan(self.location) if is_folder(entry)]
         for name in names:
             if not is_utf8(name):
                 raise SourceError(
@@ -88,7 +89,7 @@ class LocalTree:
         """
         for folder in sorted(walk(str(self.location / name))):
             for entry in scan(folder):
-                if _is_folder(entry):
+                if is_folder(entry):
                     continue
                 if not is_image_name(entry.name):
                     left_out[suffix_of(entry.name)] += 1
@@ -111,14 +112,11 @@ class LocalTree:
         except OSError as error:
             raise unreadable(path, error) from None
 
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """Return the files with an extension at any depth, by their paths below the folder.
-
-        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
-        ``.`` are skipped: Spark and Hadoop keep metadata there.
-        """
-        paths = _data_files(self.location, extension)
-        return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
+    def listed(self) -> dict[str, LocalFile]:
+        """Return all files at any depth, by their paths below the folder."""
+        entries = chain.from_iterable(map(scan, walk(self.root)))
+        paths = (entry.path for entry in entries if not is_folder(entry))
+        return {path[len(self.root) + 1 :]: LocalFile(Path(path)) for path in paths}
 
 
 class RemoteTree:
@@ -163,18 +161,8 @@ class RemoteTree:
             return remote_path(join_url(self.root, name), self._options)
         return None
 
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """See `LocalTree`."""
-        found = self.listed()
-        return {
-            name: found[name]
-            for name in sorted(found, key=lambda name: name.split("/"))
-            if name.endswith(extension)
-            and not any(part.startswith(_NO_DATA) for part in name.split("/"))
-        }
-
     def listed(self) -> dict[str, RemotePath]:
-        """Return all files at any depth, by their paths below the folder."""
+        """See `LocalTree`."""
         return {
             listed_name(self.root, name): RemotePath(
                 join_url(self.root, name), entry.size, entry.state, self._options
@@ -185,6 +173,18 @@ class RemoteTree:
 
 #: Folder of class folders, archives or Parquet files.
 Tree: TypeAlias = LocalTree | RemoteTree
+
+
+def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
+    """Return the files with an extension at any depth, by their paths below the folder.
+
+    They are sorted by folder, then name. Files and folders whose names begin with ``_`` or ``.``
+    are skipped: Spark and Hadoop keep metadata there.
+    """
+    found: Mapping[str, SourceFile] = tree.listed()
+    split = ((name.split("/"), name) for name in found if name.endswith(extension))
+    data = sorted(one for one in split if not any(part.startswith(_NO_DATA) for part in one[0]))
+    return {name: found[name] for _, name in data}
 
 
 def common_folder(locations: Sequence[str]) -> str:
@@ -211,12 +211,15 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
         raise unreadable(folder, error) from None
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder."""
+def is_folder(path: Path | os.DirEntry[str]) -> bool:
+    """Return whether a path is a folder; a link to itself, like a dangling one, is none."""
     try:
         return path.is_dir()
     except OSError as error:
-        raise unreadable(path, error) from None
+        if error.errno == errno.ELOOP:
+            return False
+        # Skipping a class silently would shift the labels after it.
+        raise unreadable(os.fspath(path), error) from None
 
 
 def unreadable(place: object, error: OSError) -> SourceError:
@@ -225,32 +228,6 @@ def unreadable(place: object, error: OSError) -> SourceError:
         f"{place}: cannot be read: {error.strerror or 'it does not exist'}",
         "Check the path and its permissions (ls -ld, chmod +rx).",
     )
-
-
-def _data_files(folder: Path, extension: str) -> Iterator[Path]:
-    for entry in scan(folder):
-        if entry.name.startswith(_NO_DATA):
-            continue
-        if entry.is_dir():
-            yield from _data_files(Path(entry.path), extension)
-        elif entry.name.endswith(extension):
-            yield Path(entry.path)
-
-
-def _is_class_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself, like a dangling one, is no folder
-            return False
-        # Skipping a class silently would shift the labels after it.
-        raise unreadable(entry.path, error) from None
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with suppress(OSError):
-        return entry.is_dir()
-    return False
 
 
 def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
@@ -264,7 +241,7 @@ def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
         )
     yield folder
     for entry in scan(folder):
-        if _is_folder(entry):
+        if is_folder(entry):
             yield from walk(entry.path, (*above, here))
 
 
