@@ -13,12 +13,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import pyarrow as pa
 from fastdata.converters.table import TableImages, key_of
 from fastdata.converters.trees import (
     RemoteTree,
+    SourceFile,
     file_at,
     is_utf8,
     scan,
@@ -30,7 +32,7 @@ from fastdata.converters.trees import (
 from fastdata.errors import SourceError, printable
 from fastdata.remote.urls import is_url
 from fastdata.storage.encodings import is_image_name
-from fastdata.storage.files import check_regular
+from fastdata.storage.local import LocalFile
 
 #: Labels, and four numbers of each object's box.
 LABELS, BOXES = pa.list_(pa.int32()), pa.list_(pa.list_(pa.float32(), 4))
@@ -136,7 +138,7 @@ class Folder:
     def __init__(
         self, root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        self.tree = source_tree(root, storage_options)
+        self.tree, self._options = source_tree(root, storage_options), storage_options
         self._listed = self.tree.listed() if isinstance(self.tree, RemoteTree) else None
 
     def __str__(self) -> str:
@@ -179,11 +181,7 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Read a file."""
-        data = self._read(name)
-        if not isinstance(data, bytes):
-            reason = data or "does not exist"
-            raise SourceError(f"{self}/{printable(name)}: {reason}", "Check --root.")
-        return data
+        return read_file(f"{self.tree.root}/{name}", self._options)
 
     def read_all(
         self, names: Iterable[str], parse: Callable[[bytes], dict[str, Any]]
@@ -203,15 +201,14 @@ class Folder:
                         yield f"{name}: {error}"
 
     def _read(self, name: str) -> bytes | str | None:
-        entry = None if self._listed is None else self._listed.get(name)
-        path = os.path.join(self.tree.root, name)
+        file: SourceFile | None = LocalFile(Path(self.tree.root, name))
+        if self._listed is not None:
+            file = self._listed.get(name)
         try:
-            if self._listed is None:
-                check_regular(path)
-            elif entry is None:
+            if file is None:
                 return None
-            with open(path, "rb") if entry is None else entry.open() as file:
-                data: bytes = file.read(_MOST_BYTES + 1)
+            with file.open() as opened:
+                data: bytes = opened.read(_MOST_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name

@@ -36,10 +36,8 @@ class ImageFolder(Sharded):
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
-        if not self.classes and is_url(root):
-            raise SourceError(f"{self._tree}: no such folder, or no folders in it", hint)
         if not self.classes:
-            raise instead(self._tree.root, "has no class folders", hint)
+            raise instead(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root: str | None = self._tree.root

@@ -67,12 +67,11 @@ class ImageNet(Sharded):
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
         place = source_tree(root, storage_options)
-        open_layout = _find(place, split, allow_empty)
-        if open_layout is None:
+        layout = _find(place, split, allow_empty)
+        if layout is None:
             raise _nothing_found(place, split)
-        layout = open_layout()
-        open_train = None if split == "train" else _find(place, "train")
-        self.classes = (open_train() if open_train else layout).wnids
+        train = layout if split == "train" else _find(place, "train")
+        self.classes = (train or layout).wnids
         unknown = sorted(set(layout.wnids) - set(self.classes))
         if unknown:
             raise SourceError(
@@ -123,21 +122,19 @@ class _Layout(NamedTuple):
     shards: Callable[[list[str]], Sequence[Listable]]
 
 
-def _find(root: Tree, split: str, allow_empty: bool = False) -> Callable[[], _Layout] | None:
-    """Return what opens the split in the first layout that has it; None without any."""
+def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
+    """Open the split in the first layout that has it; None without any."""
     data = root / _KAGGLE_DATA
     if _has_wnids(root / split):
-        return partial(_class_folders, root / split, "folders", allow_empty)
+        return _class_folders(root / split, "folders", allow_empty)
     if split == "train" and _has_wnids(data / "train"):
-        return partial(_class_folders, data / "train", "kaggle", allow_empty)
+        return _class_folders(data / "train", "kaggle", allow_empty)
     if split == "val" and "val" in _folders(data):
-        return partial(_kaggle_val, root)
+        return _kaggle_val(root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
-    if split == "train":
-        return partial(_train_archive, archive, allow_empty)
-    return partial(_val_archive, archive, root)
+    return _train_archive(archive, allow_empty) if split == "train" else _val_archive(archive, root)
 
 
 def _has_wnids(tree: Tree) -> bool:

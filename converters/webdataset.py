@@ -9,12 +9,8 @@ The webdataset package has the same rules.
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import tempfile
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,8 +64,7 @@ class WebDataset(Sharded):
     version 1.0, uint8, height x width x 3.
 
     The shards are walked twice: for the classes, which packing needs before the first record,
-    and for the records, which may not fit in memory. Behind a URL, where a walk reads whole shards,
-    a temporary file ($TMPDIR) keeps its records instead.
+    and for the records, which may not fit in memory. Behind a URL, a walk reads whole shards.
 
     Args:
         root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
@@ -96,7 +91,6 @@ class WebDataset(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
-        self._kept: Any = None  # a file of pickled records, instead of a second walk
         self.archives: Sequence[SourceFile]
         where = redact(os.fspath(root))
         if not is_url(root):
@@ -110,15 +104,10 @@ class WebDataset(Sharded):
             ) from None
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
-            if is_url(root):
-                raise SourceError(f"{where}: holds no *.tar", hint)
             raise instead(where, "holds no *.tar", hint)
         self.inputs: list[Path | str] = [Path(file.location) for file in self.archives]
         if is_url(root):
             self.inputs = [*expand(root)]
-            # Unnamed: it vanishes with this object, or with the process.
-            self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
-            weakref.finalize(self, self._kept.close)
         self.classes, found = self._walk()
         names = sorted(found) if fields is None else list(fields)
         for name in names:
@@ -133,21 +122,17 @@ class WebDataset(Sharded):
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        shards = [
-            TarListing(file, self._shard_keys, self._labels, self.fields) for file in self.archives
-        ]
-        return shards if self._kept is None else [_Walked(shards, self._kept)]
+        about = self._shard_keys, self._labels, self.fields
+        return [TarListing(file, *about) for file in self.archives]
 
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
         """Return the class names and the extensions of further members, with types of arrays."""
         names: dict[int | None, str | None] = {}
         found: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
-        for number, file in enumerate(self.archives):
+        for file in self.archives:
             listing = TarListing(file, self._shard_keys, self._labels)
-            for sample in listing.samples(None if self._kept else (), arrays=True):
-                if self._kept is not None:
-                    pickle.dump((number, sample._replace(arrays={})), self._kept)
+            for sample in listing.samples((), arrays=True):
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
@@ -220,10 +205,9 @@ class TarListing(NamedTuple):
         """Yield its samples in order."""
         columns = [field.name for field in self.fields if field.type is not None]
         for sample in self.samples(columns):
-            yield self.record(sample)
+            yield self._record(sample)
 
-    def record(self, sample: _Sample) -> Record:
-        """Return the record of a sample."""
+    def _record(self, sample: _Sample) -> Record:
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         problem = problem or sample.problem
@@ -261,13 +245,10 @@ class TarListing(NamedTuple):
             raise ValueError(f"is {text[:40]!r}, which is no integer of 64 bits")
         return int(text)
 
-    def samples(
-        self, columns: Collection[str] | None, *, arrays: bool = False
-    ) -> Iterator[_Sample]:
+    def samples(self, columns: Collection[str], *, arrays: bool = False) -> Iterator[_Sample]:
         """Yield the samples in the shard's order.
 
-        ``columns`` are extensions of members to read, None for all that may be columns; ``arrays``
-        looks for the types of arrays.
+        ``columns`` are extensions of members to read; ``arrays`` looks for the types of arrays.
         """
         try:
             opened = self.file.open()
@@ -312,7 +293,7 @@ class TarListing(NamedTuple):
         stem: str,
         parts: dict[str, Member],
         read: _Read,
-        columns: Collection[str] | None,
+        columns: Collection[str],
         arrays: bool,
     ) -> _Sample:
         first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
@@ -358,8 +339,7 @@ class TarListing(NamedTuple):
         texts = {
             ext: read(member)
             for ext, member in members.items()
-            if (field_of(ext).type is not None if columns is None else ext in columns)
-            and member.size <= _MOST_TEXT
+            if ext in columns and member.size <= _MOST_TEXT
         }
         found = dict(_arrays(members, read)) if arrays else {}
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
@@ -426,31 +406,6 @@ def _without_label(
         "Labels are integers in .cls or .json members. With --no-labels there are none, and these "
         "members are fields.",
     )
-
-
-class _Walked:
-    """Shards that have been walked, with a file of their pickled samples: a shard of a listing.
-
-    The file is not pickled with this object: another process walks the shards again.
-    """
-
-    def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
-        self._shards, self._kept = shards, kept
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_shards": self._shards, "_kept": None}
-
-    def records(self) -> Iterator[Record]:
-        """Yield their samples in order."""
-        if self._kept is None:
-            for shard in self._shards:
-                yield from shard.records()
-            return
-        self._kept.seek(0)
-        with suppress(EOFError):
-            while True:
-                number, sample = pickle.load(self._kept)
-                yield self._shards[number].record(sample)
 
 
 def _split(name: str) -> tuple[str | None, str]:
