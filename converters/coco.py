@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
@@ -26,7 +26,6 @@ from fastdata.converters.annotations import (
 from fastdata.converters.trees import data_files, source_tree
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.urls import is_url, name_of
 from fastdata.storage.jsontext import parse_json
 
 #: Run lengths of each object's mask, from the top left, by columns; null for polygons.
@@ -65,7 +64,7 @@ class CocoImages(AnnotatedImages):
     of an unknown image.
 
     ``file_name`` is relative to ``images``. JSON files of the same images give one row for each
-    image. ``categories`` are those of other splits that labels number, too; see `coco_categories`.
+    image. ``others`` are files of other splits, whose categories labels number, too.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class CocoImages(AnnotatedImages):
         images: str | os.PathLike[str],
         annotations: Sequence[str | os.PathLike[str]],
         *,
-        categories: Sequence[Mapping[str, Any]] = (),
+        others: Sequence[str | os.PathLike[str]] = (),
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -81,21 +80,12 @@ class CocoImages(AnnotatedImages):
             what = "no file of annotations"
             raise UsageError(what, "Name COCO's JSON files with --annotations.")
         reader = _Reader()
+        for path in others:
+            name, found = _parsed(path, storage_options)
+            reader.add_categories(name, found)
         for path in annotations:
-            reader.read(path, storage_options)
-        reader.add_categories("another split", categories)
+            reader.read(*_parsed(path, storage_options))
         super().__init__(reader.annotations(), images, fields, annotations, storage_options)
-
-
-def coco_categories(
-    annotations: Iterable[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Return the categories of JSON files, such as those of all splits, by id."""
-    reader = _Reader()
-    for path in annotations:
-        found = _parsed(path, storage_options)
-        reader.add_categories(shown_name(os.fspath(path)), found.get("categories", ()))
-    return reader.categories
 
 
 def coco_splits(
@@ -186,33 +176,29 @@ class _Reader:
         self._images: dict[int, _Image] = {}
         self._categories: dict[int, dict[str, Any]] = {}
         self._ids: dict[str, set[int]] = {}  # of categories, by name
-        # Key and reason of annotations of an unknown image, and its id.
-        self._bad: list[tuple[str, str, int]] = []
+        self._known: set[tuple[int, int]] = set()  # ids of images and annotations of a file
+        # Key and reason of an annotation of an unknown image, by the image's id.
+        self._bad: dict[int, tuple[str, str]] = {}
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
-    def read(self, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
-        """Read one file: its categories, images, then annotations."""
-        found, path = _parsed(path, storage_options), os.fspath(path)
-        name, short = shown_name(path), name_of(path) if is_url(path) else os.path.basename(path)
+    def read(self, name: str, content: dict[str, Any]) -> None:
+        """Read the content of one file: its categories, images, then annotations."""
+        short = name.rpartition("/")[2]
         self._names.append(short)
-        self.add_categories(name, found.get("categories", ()))
-        for number, image in enumerate(found["images"]):
+        self._known = set()
+        self.add_categories(name, content)
+        for number, image in enumerate(content["images"]):
             self._add_image(f"{name}: images[{number}]", image)
-        if found.get("annotations") is not None:
-            self._has_objects |= "categories" in found
-            self._has_captions |= "categories" not in found
-            self._add_annotations(name, short, found["annotations"])
+        if content.get("annotations") is not None:
+            self._has_objects |= "categories" in content
+            self._has_captions |= "categories" not in content
+            self._add_annotations(name, short, content["annotations"])
 
-    @property
-    def categories(self) -> list[dict[str, Any]]:
-        """All categories, by id."""
-        return [self._categories[number] for number in sorted(self._categories)]
-
-    def add_categories(self, file: str, categories: Iterable[Any]) -> None:
+    def add_categories(self, file: str, content: dict[str, Any]) -> None:
         """Add the categories of a file."""
         found: dict[str, set[int]] = {}
-        for category in categories:
+        for category in content.get("categories", ()):
             known = self._add_category(file, category)
             found.setdefault(known["name"], set()).add(known["id"])
         for name, ids in found.items():  # two categories of one file may have one name
@@ -238,13 +224,11 @@ class _Reader:
             )
         if is_text(about.get("supercategory")):
             known["supercategory"] = about["supercategory"]
-        points, skeleton = about.get("keypoints", []), about.get("skeleton", [])
+        points = about.get("keypoints", [])
         if not isinstance(points, list) or not all(map(is_text, points)):
             raise _not_coco(file, f"keypoints of category {number} are not a list of names")
-        if not isinstance(skeleton, list) or not all(map(_is_edge, skeleton)):
-            raise _not_coco(file, f"the skeleton of category {number} is not a list of pairs")
         if points:
-            known |= {"keypoints": points, "skeleton": skeleton}
+            known["keypoints"] = points
         self._keypoints = max(self._keypoints, len(points))
         return known
 
@@ -269,8 +253,6 @@ class _Reader:
             image.problem = image.problem or str(error)
 
     def _add_annotations(self, name: str, short: str, annotations: list[Any]) -> None:
-        orphans: dict[int, list[int]] = {}
-        known: set[tuple[int, int | None, bool]] = set()
         annotations.reverse()
         for number in range(len(annotations)):
             # A file's objects need ten times the memory of the arrays that become of them.
@@ -283,38 +265,22 @@ class _Reader:
                 )
             image = self._images.get(where)
             if image is None:
-                orphans.setdefault(where, []).append(number)
+                problem = f"{place}: its image {where} is in none of the files read so far"
+                self._bad.setdefault(where, (f"{short}/annotations/{number}", problem))
                 continue
             try:
-                self._add_annotation(image, annotation, where, known)
+                self._add_annotation(where, image, annotation)
             except ValueError as error:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
-        for where, numbers in orphans.items():
-            what = ", ".join(f"annotations[{number}]" for number in numbers[:5])
-            more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
-            problem = (
-                f"{name}: the image {where} of {what}{more} is in none of the files read so far"
-            )
-            self._bad.append((f"{short}/annotations/{numbers[0]}", problem, where))
 
-    def _add_annotation(
-        self,
-        image: _Image,
-        annotation: dict[str, Any],
-        where: int,
-        known: set[tuple[int, int, bool]],
-    ) -> None:
-        """Add an annotation to its image; ``known`` are those of its file."""
+    def _add_annotation(self, where: int, image: _Image, annotation: dict[str, Any]) -> None:
         number, caption = _whole(annotation.get("id")), annotation.get("caption")
         if number is None:
             raise ValueError("its id is not a whole number")
-
-        def require_new(is_object: bool) -> None:
-            if (where, number, is_object) in known:
-                raise ValueError("another annotation of the image has the same id")
-            known.add((where, number, is_object))
-
+        if (where, number) in self._known:
+            raise ValueError("another annotation of the image has the same id")
+        self._known.add((where, number))
         is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
         is_object |= annotation.get("category_id") is not None and not caption
         if is_object or "caption" not in annotation:
@@ -324,7 +290,6 @@ class _Reader:
                 image.require_size("its RLE", width, height)
             self._has_objects = True
             self._keypoints = max(self._keypoints, len(found.keypoints or ()) // 3)
-            require_new(True)
             other = image.objects.get((number, box), found)
             image.objects[number, box] = other.merged(found)
             if caption in (None, ""):  # exporters write the key for every object
@@ -332,7 +297,6 @@ class _Reader:
         if not is_text(caption):
             raise ValueError(f"its caption is {_short(caption)}")
         self._has_captions = True
-        require_new(False)
         image.captions[number, caption] = None
 
     def _object(self, annotation: dict[str, Any]) -> tuple[tuple[float, ...], _Object]:
@@ -377,7 +341,7 @@ class _Reader:
             columns["num_keypoints"] = LABELS
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
-        categories = self.categories
+        categories = [self._categories[number] for number in sorted(self._categories)]
         about = {
             "kind": "coco",
             "annotations": self._names,
@@ -385,14 +349,13 @@ class _Reader:
             "categories": categories,
         }
         rows = Annotations(columns, about, _FORMATS)
-        for _, problem, meant in self._bad:
-            if meant in self._images:  # listed in a later file
-                self._images[meant].problem = problem
+        for where in self._bad.keys() & self._images.keys():  # listed in a later file
+            self._images[where].problem = self._bad[where][1]
         for number in sorted(self._images):
             image = self._images.pop(number)
             values = image.problem or self._values(number, image, labels)
             rows.add(image.path, values, size=image.size)
-        for key, problem, _ in self._bad:
+        for key, problem in self._bad.values():
             rows.add(None, problem, key)
         return rows
 
@@ -420,7 +383,8 @@ class _Reader:
 
 def _parsed(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> dict[str, Any]:
+) -> tuple[str, dict[str, Any]]:
+    """Return a file's name, for messages, and its content."""
     name = shown_name(os.fspath(path))
     try:
         found = parse_json(read_file(path, storage_options), lenient=True)
@@ -431,7 +395,7 @@ def _parsed(
     for part in ("categories", "annotations"):
         if not isinstance(found.get(part, []), list):
             raise _not_coco(name, f"{part} is not a list")
-    return found
+    return name, found
 
 
 def _segmentation(found: Any) -> Any:
@@ -490,10 +454,6 @@ def _whole(value: Any) -> int | None:
 
 def _is_side(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 31
-
-
-def _is_edge(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and None not in map(_whole, value)
 
 
 def _short(value: Any) -> str:

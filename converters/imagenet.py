@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.imagefolder import class_shards
 from fastdata.converters.records import Listable, Record, Sharded
-from fastdata.converters.trees import SourceFile, Tree, is_folder, source_tree, storable
+from fastdata.converters.trees import SourceFile, Tree, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.encodings import is_image_name
@@ -129,7 +129,7 @@ def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
         return _class_folders(root / split, "folders", allow_empty)
     if split == "train" and _has_wnids(data / "train"):
         return _class_folders(data / "train", "kaggle", allow_empty)
-    if split == "val" and "val" in _folders(data):
+    if split == "val" and "val" in data.classes():
         return _kaggle_val(root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
@@ -138,12 +138,7 @@ def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
 
 
 def _has_wnids(tree: Tree) -> bool:
-    return any(map(_WNID.fullmatch, _folders(tree)))
-
-
-def _folders(tree: Tree) -> list[str]:
-    missing = isinstance(tree.location, Path) and not is_folder(tree.location)
-    return [] if missing else tree.classes()
+    return any(map(_WNID.fullmatch, tree.classes()))
 
 
 def _class_folders(folder: Tree, name: str, allow_empty: bool) -> _Layout:

@@ -56,16 +56,19 @@ def _annotations(
 
 
 def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
-    found = {n: paths for n, paths in folder.images(below).items() if n.endswith(ending)}
-    if not found:
-        raise SourceError(
-            f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
-            "Name the folders in --root with --images and --masks.",
-        )
-    for name, paths in found.items():
+    found: dict[str, str] = {}
+    for name, paths in folder.images(below).items():
+        if not name.endswith(ending):
+            continue
         if len(paths) > 1:
             raise SourceError(
                 f"{folder}/{below}: two images have the name {name.removesuffix(ending)}",
                 "Rename one, or move it away.",
             )
-    return {name.removesuffix(ending): path for name, (path,) in found.items()}
+        found[name.removesuffix(ending)] = paths[0]
+    if not found:
+        raise SourceError(
+            f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
+            "Name the folders in --root with --images and --masks.",
+        )
+    return found

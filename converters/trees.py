@@ -71,8 +71,12 @@ class LocalTree:
         return LocalTree(self.location / name)
 
     def classes(self) -> list[str]:
-        """Return the sorted names of its folders; also hidden ones, like torchvision."""
-        names = [entry.name for entry in scan(self.location) if is_folder(entry)]
+        """Return the sorted names of its folders, also hidden ones, like torchvision.
+
+        There are none if it does not exist.
+        """
+        entries = scan(self.location) if is_folder(self.location) else []
+        names = [entry.name for entry in entries if is_folder(entry)]
         for name in names:
             if not is_utf8(name):
                 raise SourceError(
