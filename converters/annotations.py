@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -23,10 +24,8 @@ from fastdata.converters.trees import (
     SourceFile,
     file_at,
     is_utf8,
-    scan,
     source_tree,
     unreadable,
-    walk,
 )
 
 from fastdata.errors import SourceError, printable
@@ -156,21 +155,16 @@ class Folder:
             return any(entry.startswith(f"{name}/") for entry in self._listed)
         return os.path.isdir(os.path.join(self.tree.root, name))
 
-    def names(self, below: str = "", *, deep: bool = True) -> list[str]:
-        """Return the sorted paths of files, not hidden, in a folder; ``deep``: also below it."""
+    def names(self, below: str = "") -> list[str]:
+        """Return the sorted paths of files, not hidden, at any depth in a folder."""
         prefix = f"{below}/" if below else ""
+        found: Iterable[str] = ()
         if self._listed is not None:
-            found = [name for name in self._listed if name.startswith(prefix)]
-            found = [name for name in found if deep or "/" not in name[len(prefix) :]]
-        elif not self.has_folder(below):
-            return []
-        else:
-            root = self.tree.root
-            top = os.path.join(root, below).rstrip("/")
-            files = (entry for folder in (walk(top) if deep else [top]) for entry in scan(folder))
-            found = [one.path[len(root) + 1 :] for one in files if not one.is_dir()]
-        hidden = [any(part[:1] == "." for part in name[len(prefix) :].split("/")) for name in found]
-        return sorted(name for name, is_hidden in zip(found, hidden, strict=True) if not is_hidden)
+            found = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
+        elif self.has_folder(below):
+            found = (self.tree / below).listed()
+        hidden = re.compile(r"(.*/)?\.", re.DOTALL)
+        return sorted(prefix + name for name in found if not hidden.match(name))
 
     def images(self, below: str) -> dict[str, list[str]]:
         """Return the images in one of its folders by their paths in it, without suffix."""

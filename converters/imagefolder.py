@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record, Sharded
-from fastdata.converters.trees import LeftOut, Tree, source_tree
+from fastdata.converters.trees import LeftOut, Tree, class_records, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
@@ -31,12 +30,10 @@ class ImageFolder(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         hint = "Images must be in <root>/<class>/; give the folder above with --root."
-        if not is_url(root) and not look(root).source:
-            raise instead(Path(root).absolute(), "is no tree of classes", hint)
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
-        if not self.classes:
+        if not self.classes or not (is_url(root) or look(root).source):
             raise instead(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
@@ -63,7 +60,7 @@ class ClassFolders(NamedTuple):
         """Yield the images, one class after the other."""
         for name, label in self.folders:
             found = False
-            for record in self.tree.records(name, label, self.left_out):
+            for record in class_records(self.tree, name, label, self.left_out):
                 found = True
                 yield record
             if not found and not self.allow_empty:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.imagefolder import class_shards
 from fastdata.converters.records import Listable, Record, Sharded
-from fastdata.converters.trees import SourceFile, Tree, source_tree, storable
+from fastdata.converters.trees import SourceFile, Tree, class_records, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.encodings import is_image_name
@@ -144,8 +144,7 @@ def _has_wnids(tree: Tree) -> bool:
 def _class_folders(folder: Tree, name: str, allow_empty: bool) -> _Layout:
     """Return the layout ``<wnid>/*.JPEG``."""
     wnids = [wnid for wnid in folder.classes() if not wnid.startswith(".")]
-    for wnid in wnids:
-        _check_wnids(folder / wnid, [wnid])
+    _check_wnids(folder, wnids)
     shards = partial(class_shards, folder, wnids, allow_empty=allow_empty)
     return _Layout(name, folder.root, folder.location, wnids, shards)
 
@@ -179,7 +178,7 @@ def _kaggle_val(root: Tree) -> _Layout:
     data = root / _KAGGLE_DATA
     wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
     images = []
-    for record in data.records("val", 0, Counter()):
+    for record in class_records(data, "val", 0, Counter()):
         below, _, stem = record.key.rpartition("/")
         if below != "val":  # in a subfolder
             continue

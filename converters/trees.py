@@ -85,29 +85,6 @@ class LocalTree:
                 )
         return names
 
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder, in torchvision's order.
-
-        Keys are paths below the tree without extension, with ``/``. Adds other files to
-        ``left_out``. Holds one folder's entries in memory.
-        """
-        for folder in sorted(walk(str(self.location / name))):
-            for entry in scan(folder):
-                if is_folder(entry):
-                    continue
-                if not is_image_name(entry.name):
-                    left_out[suffix_of(entry.name)] += 1
-                    continue
-                key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
-                key, problem = storable(key)
-                size = mtime_ns = 0
-                try:
-                    stat = entry.stat()
-                    size, mtime_ns = stat.st_size, stat.st_mtime_ns
-                except OSError as error:  # most likely a dangling link
-                    problem = f"cannot be read: {error.strerror}"
-                yield Record(key, label, entry.path, 0, size, mtime_ns, problem=problem)
-
     def file(self, name: str) -> LocalFile | None:
         """Return a file of the folder; None if it does not exist."""
         path = self.location / name
@@ -143,22 +120,6 @@ class RemoteTree:
         """See `LocalTree`."""
         return list_folders(self.root, self._options)
 
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """See `LocalTree`."""
-        found = [
-            (*path.rpartition("/")[::2], entry)
-            for path, entry in list_entries(join_url(self.root, name), self._options).items()
-        ]
-        left_out.update(suffix_of(file) for _, file, _ in found if not is_image_name(file))
-        images = [image for image in found if is_image_name(image[1])]
-        # The order of a walk over sorted folders and their sorted files.
-        images.sort(key=lambda image: (f"{name}/{image[0]}".rstrip("/"), image[1]))
-        for folder, file, entry in images:
-            path = "/".join(filter(None, (name, folder, file)))
-            key, problem = storable(path.rpartition(".")[0])
-            url = join_url(self.root, path)
-            yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
-
     def file(self, name: str) -> RemotePath | None:
         """See `LocalTree`."""
         with suppress(FileNotFoundError):
@@ -177,6 +138,27 @@ class RemoteTree:
 
 #: Folder of class folders, archives or Parquet files.
 Tree: TypeAlias = LocalTree | RemoteTree
+
+
+def class_records(tree: Tree, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
+    """Yield the images of one class folder, in torchvision's order.
+
+    Keys are paths below the tree without extension, with ``/``. Adds other files to ``left_out``.
+    """
+    found: Mapping[str, SourceFile] = (tree / name).listed()
+    paths = ((*path.rpartition("/")[::2], path) for path in found)
+    # The order of a walk over sorted folders and their sorted files.
+    for _, file, path in sorted(paths, key=lambda one: (f"{name}/{one[0]}".rstrip("/"), one[1])):
+        if not is_image_name(file):
+            left_out[suffix_of(file)] += 1
+            continue
+        key, problem = storable(f"{name}/{path}".rpartition(".")[0])
+        size = mtime_ns = 0
+        try:
+            size, mtime_ns = found[path].size, found[path].mtime_ns
+        except OSError as error:  # most likely a dangling link
+            problem = f"cannot be read: {error.strerror}"
+        yield Record(key, label, found[path].location, 0, size, mtime_ns, problem=problem)
 
 
 def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:

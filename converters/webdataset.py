@@ -132,12 +132,12 @@ class WebDataset(Sharded):
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for file in self.archives:
             listing = TarListing(file, self._shard_keys, self._labels)
-            for sample in listing.samples((), arrays=True):
+            for sample, read in listing.samples():
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
                     found.setdefault(extension, set())
-                for extension, kind in sample.arrays.items():
+                for extension, kind in _arrays(sample.members, read):
                     found[extension].add(kind)
                 known = names.setdefault(sample.label, sample.class_name)
                 if sample.label is None and unlabelled is None:
@@ -177,9 +177,7 @@ _Read: TypeAlias = Callable[[Member], bytes]
 class _Sample(NamedTuple):
     """One sample of a shard: the member of its image, the others by extension, in order.
 
-    ``texts`` has bytes of the members that are columns; ``arrays`` types of those that are sound
-    arrays, None for a type that no column has. ``problem`` is why it is a bad sample, apart from
-    its fields.
+    ``problem`` is why it is a bad sample, apart from its fields.
     """
 
     key: str
@@ -188,8 +186,6 @@ class _Sample(NamedTuple):
     image: Member
     pixels: tuple[int, int, None] | None
     members: dict[str, Member]
-    texts: dict[str, bytes]
-    arrays: dict[str, pa.DataType | None]
     problem: str | None
 
 
@@ -203,11 +199,10 @@ class TarListing(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
-        columns = [field.name for field in self.fields if field.type is not None]
-        for sample in self.samples(columns):
-            yield self._record(sample)
+        for sample, read in self.samples():
+            yield self._record(sample, read)
 
-    def _record(self, sample: _Sample) -> Record:
+    def _record(self, sample: _Sample, read: _Read) -> Record:
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         problem = problem or sample.problem
@@ -216,7 +211,7 @@ class TarListing(NamedTuple):
             value = None
             if field.name in sample.members:
                 try:
-                    value = self._value(key, field, sample)
+                    value = self._value(key, field, sample.members[field.name], read)
                 except ValueError as error:
                     problem = problem or f"its .{field.name} {error}"
             values.append(value)
@@ -224,14 +219,13 @@ class TarListing(NamedTuple):
         about: Any = {"pixels": sample.pixels, "problem": problem, "fields": tuple(values)}
         return Record(key, sample.label or 0, *place, **about)
 
-    def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        member = sample.members[field.name]
+    def _value(self, key: str, field: Field, member: Member, read: _Read) -> Any:
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
             return Record(f"{key}\0{field.name}", 0, *where)
-        if field.name not in sample.texts:
+        if member.size > _MOST_TEXT:
             raise ValueError(f"has {member.size:,} bytes, more than {_MOST_TEXT:,}")
-        data = sample.texts[field.name]
+        data = read(member)
         if field.name.rpartition(".")[2] == _ARRAYS:
             array = read_array(data)
             return array if array.ndim else array.item()
@@ -245,11 +239,8 @@ class TarListing(NamedTuple):
             raise ValueError(f"is {text[:40]!r}, which is no integer of 64 bits")
         return int(text)
 
-    def samples(self, columns: Collection[str], *, arrays: bool = False) -> Iterator[_Sample]:
-        """Yield the samples in the shard's order.
-
-        ``columns`` are extensions of members to read; ``arrays`` looks for the types of arrays.
-        """
+    def samples(self) -> Iterator[tuple[_Sample, _Read]]:
+        """Yield the samples in the shard's order, and what reads their members."""
         try:
             opened = self.file.open()
         except OSError as error:
@@ -265,7 +256,7 @@ class TarListing(NamedTuple):
 
         with opened:
             for stem, parts in self._groups():
-                yield self._sample(stem, parts, read, columns, arrays)
+                yield self._sample(stem, parts, read), read
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
         key: str | None = None
@@ -288,14 +279,7 @@ class TarListing(NamedTuple):
         if key is not None:
             yield key, parts
 
-    def _sample(
-        self,
-        stem: str,
-        parts: dict[str, Member],
-        read: _Read,
-        columns: Collection[str],
-        arrays: bool,
-    ) -> _Sample:
+    def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
         first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
@@ -336,14 +320,8 @@ class TarListing(NamedTuple):
                 "Labels must be ranks of classes, from 0; write the shards again.",
             )
         name, key = about.get("class"), about.get("key")
-        texts = {
-            ext: read(member)
-            for ext, member in members.items()
-            if ext in columns and member.size <= _MOST_TEXT
-        }
-        found = dict(_arrays(members, read)) if arrays else {}
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
-        return _Sample(key, label, name, image, pixels, members, texts, found, problem)
+        return _Sample(key, label, name, image, pixels, members, problem)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:

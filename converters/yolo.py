@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -86,10 +87,9 @@ def describe(
 ) -> Description:
     """Read a data.yaml; see `YoloImages`."""
     if data is None:
-        top = folder.names(deep=False)
-        names = [name for name in top if name.endswith((".yaml", ".yml"))]
-        if "data.yaml" in names:
-            names = ["data.yaml"]
+        names = ["data.yaml"]
+        if not folder.has("data.yaml"):
+            names = [name for name in folder.names() if re.fullmatch(r"[^/]+\.ya?ml", name)]
         if len(names) != 1:
             there = ", ".join(names) or "none"
             raise SourceError(
@@ -144,20 +144,17 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         names = [labels[label] for label in range(len(names))]
     if names is None and count is not None:
         names = [f"class_{label}" for label in range(_whole("nc", count, _MOST_CLASSES))]
-    if not isinstance(names, list):
-        raise ValueError("names: the class names are missing")
-    if not all(isinstance(one, str) for one in names):
-        raise ValueError("names: one is not text; put it into quotes")
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError("names: the class names are missing, or one is not text")
     if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
     shape, keypoints = found.get("kpt_shape"), None
     if shape is not None:
-        wrong = ValueError("kpt_shape: it is not [number, 2 or 3]")
-        if not isinstance(shape, list) or len(shape) != 2:
-            raise wrong
-        points, size = map(partial(_whole, "kpt_shape"), shape, (MOST_KEYPOINTS, 3))
+        points = size = 0
+        if isinstance(shape, list) and len(shape) == 2:
+            points, size = map(partial(_whole, "kpt_shape"), shape, (MOST_KEYPOINTS, 3))
         if points < 1 or size < 2:
-            raise wrong
+            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
         keypoints = points, size
     path = found.get("path", "")
     if "validation" in found:

@@ -135,7 +135,7 @@ def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) ->
         (
             object_of(5, 33, 7),
             "x.json/annotations/1",
-            "the image 33 of annotations[1] is in none of the files",
+            "annotations[1]: its image 33 is in none of the files",
         ),
         (object_of(4, 1, 7), "a", "another annotation of the image has the same id"),
         ({"id": 1, "image_id": 1, "caption": 5}, "a", "its caption is 5"),
@@ -156,7 +156,6 @@ def test_annotations_of_unknown_images_are_one_bad_sample_an_image(tmp_path: Pat
     require_said(result, 1, "2 of 4 images cannot be packed")
     found = bad_of(opened(tmp_path, path))
     assert list(found) == ["x.json/annotations/0", "x.json/annotations/1"]
-    assert "annotations[8] and 5 more" in found["x.json/annotations/0"]
     lines = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
     assert {one["key"]: one["reason"] for one in map(json.loads, lines)} == found
 
@@ -197,7 +196,6 @@ def annotated(**more: Any) -> bytes:
         (annotated(categories=[{"id": "1", "name": "x"}]), "a category has no id and name"),
         (annotated(categories=[{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]), "'y', but 'x'"),
         (annotated(categories=[{"id": 1, "name": "x", "keypoints": 3}]), "list of names"),
-        (annotated(categories=[{"id": 1, "name": "x", "skeleton": [[1]]}]), "list of pairs"),
         (b'{"images": [{"id": ' + b"1" * 5000 + b"}]}", "it is not JSON"),
     ],
 )
@@ -218,7 +216,8 @@ def test_no_annotations_at_all(tmp_path: Path) -> None:
     packed = packed_without_bad(opened(tmp_path, path), tmp_path / "out")
     about = packed.manifest.source
     assert about["classes"] == ["person", "chât", "dog"]
-    assert about["categories"] == sorted(CATEGORIES, key=lambda one: one["id"])
+    kept = [{key: one[key] for key in one if key != "skeleton"} for one in CATEGORIES]
+    assert about["categories"] == sorted(kept, key=lambda one: one["id"])
     assert dict(packed_fields(tmp_path / "out"))["boxes"] == [[], []]
     images = write_json(tmp_path / "images.json", {"images": IMAGES, "categories": CATEGORIES})
     assert rows(tmp_path, images)["b"] == {"image_id": 2}  # as of the test set

@@ -168,7 +168,7 @@ def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "names: the class names are missing"),
+        ("", "names: the class names are missing, or"),
         ("nc: 3\nnames: [a, b]\n", "nc: it is 3, but there are 2 names"),
         ("nc: many\n", "nc: many is not a whole number"),
         ("names: {1: a, 2: b}\n", "the labels are not 0, 1, 2"),
