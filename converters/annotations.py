@@ -22,10 +22,9 @@ from fastdata.converters.table import TableImages, key_of
 from fastdata.converters.trees import (
     RemoteTree,
     SourceFile,
-    file_at,
     is_utf8,
+    read_file,
     source_tree,
-    unreadable,
 )
 
 from fastdata.errors import SourceError, printable
@@ -173,9 +172,14 @@ class Folder:
             found.setdefault(key_of(path[len(below) + 1 if below else 0 :]), []).append(path)
         return found
 
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-        return read_file(f"{self.tree.root}/{name}", self._options)
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a text file in UTF-8, as Python's text files have them."""
+        try:
+            text = read_file(f"{self.tree.root}/{name}", self._options).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{self}/{name}: {error}", "Write it in UTF-8.") from None
+        # str.splitlines() also splits at characters that names may have.
+        return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
     def read_all(
         self, names: Iterable[str], parse: Callable[[bytes], dict[str, Any]]
@@ -208,29 +212,6 @@ class Folder:
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             return f"cannot be read: {getattr(error, 'strerror', None) or error}"
         return data if len(data) <= _MOST_BYTES else f"has more than {_MOST_BYTES:,} bytes"
-
-
-def read_file(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> bytes:
-    """Read a file of annotations, or its URL, whole."""
-    name = os.fspath(path)
-    try:
-        with file_at(name, storage_options).open() as file:
-            data: bytes = file.read()
-            return data
-    except OSError as error:
-        raise unreadable(shown_name(name), error) from None
-
-
-def lines_of(data: bytes, name: str) -> list[str]:
-    """Return the lines of a text file in UTF-8, as Python's text files have them."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{name}: {error}", "Write it in UTF-8.") from None
-    # str.splitlines() also splits at characters that names may have.
-    return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
 
 def shown_name(path: str) -> str:

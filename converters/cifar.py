@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import Record
-from fastdata.converters.trees import SourceFile, source_tree
+from fastdata.converters.trees import SourceFile, read_file, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.formats.tars import read_member
@@ -131,7 +131,8 @@ class Cifar:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._published = published = _CIFAR[kind]
+        self._published, self._options = _CIFAR[kind], storage_options
+        published = self._published
         if split not in published.splits:
             raise UsageError(f"{kind} has no split {split}", "Use --split train or --split test.")
         tree = source_tree(root, storage_options)
@@ -158,12 +159,7 @@ class Cifar:
         if self._archive is not None:
             with self._archive.open() as file, gzip.GzipFile(fileobj=file) as unpacked:
                 return read_member(unpacked, f"{self._published.folder}/{name}", _MOST_UNPACKED)
-        found = self._folder.file(name)
-        if found is None:
-            raise FileNotFoundError(f"{self._folder / name} does not exist")
-        with found.open() as opened:
-            data: bytes = opened.read(_MOST_UNPACKED)
-        return data
+        return read_file(f"{self._folder.root}/{name}", self._options)
 
     def _load(self, name: str) -> dict[bytes, Any]:
         try:

@@ -20,10 +20,9 @@ from fastdata.converters.annotations import (
     are_numbers,
     is_number,
     is_text,
-    read_file,
     shown_name,
 )
-from fastdata.converters.trees import data_files, source_tree
+from fastdata.converters.trees import data_files, read_file, source_tree
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.storage.jsontext import parse_json
@@ -114,10 +113,9 @@ def coco_splits(
         if beside is not None:
             found.setdefault(name, []).append(beside.location)
     if not found or (split is not None and split not in found):
-        there = f"There is: {', '.join(sorted(found))}. " if found else ""
         raise SourceError(
-            f"{tree}: has no {split or 'split'} with annotations",
-            f"{there}Give the folder of images with --root and its JSON files with --annotations.",
+            f"{tree}: has no {split or 'split'} with annotations, but {', '.join(found) or 'none'}",
+            "Give the folder of images with --root and its JSON files with --annotations.",
         )
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 
@@ -125,7 +123,7 @@ def coco_splits(
 class _Object(NamedTuple):
     """Object apart from its id and box; None for what a file does not say.
 
-    A mask is polygons (arrays) or RLE (a dict). ``labelled`` is the number of labelled keypoints.
+    A mask is polygons (arrays) or RLE (a dict).
     """
 
     mask: Any
@@ -133,7 +131,6 @@ class _Object(NamedTuple):
     area: float | None
     crowd: bool | None
     keypoints: list[float] | None
-    labelled: int | None
 
     def merged(self, other: _Object) -> _Object:
         """Return the object that both are; raise ValueError if they contradict each other."""
@@ -303,7 +300,7 @@ class _Reader:
         """Return an object's box and the rest."""
         get = annotation.get
         category, box, area = _whole(get("category_id")), get("bbox"), get("area")
-        crowd, points, labelled = get("iscrowd", 0), get("keypoints"), get("num_keypoints")
+        crowd, points = get("iscrowd", 0), get("keypoints")
         if category not in self._categories:
             raise ValueError(f"its category {_short(get('category_id'))} is not listed")
         if not are_numbers(box, 4):
@@ -313,13 +310,10 @@ class _Reader:
         if crowd not in (0, 1):
             raise ValueError(f"its iscrowd is {_short(crowd)}, neither 0 nor 1")
         mask = _segmentation(get("segmentation"))
-        if points is not None:
-            if not are_numbers(points) or len(points) % 3 or len(points) > 3 * MOST_KEYPOINTS:
-                raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
-            labelled = sum(value > 0 for value in points[2::3]) if labelled is None else labelled
-        number = _whole(labelled)
-        if labelled is not None and not (number is not None and 0 <= number <= MOST_KEYPOINTS):
-            raise ValueError(f"its num_keypoints is {_short(labelled)}")
+        if points is not None and (
+            not are_numbers(points) or len(points) % 3 or len(points) > 3 * MOST_KEYPOINTS
+        ):
+            raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
         # Arrow refuses integers that a float cannot hold exactly.
         return tuple(map(float, box)), _Object(
             mask=mask,
@@ -327,7 +321,6 @@ class _Reader:
             area=None if area is None else float(area),
             crowd=bool(crowd) if "iscrowd" in annotation else None,
             keypoints=None if points is None else list(map(float, points)),
-            labelled=number,
         )
 
     def annotations(self) -> Annotations:
@@ -376,7 +369,9 @@ class _Reader:
             "category_ids": [one.category for one in objects],
             "annotation_ids": [number for number, _ in image.objects],
             "keypoints": [((one.keypoints or []) + [0.0] * points)[:points] for one in objects],
-            "num_keypoints": [one.labelled or 0 for one in objects],
+            "num_keypoints": [
+                sum(value > 0 for value in (one.keypoints or ())[2::3]) for one in objects
+            ],
             "captions": [text for _, text in image.captions],
         }
 

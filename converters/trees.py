@@ -208,6 +208,18 @@ def is_folder(path: Path | os.DirEntry[str]) -> bool:
         raise unreadable(os.fspath(path), error) from None
 
 
+def read_file(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bytes:
+    """Read a file, or its URL, whole."""
+    try:
+        with file_at(os.fspath(path), storage_options).open() as file:
+            data: bytes = file.read()
+            return data
+    except OSError as error:
+        raise unreadable(printable(redact(os.fspath(path))), error) from None
+
+
 def unreadable(place: object, error: OSError) -> SourceError:
     """Return the error for a file or folder that cannot be read."""
     return SourceError(

@@ -18,7 +18,6 @@ from fastdata.converters.annotations import (
     AnnotatedImages,
     Annotations,
     Folder,
-    lines_of,
     number_of,
 )
 from fastdata.converters.table import distinct_classes, key_of
@@ -159,7 +158,7 @@ def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",
         )
-    lines = [line for line in lines_of(folder.read(path), f"{folder}/{path}") if line.strip()]
+    lines = [line for line in folder.lines(path) if line.strip()]
     names = [_stripped(line, known) for line in lines]
     # Lists of one class have a second column. Names may have spaces, too.
     parts = [_OF_ONE_CLASS.fullmatch(line) for line in lines]

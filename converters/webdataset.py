@@ -98,10 +98,7 @@ class WebDataset(Sharded):
         try:
             self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
-            raise SourceError(
-                f"{error.filename or where}: {error.strerror}",
-                "Name the shards, or their folder, with --root.",
-            ) from None
+            raise unreadable(error.filename or where, error) from None
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
             raise instead(where, "holds no *.tar", hint)

@@ -20,12 +20,11 @@ from fastdata.converters.annotations import (
     AnnotatedImages,
     Annotations,
     Folder,
-    lines_of,
     number_of,
-    read_file,
     shown_name,
 )
 from fastdata.converters.table import key_of
+from fastdata.converters.trees import read_file
 
 from fastdata.errors import SourceError, warn
 from fastdata.storage.encodings import is_image_name
@@ -96,9 +95,8 @@ def describe(
                 f"{folder}: has no data.yaml, nor one other .yaml file (there is: {there})",
                 "Name the file with the splits and class names with --data.",
             )
-        name, text = f"{folder}/{names[0]}", folder.read(names[0])
-    else:
-        name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
+        data = f"{folder.tree.root}/{names[0]}"
+    name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
     try:
         return _described(name, _parsed(name, text.decode()))
     except (ValueError, RecursionError) as error:
@@ -136,17 +134,19 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
-    names, count = found.get("names"), found.get("nc")
+    names, count = found.get("names"), None
+    if "nc" in found:
+        count = _whole("nc", found["nc"], _MOST_CLASSES)
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
         if sorted(labels) != list(range(len(names))):
             raise ValueError("names: the labels are not 0, 1, 2, …")
         names = [labels[label] for label in range(len(names))]
     if names is None and count is not None:
-        names = [f"class_{label}" for label in range(_whole("nc", count, _MOST_CLASSES))]
+        names = [f"class_{label}" for label in range(count)]
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         raise ValueError("names: the class names are missing, or one is not text")
-    if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
+    if count not in (None, len(names)):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
     shape, keypoints = found.get("kpt_shape"), None
     if shape is not None:
@@ -211,7 +211,13 @@ def _labelled(
             f"{min(lost)} does not exist"
         )
         if len(lost) == count:
-            raise _no_labels(what, by_name.get(_base(min(lost))))
+            other = by_name.get(_base(min(lost)))
+            raise SourceError(
+                what,
+                f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
+                "…/labels/…/a.txt, those of another path from beside the image. To pack images "
+                "alone, leave out all columns: --fields ''.",
+            )
         warn(
             f"{what}. Those for which no other file of labels was found are packed without objects."
         )
@@ -221,15 +227,6 @@ def _labelled(
         if name.startswith(beside):
             rows.add(None, f"{name}: has no image", key_of(name))
     return rows
-
-
-def _no_labels(what: str, other: str | None) -> SourceError:
-    return SourceError(
-        what,
-        f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
-        "…/labels/…/a.txt, those of another path from beside the image. To pack images alone, "
-        "leave out all columns: --fields ''.",
-    )
 
 
 def _lone_labels(folder: Folder, files: Mapping[str, str]) -> list[str]:
@@ -274,8 +271,7 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
 
 def _listed(folder: Folder, place: str) -> Iterator[str]:
     """Yield the images that a text file lists, relative to its folder."""
-    lines = lines_of(folder.read(place), f"{folder}/{place}")
-    for line in filter(None, map(str.strip, lines)):
+    for line in filter(None, map(str.strip, folder.lines(place))):
         path = line.removeprefix(f"{folder.tree.root}/")
         yield posixpath.normpath(posixpath.join(posixpath.dirname(place), path))
 
