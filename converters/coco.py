@@ -315,7 +315,7 @@ class _Reader:
         ):
             raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
         # Arrow refuses integers that a float cannot hold exactly.
-        return tuple(map(float, box)), _Object(
+        return tuple(map(float, box or ())), _Object(
             mask=mask,
             category=category,
             area=None if area is None else float(area),

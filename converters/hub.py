@@ -63,9 +63,9 @@ def hub_source(
     if kind == "imagefolder":
         return _images(names, chosen, root, given)
     opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)
-    source: Source = opens("::".join(join_url(root, name) for name in names), **given)
+    source: Any = opens("::".join(join_url(root, name) for name in names), **given)
     source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
-    return source
+    return source  # type: ignore[no-any-return]
 
 
 def _is_of(kind: str, name: str) -> bool:
