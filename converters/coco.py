@@ -109,13 +109,13 @@ def coco_splits(
             if match and match[1] in folders:
                 found.setdefault(match[1], []).append(file.location)
     for name, folder in folders.items():
-        beside = folder.file("_annotations.coco.json")
-        if beside is not None:
+        if beside := folder.file("_annotations.coco.json"):
             found.setdefault(name, []).append(beside.location)
     if not found or (split is not None and split not in found):
         raise SourceError(
-            f"{tree}: has no {split or 'split'} with annotations, but {', '.join(found) or 'none'}",
-            "Give the folder of images with --root and its JSON files with --annotations.",
+            f"{tree}: has no {split or 'split'} with annotations",
+            f"There is: {', '.join(found) or 'none'}. Give the folder of images with --root and its "
+            "JSON files with --annotations.",
         )
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 
@@ -158,10 +158,7 @@ class _Image:
     def require_size(self, what: str, width: int, height: int) -> None:
         """Note the size that a part of the annotations gives the image."""
         if self.size not in (None, (width, height)):
-            known = " x ".join(map(str, self.size or ()))
-            raise ValueError(
-                f"{what} has {width} x {height} pixels, and the image {known} elsewhere"
-            )
+            raise ValueError(f"{what} has {width} x {height} pixels, but {self.size} elsewhere")
         self.size = width, height
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record, Sharded
@@ -30,10 +31,12 @@ class ImageFolder(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         hint = "Images must be in <root>/<class>/; give the folder above with --root."
+        if not is_url(root) and not look(root).source:
+            raise instead(Path(root).absolute(), "has no class folders", hint)
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
-        if not self.classes or not (is_url(root) or look(root).source):
+        if not self.classes:
             raise instead(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]

@@ -134,9 +134,8 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
-    names, count = found.get("names"), None
-    if "nc" in found:
-        count = _whole("nc", found["nc"], _MOST_CLASSES)
+    names = found.get("names")
+    count = _whole("nc", found["nc"], _MOST_CLASSES) if "nc" in found else None
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
         if sorted(labels) != list(range(len(names))):
