@@ -114,8 +114,7 @@ def coco_splits(
     if not found or (split is not None and split not in found):
         raise SourceError(
             f"{tree}: has no {split or 'split'} with annotations",
-            f"There is: {', '.join(found) or 'none'}. Give the folder of images with --root and its "
-            "JSON files with --annotations.",
+            f"There is: {', '.join(sorted(found)) or 'none'}. Name other files with --annotations.",
         )
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 

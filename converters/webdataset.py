@@ -98,7 +98,8 @@ class WebDataset(Sharded):
         try:
             self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
-            raise unreadable(error.filename or where, error) from None
+            what = f"{error.filename or where}: {error.strerror}"
+            raise SourceError(what, "Name the shards, or their folder, with --root.") from None
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
             raise instead(where, "holds no *.tar", hint)

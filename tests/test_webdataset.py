@@ -332,7 +332,7 @@ def test_text_that_is_not_unicode(tmp_path: Path, field: str) -> None:
 def test_no_shards(tmp_path: Path) -> None:
     require_said(convert("webdataset", "--root", tmp_path), 1, tmp_path, "no *.tar", "gunzip")
     missing = tmp_path / "missing"
-    require_said(convert("webdataset", "--root", missing), 1, missing, "no such")
+    require_said(convert("webdataset", "--root", missing), 1, missing, "no such", "--root")
 
 
 def test_compressed_shard(tmp_path: Path) -> None:
