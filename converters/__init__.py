@@ -2,7 +2,7 @@
 
 from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.cifar import Cifar
-from fastdata.converters.coco import CocoImages, coco_categories
+from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
@@ -39,7 +39,6 @@ __all__ = [
     "VocImages",
     "WebDataset",
     "YoloImages",
-    "coco_categories",
     "index",
     "pack",
 ]

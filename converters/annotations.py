@@ -2,7 +2,7 @@
 
 A reader fills `Annotations`, a table with a row for each image, and `AnnotatedImages` lists it.
 Objects of an image are in columns of lists, one entry an object. An annotation that is damaged
-makes its image a bad sample: the reader raises ValueError with the reason, or returns it as text.
+makes its image a bad sample: the reader raises ValueError, or returns the reason as text.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import pyarrow as pa
 from fastdata.converters.table import TableImages, key_of
 from fastdata.converters.trees import (
     RemoteTree,
-    file_at,
+    SourceFile,
     is_utf8,
-    scan,
+    read_file,
     source_tree,
-    unreadable,
-    walk,
 )
 
 from fastdata.errors import SourceError, printable
 from fastdata.remote.urls import is_url
 from fastdata.storage.encodings import is_image_name
-from fastdata.storage.files import check_regular
+from fastdata.storage.local import LocalFile
 
 #: Labels, and four numbers of each object's box.
 LABELS, BOXES = pa.list_(pa.int32()), pa.list_(pa.list_(pa.float32(), 4))
@@ -44,7 +44,6 @@ _MOST_FLOAT32 = 3.4028234663852886e38
 _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
-MISSING = "does not exist"
 #: Rows that are held as Python's objects.
 _ROWS_HELD = 4096
 
@@ -67,28 +66,24 @@ class Annotations:
 
     def add(
         self,
-        path: str,
-        values: Mapping[str, Any],
+        path: str | None,
+        values: Mapping[str, Any] | str,
         key: str | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        """Add a good row; ``size`` is the width and height that the annotations are for.
+        """Add a row: its values, or the reason why it cannot be packed.
 
-        Without a key, its key is the path without extension.
+        It has a path or a key; without a key, that is the path without extension. ``size`` is the
+        width and height that the annotations are for.
         """
-        key = key_of(path) if key is None else key
-        if is_utf8(path) and is_utf8(key):
-            self._add({"path": path, "key": key, "size": size, **values})
-        else:
-            self.add_bad("its name is not UTF-8; rename it", path, key)
-
-    def add_bad(self, problem: str, path: str | None, key: str | None = None) -> None:
-        """Add a row that cannot be packed, and why; it has a path or a key."""
-        path = None if path is None else printable(path)
-        self._add({"path": path, "key": printable(key or key_of(path or "")), "problem": problem})
-
-    def _add(self, values: Mapping[str, Any]) -> None:
-        self._held.append(values)
+        key = key_of(path or "") if key is None else key
+        if not isinstance(values, str) and not is_utf8(f"{path}{key}"):
+            values = "its name is not UTF-8; rename it"
+        row = {"path": path, "key": key, "size": size}
+        if isinstance(values, str):
+            path = None if path is None else printable(path)
+            row, values = {"path": path, "key": printable(key)}, {"problem": values}
+        self._held.append({**row, **values})
         if len(self._held) == _ROWS_HELD:
             self._flush()
 
@@ -141,7 +136,7 @@ class Folder:
     def __init__(
         self, root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        self.tree = source_tree(root, storage_options)
+        self.tree, self._options = source_tree(root, storage_options), storage_options
         self._listed = self.tree.listed() if isinstance(self.tree, RemoteTree) else None
 
     def __str__(self) -> str:
@@ -159,21 +154,16 @@ class Folder:
             return any(entry.startswith(f"{name}/") for entry in self._listed)
         return os.path.isdir(os.path.join(self.tree.root, name))
 
-    def names(self, below: str = "", *, deep: bool = True) -> list[str]:
-        """Return the sorted paths of files, not hidden, in a folder; ``deep``: also below it."""
+    def names(self, below: str = "") -> list[str]:
+        """Return the sorted paths of files, not hidden, at any depth in a folder."""
         prefix = f"{below}/" if below else ""
+        found: Iterable[str] = ()
         if self._listed is not None:
-            found = [name for name in self._listed if name.startswith(prefix)]
-            found = [name for name in found if deep or "/" not in name[len(prefix) :]]
-        elif not self.has_folder(below):
-            return []
-        else:
-            root = self.tree.root
-            top = os.path.join(root, below).rstrip("/")
-            files = (entry for folder in (walk(top) if deep else [top]) for entry in scan(folder))
-            found = [one.path[len(root) + 1 :] for one in files if not one.is_dir()]
-        hidden = [any(part[:1] == "." for part in name[len(prefix) :].split("/")) for name in found]
-        return sorted(name for name, is_hidden in zip(found, hidden, strict=True) if not is_hidden)
+            found = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
+        elif self.has_folder(below):
+            found = (self.tree / below).listed()
+        hidden = re.compile(r"(.*/)?\.", re.DOTALL)
+        return sorted(prefix + name for name in found if not hidden.match(name))
 
     def images(self, below: str) -> dict[str, list[str]]:
         """Return the images in one of its folders by their paths in it, without suffix."""
@@ -182,61 +172,46 @@ class Folder:
             found.setdefault(key_of(path[len(below) + 1 if below else 0 :]), []).append(path)
         return found
 
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-        data = self._read(name)
-        if isinstance(data, str):
-            raise SourceError(f"{self}/{printable(name)}: {data}", "Check --root.")
-        return data
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a text file in UTF-8, as Python's text files have them."""
+        try:
+            text = read_file(f"{self.tree.root}/{name}", self._options).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{self}/{name}: {error}", "Write it in UTF-8.") from None
+        # str.splitlines() also splits at characters that names may have.
+        return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
-    def read_all(self, names: Iterable[str]) -> Iterator[bytes | str]:
-        """Yield the bytes of each file; the reason, such as `MISSING`, if it cannot be read."""
-        if self._listed is None:
-            yield from map(self._read, names)
-            return
+    def read_all(
+        self, names: Iterable[str], parse: Callable[[bytes], dict[str, Any]]
+    ) -> Iterator[dict[str, Any] | str | None]:
+        """Yield what ``parse`` makes of each file; None for a missing one.
+
+        Yield the reason if a file cannot be read, or ``parse`` raises ValueError.
+        """
         rest = iter(names)
         with ThreadPoolExecutor(_THREADS, "fastdata-annotations") as pool:
+            run = map if self._listed is None else pool.map
             while some := list(islice(rest, 64 * _THREADS)):
-                yield from pool.map(self._read, some)
+                for name, data in zip(some, run(self._read, some), strict=True):
+                    try:
+                        yield parse(data) if isinstance(data, bytes) else data and f"{name}: {data}"
+                    except ValueError as error:
+                        yield f"{name}: {error}"
 
-    def _read(self, name: str) -> bytes | str:
-        entry = None if self._listed is None else self._listed.get(name)
-        path = os.path.join(self.tree.root, name)
+    def _read(self, name: str) -> bytes | str | None:
+        file: SourceFile | None = LocalFile(Path(self.tree.root, name))
+        if self._listed is not None:
+            file = self._listed.get(name)
         try:
-            if self._listed is None:
-                check_regular(path)
-            elif entry is None:
-                return MISSING
-            with open(path, "rb") if entry is None else entry.open() as file:
-                data: bytes = file.read(_MOST_BYTES + 1)
+            if file is None:
+                return None
+            with file.open() as opened:
+                data: bytes = opened.read(_MOST_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
-            return MISSING
+            return None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             return f"cannot be read: {getattr(error, 'strerror', None) or error}"
         return data if len(data) <= _MOST_BYTES else f"has more than {_MOST_BYTES:,} bytes"
-
-
-def read_file(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> bytes:
-    """Read a file of annotations, or its URL, whole."""
-    name = os.fspath(path)
-    try:
-        with file_at(name, storage_options).open() as file:
-            data: bytes = file.read()
-            return data
-    except OSError as error:
-        raise unreadable(shown_name(name), error) from None
-
-
-def lines_of(data: bytes, name: str) -> list[str]:
-    """Return the lines of a text file in UTF-8, as Python's text files have them."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{name}: {error}", "Write it in UTF-8.") from None
-    # str.splitlines() also splits at characters that names may have.
-    return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
 
 def shown_name(path: str) -> str:

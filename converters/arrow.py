@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters import tabular
 from fastdata.converters.rows import column_of, column_path, column_values
-from fastdata.converters.trees import LocalTree, is_folder, require_utf8
+from fastdata.converters.trees import LocalTree, data_files, is_folder, require_utf8
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url, redact
@@ -71,7 +71,9 @@ def arrow_splits(root: str | os.PathLike[str]) -> list[str]:
         return [str(one) for one in _read_json(path / _DICT).get("splits", ())]
     if not (path / _STATE).is_file() and (path / _INFO).is_file():
         splits = [str(one) for one in _read_json(path / _INFO).get("splits") or ()]
-        names = [name for name in LocalTree(path).files(_EXTENSION) if not _DERIVED.match(name)]
+        names = [
+            name for name in data_files(LocalTree(path), _EXTENSION) if not _DERIVED.match(name)
+        ]
         if all(any(_is_of(name, one) for one in splits) for name in names):
             return [one for one in splits if any(_is_of(name, one) for name in names)]
     return []
@@ -97,7 +99,7 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
     of_cache = (path / _INFO).is_file()
     found = {
         name: file
-        for name, file in LocalTree(path).files(_EXTENSION).items()
+        for name, file in data_files(LocalTree(path), _EXTENSION).items()
         if (split is None or _is_of(name, split)) and not (of_cache and _DERIVED.match(name))
     }
     if not found:

@@ -11,12 +11,12 @@ import io
 import os
 import pickle
 import pickletools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import Record
-from fastdata.converters.trees import SourceFile, source_tree, unreadable
+from fastdata.converters.trees import SourceFile, read_file, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.formats.tars import read_member
@@ -131,7 +131,8 @@ class Cifar:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._published = published = _CIFAR[kind]
+        self._published, self._options = _CIFAR[kind], storage_options
+        published = self._published
         if split not in published.splits:
             raise UsageError(f"{kind} has no split {split}", "Use --split train or --split test.")
         tree = source_tree(root, storage_options)
@@ -146,7 +147,7 @@ class Cifar:
                     "Give their folder with --root.",
                 )
         self._batches = published.splits[split]
-        meta = self._load(published.meta, self._reader())
+        meta = self._load(published.meta)
         try:
             self.classes = [name.decode("utf-8") for name in meta[published.names]]
         except (KeyError, AttributeError, TypeError, UnicodeError) as error:
@@ -154,37 +155,15 @@ class Cifar:
         self.inputs = [self._folder.location if self._archive is None else self._archive.location]
         self.about = {"kind": kind, "split": split, "root": str(tree)}
 
-    def _reader(self) -> Callable[[str], bytes]:
-        """Return a function that reads a published file, from the folder or from the archive.
-
-        Each batch is searched from the archive's start, so it is held in memory (170 MB).
-        """
-        archive = self._archive
-        if archive is None:
-            return self._read
-        try:
-            with archive.open() as file:
-                data = file.read(_MOST_UNPACKED)
-        except OSError as error:
-            raise unreadable(archive, error) from None
-
-        def read(name: str) -> bytes:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
-                return read_member(unpacked, f"{self._published.folder}/{name}", _MOST_UNPACKED)
-
-        return read
-
     def _read(self, name: str) -> bytes:
-        found = self._folder.file(name)
-        if found is None:
-            raise FileNotFoundError(f"{self._folder / name} does not exist")
-        with found.open() as opened:
-            data: bytes = opened.read(_MOST_UNPACKED)
-        return data
+        if self._archive is not None:
+            with self._archive.open() as file, gzip.GzipFile(fileobj=file) as unpacked:
+                return read_member(unpacked, f"{self._published.folder}/{name}", _MOST_UNPACKED)
+        return read_file(f"{self._folder.root}/{name}", self._options)
 
-    def _load(self, name: str, read: Callable[[str], bytes]) -> dict[bytes, Any]:
+    def _load(self, name: str) -> dict[bytes, Any]:
         try:
-            return _unpickle(read(name))
+            return _unpickle(self._read(name))
         except FastdataError:  # the file cannot be reached; it may be intact
             raise
         except Exception as error:  # an unpickler raises almost anything on foreign bytes
@@ -198,10 +177,9 @@ class Cifar:
         )
 
     def records(self) -> Iterator[Record]:
-        """Yield the images; hold one batch, and a fetched archive, in memory."""
-        read = self._reader()
+        """Yield the images; hold one batch in memory."""
         for name in self._batches:
-            batch = self._load(name, read)
+            batch = self._load(name)
             try:
                 labels = batch[self._published.labels]
                 planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)

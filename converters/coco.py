@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
 from typing import Any, NamedTuple, TypeGuard
 
-import numpy as np
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
@@ -20,14 +18,13 @@ from fastdata.converters.annotations import (
     AnnotatedImages,
     Annotations,
     are_numbers,
+    is_number,
     is_text,
-    read_file,
     shown_name,
 )
-from fastdata.converters.trees import source_tree
+from fastdata.converters.trees import data_files, read_file, source_tree
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.urls import is_url, name_of
 from fastdata.storage.jsontext import parse_json
 
 #: Run lengths of each object's mask, from the top left, by columns; null for polygons.
@@ -49,7 +46,7 @@ _ANNOTATIONS = re.compile(r"(?:instances|person_keypoints|captions)_(.+)\.json")
 _OF_OBJECTS = ("bbox", "segmentation", "keypoints")
 #: Most pixels of a mask.
 _MOST_PIXELS = (1 << 32) - 1
-_CORRECT = "Correct the file; the image that is meant would lack the annotation."
+_CORRECT = "Correct the file: ids are whole numbers, and each annotation names its image."
 
 
 class CocoImages(AnnotatedImages):
@@ -66,7 +63,7 @@ class CocoImages(AnnotatedImages):
     of an unknown image.
 
     ``file_name`` is relative to ``images``. JSON files of the same images give one row for each
-    image. ``categories`` are those of other splits that labels number, too; see `coco_categories`.
+    image. ``others`` are files of other splits, whose categories labels number, too.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class CocoImages(AnnotatedImages):
         images: str | os.PathLike[str],
         annotations: Sequence[str | os.PathLike[str]],
         *,
-        categories: Sequence[Mapping[str, Any]] = (),
+        others: Sequence[str | os.PathLike[str]] = (),
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -82,21 +79,12 @@ class CocoImages(AnnotatedImages):
             what = "no file of annotations"
             raise UsageError(what, "Name COCO's JSON files with --annotations.")
         reader = _Reader()
+        for path in others:
+            name, found = _parsed(path, storage_options)
+            reader.add_categories(name, found)
         for path in annotations:
-            reader.read(path, storage_options)
-        reader.add_categories("another split", categories)
+            reader.read(*_parsed(path, storage_options))
         super().__init__(reader.annotations(), images, fields, annotations, storage_options)
-
-
-def coco_categories(
-    annotations: Iterable[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Return the categories of JSON files, such as those of all splits, by id."""
-    reader = _Reader()
-    for path in annotations:
-        found = _parsed(path, storage_options)
-        reader.add_categories(shown_name(os.fspath(path)), found.get("categories", ()))
-    return reader.categories
 
 
 def coco_splits(
@@ -116,91 +104,60 @@ def coco_splits(
         folders = {**{name: images / name for name in images.classes()}, **folders}
     found: dict[str, list[str]] = {}
     if "annotations" in folders:
-        for name, file in folders["annotations"].files(".json").items():
+        for name, file in data_files(folders["annotations"], ".json").items():
             match = _ANNOTATIONS.fullmatch(name)
             if match and match[1] in folders:
                 found.setdefault(match[1], []).append(file.location)
     for name, folder in folders.items():
-        beside = folder.file("_annotations.coco.json")
-        if beside is not None:
+        if beside := folder.file("_annotations.coco.json"):
             found.setdefault(name, []).append(beside.location)
     if not found or (split is not None and split not in found):
-        there = f"There is: {', '.join(sorted(found))}. " if found else ""
         raise SourceError(
             f"{tree}: has no {split or 'split'} with annotations",
-            f"{there}Give the folder of images with --root and its JSON files with --annotations.",
+            f"There is: {', '.join(sorted(found)) or 'none'}. Name other files with --annotations.",
         )
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 
 
-class _Annotation(NamedTuple):
-    """Caption or object, from a file by its number; None for what that does not say.
+class _Object(NamedTuple):
+    """Object apart from its id and box; None for what a file does not say.
 
-    A mask is polygons (arrays) or RLE (a dict). ``labelled`` is the number of labelled keypoints.
+    A mask is polygons (arrays) or RLE (a dict).
     """
 
-    file: int
-    caption: str | None = None
-    box: Sequence[float] = ()
-    mask: Any = None
-    category: int | None = None
-    area: float | None = None
-    crowd: bool | None = None
-    keypoints: list[float] | None = None
-    labelled: int | None = None
+    mask: Any
+    category: int | None
+    area: float | None
+    crowd: bool | None
+    keypoints: list[float] | None
 
-    def merged(self, other: _Annotation) -> _Annotation | None:
-        """Return the annotation that both are; None if they are two.
-
-        Raise ValueError if they have one outline, and contradict each other.
-        """
-        masks = self.mask is None or other.mask is None or _alike(self.mask, other.mask)
-        if (self.caption, self.box) != (other.caption, other.box) or not masks:
-            return None
-        known: dict[str, Any] = {"mask": other.mask if self.mask is None else self.mask}
-        for name in ("category", "area", "crowd", "keypoints", "labelled"):
-            mine, its = getattr(self, name), getattr(other, name)
+    def merged(self, other: _Object) -> _Object:
+        """Return the object that both are; raise ValueError if they contradict each other."""
+        for name, mine, its in zip(self._fields, self, other, strict=True):
             if mine is not None and its is not None and mine != its:
                 raise ValueError(f"an annotation of the same id and box has another {name}")
-            known[name] = its if mine is None else mine
-        return other._replace(**known)
-
-
-#: Annotations of an image by their ids, and places among those of one id.
-_Known = dict[tuple[int, int], _Annotation]
-
-
-def _merge(known: _Known, number: int, found: _Annotation) -> None:
-    """Add an annotation with an id to those of its image, unless another file has it, too.
-
-    Each file may number its annotations from 1, so several annotations may have one id.
-    """
-    places = list(takewhile(known.__contains__, ((number, at) for at in count())))
-    if any(known[place].file == found.file for place in places):
-        raise ValueError("another annotation of the image has the same id")
-    for place in places:
-        both = known[place].merged(found)
-        if both is not None:
-            known[place] = both
-            return
-    known[number, len(places)] = found
+        return _Object(
+            *(its if mine is None else mine for mine, its in zip(self, other, strict=True))
+        )
 
 
 @dataclass
 class _Image:
+    """Image, its objects by id and box, and its captions' ids and texts.
+
+    Each file may number its annotations from 1, so several may have one id.
+    """
+
     path: str
     size: tuple[int, int] | None = None
     problem: str | None = None
-    objects: _Known = field(default_factory=dict)
-    captions: _Known = field(default_factory=dict)
+    objects: dict[tuple[int, tuple[float, ...]], _Object] = field(default_factory=dict)
+    captions: dict[tuple[int, str], None] = field(default_factory=dict)
 
     def require_size(self, what: str, width: int, height: int) -> None:
         """Note the size that a part of the annotations gives the image."""
         if self.size not in (None, (width, height)):
-            known = " x ".join(map(str, self.size or ()))
-            raise ValueError(
-                f"{what} has {width} x {height} pixels, and the image {known} elsewhere"
-            )
+            raise ValueError(f"{what} has {width} x {height} pixels, but {self.size} elsewhere")
         self.size = width, height
 
 
@@ -212,36 +169,29 @@ class _Reader:
         self._images: dict[int, _Image] = {}
         self._categories: dict[int, dict[str, Any]] = {}
         self._ids: dict[str, set[int]] = {}  # of categories, by name
-        self._unlisted: set[str] = set()  # ids of images that cannot be rows, as text
-        # Key and reason of what belongs to no image, and the id of the image that is meant.
-        self._bad: list[tuple[str, str, int | None]] = []
+        self._known: set[tuple[int, int]] = set()  # ids of images and annotations of a file
+        # Key and reason of an annotation of an unknown image, by the image's id.
+        self._bad: dict[int, tuple[str, str]] = {}
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
-    def read(self, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
-        """Read one file: its categories, images, then annotations."""
-        found, path = _parsed(path, storage_options), os.fspath(path)
-        name, short = shown_name(path), name_of(path) if is_url(path) else os.path.basename(path)
+    def read(self, name: str, content: dict[str, Any]) -> None:
+        """Read the content of one file: its categories, images, then annotations."""
+        short = name.rpartition("/")[2]
         self._names.append(short)
-        self.add_categories(name, found.get("categories", ()))
-        for number, image in enumerate(found["images"]):
-            if problem := self._add_image(image):
-                key, reason = f"{short}/images/{number}", f"{name}: images[{number}]{problem}"
-                self._bad.append((key, reason, None))
-        if found.get("annotations") is not None:
-            self._has_objects |= "categories" in found
-            self._has_captions |= "categories" not in found
-            self._add_annotations(name, short, found["annotations"])
+        self._known = set()
+        self.add_categories(name, content)
+        for number, image in enumerate(content["images"]):
+            self._add_image(f"{name}: images[{number}]", image)
+        if content.get("annotations") is not None:
+            self._has_objects |= "categories" in content
+            self._has_captions |= "categories" not in content
+            self._add_annotations(name, short, content["annotations"])
 
-    @property
-    def categories(self) -> list[dict[str, Any]]:
-        """All categories, by id."""
-        return [self._categories[number] for number in sorted(self._categories)]
-
-    def add_categories(self, file: str, categories: Iterable[Any]) -> None:
+    def add_categories(self, file: str, content: dict[str, Any]) -> None:
         """Add the categories of a file."""
         found: dict[str, set[int]] = {}
-        for category in categories:
+        for category in content.get("categories", ()):
             known = self._add_category(file, category)
             found.setdefault(known["name"], set()).add(known["id"])
         for name, ids in found.items():  # two categories of one file may have one name
@@ -267,28 +217,23 @@ class _Reader:
             )
         if is_text(about.get("supercategory")):
             known["supercategory"] = about["supercategory"]
-        points, skeleton = about.get("keypoints", []), about.get("skeleton", [])
+        points = about.get("keypoints", [])
         if not isinstance(points, list) or not all(map(is_text, points)):
             raise _not_coco(file, f"keypoints of category {number} are not a list of names")
-        if not isinstance(skeleton, list) or not all(map(_is_edge, skeleton)):
-            raise _not_coco(file, f"the skeleton of category {number} is not a list of pairs")
         if points:
-            known |= {"keypoints": points, "skeleton": skeleton}
+            known["keypoints"] = points
         self._keypoints = max(self._keypoints, len(points))
         return known
 
-    def _add_image(self, entry: Any) -> str | None:
-        """Add an image; return its problem if it cannot be a row."""
-        if not isinstance(entry, dict):
-            return f" is not an object: {_short(entry)}"
-        number, path = _whole(entry.get("id")), entry.get("file_name")
+    def _add_image(self, place: str, entry: Any) -> None:
+        about = entry if isinstance(entry, dict) else {}
+        number, path = _whole(about.get("id")), about.get("file_name")
         if number is None or not is_text(path) or not path:
-            self._unlisted.add(ascii(entry.get("id")))
-            if number is None:
-                return f": its id is {_short(entry.get('id'))}, not a whole number"
-            return f": its file_name is {_short(path)}"
+            raise SourceError(
+                f"{place} has no whole number as id, or no file_name: {_short(entry)}", _CORRECT
+            )
         image = self._images.setdefault(number, _Image(path))
-        name, sides = f"the image {number}", [entry.get("width"), entry.get("height")]
+        name, sides = f"the image {number}", [about.get("width"), about.get("height")]
         try:
             if image.path != path:
                 raise ValueError(f"{name} has the file_name {image.path}, and {path}, too")
@@ -299,105 +244,79 @@ class _Reader:
                 image.require_size(name, width, height)
         except ValueError as error:
             image.problem = image.problem or str(error)
-        return None
 
     def _add_annotations(self, name: str, short: str, annotations: list[Any]) -> None:
-        orphans: dict[tuple[int | None, str], list[int]] = {}
         annotations.reverse()
         for number in range(len(annotations)):
             # A file's objects need ten times the memory of the arrays that become of them.
             annotation = annotations.pop()
             place = f"{name}: annotations[{number}]"
-            if not isinstance(annotation, dict):
-                raise SourceError(f"{place} is not an object: {_short(annotation)}", _CORRECT)
-            where = annotation.get("image_id")
-            meant = self._meant(place, where)
-            image = None if meant is None else self._images.get(meant)
+            where = _whole(annotation.get("image_id")) if isinstance(annotation, dict) else None
+            if where is None:
+                raise SourceError(
+                    f"{place} has no whole number as image_id: {_short(annotation)}", _CORRECT
+                )
+            image = self._images.get(where)
             if image is None:
-                orphans.setdefault((meant, _short(where)), []).append(number)
+                problem = f"{place}: its image {where} is in none of the files read so far"
+                self._bad.setdefault(where, (f"{short}/annotations/{number}", problem))
                 continue
             try:
-                if _whole(where) is None:
-                    raise ValueError(f"its image_id is {_short(where)}, not a whole number")
-                self._add_annotation(image, annotation)
+                self._add_annotation(where, image, annotation)
             except ValueError as error:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
-        for (meant, where), numbers in orphans.items():
-            what = ", ".join(f"annotations[{number}]" for number in numbers[:5])
-            more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
-            problem = (
-                f"{name}: the image {where} of {what}{more} is in none of the files read so far"
-            )
-            self._bad.append((f"{short}/annotations/{numbers[0]}", problem, meant))
 
-    def _meant(self, place: str, where: Any) -> int | None:
-        """Return the id that an ``image_id`` means, also as text; None if it is that of no row.
-
-        Refuse one that could mean any image, which would lack the annotation.
-        """
-        number = _whole(where)
-        if number is None and ascii(where) not in self._unlisted:
-            for read in (int, float):
-                with suppress(ValueError):
-                    if number is None and isinstance(where, str | bool):
-                        number = _whole(read(where))
-            if number is None:
-                raise SourceError(f"{place}: its image_id {_short(where)} is no id", _CORRECT)
-        return number
-
-    def _add_annotation(self, image: _Image, annotation: dict[str, Any]) -> None:
-        file, number = len(self._names), _whole(annotation.get("id"))
-        caption = annotation.get("caption")
-        is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
-        is_object |= annotation.get("category_id") is not None and not caption
+    def _add_annotation(self, where: int, image: _Image, annotation: dict[str, Any]) -> None:
+        number, caption = _whole(annotation.get("id")), annotation.get("caption")
         if number is None:
             raise ValueError("its id is not a whole number")
+        if (where, number) in self._known:
+            raise ValueError("another annotation of the image has the same id")
+        self._known.add((where, number))
+        is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
+        is_object |= annotation.get("category_id") is not None and not caption
         if is_object or "caption" not in annotation:
-            found = self._object(file, annotation)
+            box, found = self._object(annotation)
             if isinstance(found.mask, dict):
                 height, width = found.mask["size"]
                 image.require_size("its RLE", width, height)
             self._has_objects = True
             self._keypoints = max(self._keypoints, len(found.keypoints or ()) // 3)
-            _merge(image.objects, number, found)
+            other = image.objects.get((number, box), found)
+            image.objects[number, box] = other.merged(found)
             if caption in (None, ""):  # exporters write the key for every object
                 return
         if not is_text(caption):
             raise ValueError(f"its caption is {_short(caption)}")
         self._has_captions = True
-        _merge(image.captions, number, _Annotation(file, caption))
+        image.captions[number, caption] = None
 
-    def _object(self, file: int, annotation: dict[str, Any]) -> _Annotation:
+    def _object(self, annotation: dict[str, Any]) -> tuple[tuple[float, ...], _Object]:
+        """Return an object's box and the rest."""
         get = annotation.get
         category, box, area = _whole(get("category_id")), get("bbox"), get("area")
-        crowd, points, labelled = get("iscrowd", 0), get("keypoints"), get("num_keypoints")
+        crowd, points = get("iscrowd", 0), get("keypoints")
         if category not in self._categories:
             raise ValueError(f"its category {_short(get('category_id'))} is not listed")
         if not are_numbers(box, 4):
             raise ValueError(f"its bbox is {_short(box)}, not four finite numbers")
-        if area is not None and not _is_finite(area):
+        if area is not None and not is_number(area):
             raise ValueError(f"its area is {_short(area)}")
         if crowd not in (0, 1):
             raise ValueError(f"its iscrowd is {_short(crowd)}, neither 0 nor 1")
         mask = _segmentation(get("segmentation"))
-        if points is not None:
-            if not are_numbers(points) or len(points) % 3 or len(points) > 3 * MOST_KEYPOINTS:
-                raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
-            labelled = sum(value > 0 for value in points[2::3]) if labelled is None else labelled
-        number = _whole(labelled)
-        if labelled is not None and not (number is not None and 0 <= number <= MOST_KEYPOINTS):
-            raise ValueError(f"its num_keypoints is {_short(labelled)}")
-        return _Annotation(
-            file,
-            # Arrow refuses integers that a float cannot hold exactly.
-            box=[*map(float, box or ())],
+        if points is not None and (
+            not are_numbers(points) or len(points) % 3 or len(points) > 3 * MOST_KEYPOINTS
+        ):
+            raise ValueError(f"its keypoints are {_short(points)}, not triples of numbers")
+        # Arrow refuses integers that a float cannot hold exactly.
+        return tuple(map(float, box or ())), _Object(
             mask=mask,
             category=category,
             area=None if area is None else float(area),
             crowd=bool(crowd) if "iscrowd" in annotation else None,
             keypoints=None if points is None else list(map(float, points)),
-            labelled=number,
         )
 
     def annotations(self) -> Annotations:
@@ -411,7 +330,7 @@ class _Reader:
             columns["num_keypoints"] = LABELS
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
-        categories = self.categories
+        categories = [self._categories[number] for number in sorted(self._categories)]
         about = {
             "kind": "coco",
             "annotations": self._names,
@@ -419,41 +338,44 @@ class _Reader:
             "categories": categories,
         }
         rows = Annotations(columns, about, _FORMATS)
-        for _, problem, meant in self._bad:
-            if meant in self._images:  # listed in a later file
-                self._images[meant].problem = problem
+        for where in self._bad.keys() & self._images.keys():  # listed in a later file
+            self._images[where].problem = self._bad[where][1]
         for number in sorted(self._images):
             image = self._images.pop(number)
-            if image.problem:
-                rows.add_bad(image.problem, image.path)
-            else:
-                rows.add(image.path, self._values(number, image, labels), size=image.size)
-        for key, problem, _ in self._bad:
-            rows.add_bad(problem, None, key)
+            values = image.problem or self._values(number, image, labels)
+            rows.add(image.path, values, size=image.size)
+        for key, problem in self._bad.values():
+            rows.add(None, problem, key)
         return rows
 
     def _values(self, number: int, image: _Image, labels: Mapping[Any, int]) -> dict[str, Any]:
-        objects = list(image.objects.values())
+        objects, boxes = list(image.objects.values()), [box for _, box in image.objects]
         masks, points = [one.mask for one in objects], 3 * self._keypoints
         return {
             "image_id": number,
             "labels": [labels[one.category] for one in objects],
-            "boxes": [one.box for one in objects],
-            "areas": [one.box[2] * one.box[3] if one.area is None else one.area for one in objects],
+            "boxes": boxes,
+            "areas": [
+                box[2] * box[3] if one.area is None else one.area
+                for box, one in zip(boxes, objects, strict=True)
+            ],
             "iscrowd": [bool(one.crowd) for one in objects],
             "polygons": [mask if isinstance(mask, list) else [] for mask in masks],
             "rle": [mask if isinstance(mask, dict) else None for mask in masks],
             "category_ids": [one.category for one in objects],
             "annotation_ids": [number for number, _ in image.objects],
             "keypoints": [((one.keypoints or []) + [0.0] * points)[:points] for one in objects],
-            "num_keypoints": [one.labelled or 0 for one in objects],
-            "captions": [caption.caption for caption in image.captions.values()],
+            "num_keypoints": [
+                sum(value > 0 for value in (one.keypoints or ())[2::3]) for one in objects
+            ],
+            "captions": [text for _, text in image.captions],
         }
 
 
 def _parsed(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> dict[str, Any]:
+) -> tuple[str, dict[str, Any]]:
+    """Return a file's name, for messages, and its content."""
     name = shown_name(os.fspath(path))
     try:
         found = parse_json(read_file(path, storage_options), lenient=True)
@@ -464,7 +386,7 @@ def _parsed(
     for part in ("categories", "annotations"):
         if not isinstance(found.get(part, []), list):
             raise _not_coco(name, f"{part} is not a list")
-    return found
+    return name, found
 
 
 def _segmentation(found: Any) -> Any:
@@ -472,9 +394,9 @@ def _segmentation(found: Any) -> Any:
     if found is None or found == []:
         return None
     if isinstance(found, list):
-        if not all(map(_is_polygon, found)):
+        if not all(are_numbers(one) and not len(one) % 2 for one in found):
             raise ValueError("its segmentation has a polygon that is not pairs of finite numbers")
-        return [np.array(one, np.float64) for one in found]
+        return [array("d", one) for one in found]
     size = found.get("size") if isinstance(found, dict) else None
     if not (isinstance(size, list) and len(size) == 2 and all(map(_is_side, size))):
         raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(found)}")
@@ -488,12 +410,6 @@ def _segmentation(found: Any) -> Any:
     if whole > _MOST_PIXELS or sum(counts) != whole:
         raise ValueError(f"its RLE has {sum(counts):,} pixels, but its size is {size}")
     return {"size": size, "counts": counts}
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) or isinstance(other, dict):
-        return type(one) is type(other) and bool(one == other)
-    return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 def decode_counts(text: str) -> list[int]:
@@ -529,19 +445,6 @@ def _whole(value: Any) -> int | None:
 
 def _is_side(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 31
-
-
-def _is_finite(value: Any) -> bool:
-    # A comparison, not math.isfinite(): integers may be too large for a float.
-    return type(value) in (int, float) and abs(value) <= 1.7976931348623157e308
-
-
-def _is_polygon(value: Any) -> bool:
-    return isinstance(value, list) and not len(value) % 2 and all(map(_is_finite, value))
-
-
-def _is_edge(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and None not in map(_whole, value)
 
 
 def _short(value: Any) -> str:

@@ -73,7 +73,8 @@ class Encoding:
 
     def apply(self, data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
         """Turn an image's bytes into its blob; return it with its encoding and size."""
-        if self.kind == "original" or (self.kind == info.encoding == "raw" and self._fits(info)):
+        fits = self._size(info.width, info.height) == (info.width, info.height)
+        if self.kind == "original" or (self.kind == info.encoding == "raw" and fits):
             return data, info
         if self.kind == "baseline":
             return _baseline(data, info)
@@ -98,9 +99,6 @@ class Encoding:
                 f"{image.width} x {image.height} pixels cannot be encoded as JPEG: {error}"
             ) from None
         return out.getvalue(), ImageInfo("jpeg", *size, 1 if grey else 3, info.orientation)
-
-    def _fits(self, info: ImageInfo) -> bool:
-        return self._size(info.width, info.height) == (info.width, info.height)
 
     def _size(self, width: int, height: int) -> tuple[int, int]:
         longer = max(width, height)

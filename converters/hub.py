@@ -34,6 +34,8 @@ _WORDS = {
 }
 #: Names of files of one split: ``data/train-00000-of-00002.parquet``.
 _OF_SPLIT = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*")
+#: Kinds of datasets' files.
+_KINDS = ("parquet", "webdataset", "imagefolder")
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 #: End of the names of columns of paths in metadata.
 _FILE_NAME = "file_name"
@@ -55,17 +57,13 @@ def hub_source(
     chosen = _choose(place, files, _configs(root, files, storage_options))
     kind = _kind_of(chosen, place.shown) if kind is None else kind
     given: dict[str, Any] = {"storage_options": storage_options, **options}
-    opens: dict[str, Any] = {
-        "parquet": partial(ParquetImages, extents=True),
-        "webdataset": WebDataset,
-        "imagefolder": None,
-    }
-    if kind not in opens:
-        raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(opens)}.")
+    if kind not in _KINDS:
+        raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(_KINDS)}.")
     names = [name for name in chosen if _is_of(kind, name)]
     if kind == "imagefolder":
         return _images(names, chosen, root, given)
-    source: Any = opens[kind]("::".join(join_url(root, name) for name in names), **given)
+    opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)
+    source: Any = opens("::".join(join_url(root, name) for name in names), **given)
     source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
     return source  # type: ignore[no-any-return]
 
@@ -80,8 +78,7 @@ def _is_of(kind: str, name: str) -> bool:
 
 
 def _kind_of(names: Iterable[str], url: str) -> str:
-    kinds = ("parquet", "webdataset", "imagefolder")
-    found = Counter(kind for name in names for kind in kinds if _is_of(kind, name))
+    found = Counter(kind for name in names for kind in _KINDS if _is_of(kind, name))
     if found:
         return found.most_common(1)[0][0]
     suffixes = Counter(PurePosixPath(name).suffix for name in names)
@@ -161,11 +158,10 @@ def _only(found: Mapping[str, Any], what: str, place: HubPlace) -> Any:
 
 def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
     """Return the files of each split by words in names, of the files with data."""
-    kinds = ("parquet", "webdataset", "imagefolder")
     data = [
         name
         for name in files
-        if any(_is_of(kind, name) for kind in kinds) or PurePosixPath(name).name in _METADATA
+        if any(_is_of(kind, name) for kind in _KINDS) or PurePosixPath(name).name in _METADATA
     ] or [*files]
     sharded = {name: found[1] for name in data if (found := _OF_SPLIT.fullmatch(name))}
     folders = {name: split for name in data if (split := _split_in(name.rpartition("/")[0]))}

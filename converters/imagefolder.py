@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.records import Record, Sharded
-from fastdata.converters.trees import LeftOut, Tree, source_tree
+from fastdata.converters.trees import LeftOut, Tree, class_records, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
-from fastdata.storage.look import look
+from fastdata.storage.look import instead, look
 
 
 class ImageFolder(Sharded):
@@ -30,18 +30,14 @@ class ImageFolder(Sharded):
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        found = None if is_url(root) else look(root)
-        if found is not None and not found.source:
-            raise SourceError(f"{Path(root).absolute()}: {found.what}", found.hint)
+        hint = "Images must be in <root>/<class>/; give the folder above with --root."
+        if not is_url(root) and not look(root).source:
+            raise instead(Path(root).absolute(), "has no class folders", hint)
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
         if not self.classes:
-            what = "no such folder, or no folders in it" if is_url(root) else "has no class folders"
-            hint = "Images must be in <root>/<class>/; give the folder above with --root."
-            if found is not None and found.source != "imagefolder":
-                what, hint = found.what, found.hint
-            raise SourceError(f"{self._tree}: {what}", hint)
+            raise instead(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root: str | None = self._tree.root
@@ -67,7 +63,7 @@ class ClassFolders(NamedTuple):
         """Yield the images, one class after the other."""
         for name, label in self.folders:
             found = False
-            for record in self.tree.records(name, label, self.left_out):
+            for record in class_records(self.tree, name, label, self.left_out):
                 found = True
                 yield record
             if not found and not self.allow_empty:

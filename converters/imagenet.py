@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.imagefolder import class_shards
 from fastdata.converters.records import Listable, Record, Sharded
-from fastdata.converters.trees import SourceFile, Tree, is_folder, source_tree, storable
+from fastdata.converters.trees import SourceFile, Tree, class_records, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.storage.encodings import is_image_name
@@ -67,12 +67,11 @@ class ImageNet(Sharded):
         if split not in SPLITS:
             raise UsageError(f"ImageNet has no split {split}", "Use --split train or --split val.")
         place = source_tree(root, storage_options)
-        open_layout = _find(place, split, allow_empty)
-        if open_layout is None:
+        layout = _find(place, split, allow_empty)
+        if layout is None:
             raise _nothing_found(place, split)
-        layout = open_layout()
-        open_train = None if split == "train" else _find(place, "train")
-        self.classes = (open_train() if open_train else layout).wnids
+        train = layout if split == "train" else _find(place, "train")
+        self.classes = (train or layout).wnids
         unknown = sorted(set(layout.wnids) - set(self.classes))
         if unknown:
             raise SourceError(
@@ -123,37 +122,29 @@ class _Layout(NamedTuple):
     shards: Callable[[list[str]], Sequence[Listable]]
 
 
-def _find(root: Tree, split: str, allow_empty: bool = False) -> Callable[[], _Layout] | None:
-    """Return what opens the split in the first layout that has it; None without any."""
+def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
+    """Open the split in the first layout that has it; None without any."""
     data = root / _KAGGLE_DATA
     if _has_wnids(root / split):
-        return partial(_class_folders, root / split, "folders", allow_empty)
+        return _class_folders(root / split, "folders", allow_empty)
     if split == "train" and _has_wnids(data / "train"):
-        return partial(_class_folders, data / "train", "kaggle", allow_empty)
-    if split == "val" and "val" in _folders(data):
-        return partial(_kaggle_val, root)
+        return _class_folders(data / "train", "kaggle", allow_empty)
+    if split == "val" and "val" in data.classes():
+        return _kaggle_val(root)
     archive = root.file(_TRAIN_TAR if split == "train" else _VAL_TAR)
     if archive is None:
         return None
-    if split == "train":
-        return partial(_train_archive, archive, allow_empty)
-    return partial(_val_archive, archive, root)
+    return _train_archive(archive, allow_empty) if split == "train" else _val_archive(archive, root)
 
 
 def _has_wnids(tree: Tree) -> bool:
-    return any(map(_WNID.fullmatch, _folders(tree)))
-
-
-def _folders(tree: Tree) -> list[str]:
-    missing = isinstance(tree.location, Path) and not is_folder(tree.location)
-    return [] if missing else tree.classes()
+    return any(map(_WNID.fullmatch, tree.classes()))
 
 
 def _class_folders(folder: Tree, name: str, allow_empty: bool) -> _Layout:
     """Return the layout ``<wnid>/*.JPEG``."""
     wnids = [wnid for wnid in folder.classes() if not wnid.startswith(".")]
-    for wnid in wnids:
-        _check_wnids(folder / wnid, [wnid])
+    _check_wnids(folder, wnids)
     shards = partial(class_shards, folder, wnids, allow_empty=allow_empty)
     return _Layout(name, folder.root, folder.location, wnids, shards)
 
@@ -187,7 +178,7 @@ def _kaggle_val(root: Tree) -> _Layout:
     data = root / _KAGGLE_DATA
     wnid_of = _read_solution(str(root / _KAGGLE_VAL), root.file(_KAGGLE_VAL))
     images = []
-    for record in data.records("val", 0, Counter()):
+    for record in class_records(data, "val", 0, Counter()):
         below, _, stem = record.key.rpartition("/")
         if below != "val":  # in a subfolder
             continue

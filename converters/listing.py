@@ -103,27 +103,22 @@ _INDEX_ROW = 400
 
 
 class Estimate(NamedTuple):
-    """Bytes that packing writes to a container, by those of the source.
-
-    ``growth`` is of images, ``text`` of columns' values; ``beside`` are a sample's further members
-    or records.
-    """
+    """Factors of the bytes that packing writes to a container, for images and for other fields."""
 
     growth: float = 1.0
-    text: float = 1.0
-    beside: float = 0.0
+    further: float = 1.0
 
-    def stored(self, length: Any, size: Any, values: Any) -> Any:
+    def stored(self, length: Any, size: Any) -> Any:
         """Return the bytes of samples in the container, by `Totals`; numbers or arrays of them."""
-        return length * self.growth + (size - length - values) + values * self.text + self.beside
+        return length * self.growth + (size - length) * self.further
 
     def in_memory(self, record: Record) -> float:
         """Return the bytes that a sample takes in memory while it is packed."""
-        stored: float = self.stored(record.length, record.size, record.values_size)
+        stored: float = self.stored(record.length, record.size)
         return max(stored, record.size)
 
 
-#: Of images that are stored as they are, without columns.
+#: Of images that are stored as they are, without further fields.
 UNCHANGED = Estimate()
 
 
@@ -133,20 +128,18 @@ def with_fields(
     """Return the estimate for a container, from some records of the listing."""
     if container not in _TEXTS or not records:
         return Estimate(growth)
-    values = text = beside = 0
+    stored, read = 0, sum(record.size - record.length for record in records)
     for record in records:
-        values += record.values_size
         for field, value in zip(fields, record.fields, strict=True):
             if value is None:
                 continue
             size = value.length if isinstance(value, Record) else len(as_file(field, value)[1])
-            text += 0 if isinstance(value, Record) else size
             if container == "shards":
-                beside += _TAR_BLOCK + -size % _TAR_BLOCK
+                stored += size + _TAR_BLOCK + -size % _TAR_BLOCK
             else:
-                beside += _LMDB_RECORD
-                beside += -(size + 16) % _LMDB_PAGE if size > _LMDB_PAGE // 2 else 0
-    return Estimate(growth, text / values if values else 1.0, beside / len(records))
+                stored += size + _LMDB_RECORD
+                stored += -(size + 16) % _LMDB_PAGE if size > _LMDB_PAGE // 2 else 0
+    return Estimate(growth, stored / read if read else 1.0)
 
 
 def stored_with_index(container: str, fields: Sequence[Field], images: int, stored: int) -> int:
@@ -474,7 +467,7 @@ class Listing:
         held, size = 0.0, 0
         for batch in self.batches(start, stop):
             sums = [as_numpy(batch.column(name)) for name in _SIZES]
-            stored = np.asarray(estimate.stored(*sums), np.float64).tolist()
+            stored = np.asarray(estimate.stored(*sums[:2]), np.float64).tolist()
             for its_stored, its_size in zip(stored, sums[1].tolist(), strict=True):
                 at, held, size = at + 1, held + its_stored, size + its_size
                 if held >= most_bytes or at - begin == most_rows:

@@ -46,26 +46,29 @@ def _annotations(
     about = {"kind": "masks", "images": images, "masks": masks}
     rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
     for name in sorted({*found, *beside}):
+        values: dict[str, str] | str = {"mask": beside.get(name, "")}
         if name not in found:
-            rows.add_bad(f"{beside[name]}: has no image in {images}/", None, name)
+            values = f"{beside[name]}: has no image in {images}/"
         elif name not in beside:
-            rows.add_bad(f"its mask {masks}/{name}{mask_ending}.png is missing", found[name], name)
-        else:
-            rows.add(found[name], {"mask": beside[name]}, name)
+            values = f"its mask {masks}/{name}{mask_ending}.png is missing"
+        rows.add(found.get(name), values, name)
     return rows
 
 
 def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
-    found = {n: paths for n, paths in folder.images(below).items() if n.endswith(ending)}
-    if not found:
-        raise SourceError(
-            f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
-            "Name the folders in --root with --images and --masks.",
-        )
-    for name, paths in found.items():
+    found: dict[str, str] = {}
+    for name, paths in folder.images(below).items():
+        if not name.endswith(ending):
+            continue
         if len(paths) > 1:
             raise SourceError(
                 f"{folder}/{below}: two images have the name {name.removesuffix(ending)}",
                 "Rename one, or move it away.",
             )
-    return {name.removesuffix(ending): path for name, (path,) in found.items()}
+        found[name.removesuffix(ending)] = paths[0]
+    if not found:
+        raise SourceError(
+            f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
+            "Name the folders in --root with --images and --masks.",
+        )
+    return found

@@ -20,7 +20,6 @@ from fastdata.converters import tabular
 from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
-from fastdata.remote.urls import is_url
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.look import instead
 from fastdata.storage.paths import is_inside
@@ -74,9 +73,7 @@ def mds_splits(
     found = [name for name in tree.classes() if _has_index(tree / name)]
     if not found:
         hint = "Name the folder of index.json with --root."
-        if is_url(root):
-            raise SourceError(f"{tree}: holds no {_INDEX}", hint)
-        raise instead(root, f"holds no {_INDEX}", hint)
+        raise instead(str(tree), f"holds no {_INDEX}", hint)
     return found
 
 

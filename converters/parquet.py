@@ -24,6 +24,7 @@ from fastdata.converters.trees import (
     RemoteTree,
     SourceFile,
     common_folder,
+    data_files,
     is_folder,
     require_utf8,
 )
@@ -226,7 +227,7 @@ def _files(
             if file is not None:
                 return {name_of(place): file}
         tree = RemoteTree(place, storage_options)
-        found = tree.files(_EXTENSION)
+        found = data_files(tree, _EXTENSION)
         if not found:
             hint = "Name the files, or their folder, with --root."
             raise SourceError(f"{tree}: no *.parquet here", hint)
@@ -238,7 +239,7 @@ def _files(
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
-    here = LocalTree(path.absolute()).files(_EXTENSION)
+    here = data_files(LocalTree(path.absolute()), _EXTENSION)
     if not here:
         raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
     return here

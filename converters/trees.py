@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,8 +71,12 @@ class LocalTree:
         return LocalTree(self.location / name)
 
     def classes(self) -> list[str]:
-        """Return the sorted names of its folders; also hidden ones, like torchvision."""
-        names = [entry.name for entry in scan(self.location) if _is_class_folder(entry)]
+        """Return the sorted names of its folders, also hidden ones, like torchvision.
+
+        There are none if it does not exist.
+        """
+        entries = scan(self.location) if is_folder(self.location) else []
+        names = [entry.name for entry in entries if is_folder(entry)]
         for name in names:
             if not is_utf8(name):
                 raise SourceError(
@@ -79,29 +84,6 @@ class LocalTree:
                     "Rename it; class names are stored as UTF-8.",
                 )
         return names
-
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """Yield the images of one class folder, in torchvision's order.
-
-        Keys are paths below the tree without extension, with ``/``. Adds other files to
-        ``left_out``. Holds one folder's entries in memory.
-        """
-        for folder in sorted(walk(str(self.location / name))):
-            for entry in scan(folder):
-                if _is_folder(entry):
-                    continue
-                if not is_image_name(entry.name):
-                    left_out[suffix_of(entry.name)] += 1
-                    continue
-                key = entry.path[len(self.root) + 1 :].rpartition(".")[0].replace(os.sep, "/")
-                key, problem = storable(key)
-                size = mtime_ns = 0
-                try:
-                    stat = entry.stat()
-                    size, mtime_ns = stat.st_size, stat.st_mtime_ns
-                except OSError as error:  # most likely a dangling link
-                    problem = f"cannot be read: {error.strerror}"
-                yield Record(key, label, entry.path, 0, size, mtime_ns, problem=problem)
 
     def file(self, name: str) -> LocalFile | None:
         """Return a file of the folder; None if it does not exist."""
@@ -111,14 +93,11 @@ class LocalTree:
         except OSError as error:
             raise unreadable(path, error) from None
 
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """Return the files with an extension at any depth, by their paths below the folder.
-
-        They are sorted by folder, then name. Files and folders whose names begin with ``_`` or
-        ``.`` are skipped: Spark and Hadoop keep metadata there.
-        """
-        paths = _data_files(self.location, extension)
-        return {path.relative_to(self.location).as_posix(): LocalFile(path) for path in paths}
+    def listed(self) -> dict[str, LocalFile]:
+        """Return all files at any depth, by their paths below the folder."""
+        entries = chain.from_iterable(map(scan, walk(self.root)))
+        paths = (entry.path for entry in entries if not is_folder(entry))
+        return {path[len(self.root) + 1 :]: LocalFile(Path(path)) for path in paths}
 
 
 class RemoteTree:
@@ -141,40 +120,14 @@ class RemoteTree:
         """See `LocalTree`."""
         return list_folders(self.root, self._options)
 
-    def records(self, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
-        """See `LocalTree`."""
-        found = [
-            (*path.rpartition("/")[::2], entry)
-            for path, entry in list_entries(join_url(self.root, name), self._options).items()
-        ]
-        left_out.update(suffix_of(file) for _, file, _ in found if not is_image_name(file))
-        images = [image for image in found if is_image_name(image[1])]
-        # The order of a walk over sorted folders and their sorted files.
-        images.sort(key=lambda image: (f"{name}/{image[0]}".rstrip("/"), image[1]))
-        for folder, file, entry in images:
-            path = "/".join(filter(None, (name, folder, file)))
-            key, problem = storable(path.rpartition(".")[0])
-            url = join_url(self.root, path)
-            yield Record(key, label, url, 0, entry.size, entry.state, problem=problem)
-
     def file(self, name: str) -> RemotePath | None:
         """See `LocalTree`."""
         with suppress(FileNotFoundError):
             return remote_path(join_url(self.root, name), self._options)
         return None
 
-    def files(self, extension: str) -> Mapping[str, SourceFile]:
-        """See `LocalTree`."""
-        found = self.listed()
-        return {
-            name: found[name]
-            for name in sorted(found, key=lambda name: name.split("/"))
-            if name.endswith(extension)
-            and not any(part.startswith(_NO_DATA) for part in name.split("/"))
-        }
-
     def listed(self) -> dict[str, RemotePath]:
-        """Return all files at any depth, by their paths below the folder."""
+        """See `LocalTree`."""
         return {
             listed_name(self.root, name): RemotePath(
                 join_url(self.root, name), entry.size, entry.state, self._options
@@ -185,6 +138,39 @@ class RemoteTree:
 
 #: Folder of class folders, archives or Parquet files.
 Tree: TypeAlias = LocalTree | RemoteTree
+
+
+def class_records(tree: Tree, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
+    """Yield the images of one class folder, in torchvision's order.
+
+    Keys are paths below the tree without extension, with ``/``. Adds other files to ``left_out``.
+    """
+    found: Mapping[str, SourceFile] = (tree / name).listed()
+    paths = ((*path.rpartition("/")[::2], path) for path in found)
+    # The order of a walk over sorted folders and their sorted files.
+    for _, file, path in sorted(paths, key=lambda one: (f"{name}/{one[0]}".rstrip("/"), one[1])):
+        if not is_image_name(file):
+            left_out[suffix_of(file)] += 1
+            continue
+        key, problem = storable(f"{name}/{path}".rpartition(".")[0])
+        size = mtime_ns = 0
+        try:
+            size, mtime_ns = found[path].size, found[path].mtime_ns
+        except OSError as error:  # most likely a dangling link
+            problem = f"cannot be read: {error.strerror}"
+        yield Record(key, label, found[path].location, 0, size, mtime_ns, problem=problem)
+
+
+def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
+    """Return the files with an extension at any depth, by their paths below the folder.
+
+    They are sorted by folder, then name. Files and folders whose names begin with ``_`` or ``.``
+    are skipped: Spark and Hadoop keep metadata there.
+    """
+    found: Mapping[str, SourceFile] = tree.listed()
+    split = ((name.split("/"), name) for name in found if name.endswith(extension))
+    data = sorted(one for one in split if not any(part.startswith(_NO_DATA) for part in one[0]))
+    return {name: found[name] for _, name in data}
 
 
 def common_folder(locations: Sequence[str]) -> str:
@@ -211,12 +197,27 @@ def scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
         raise unreadable(folder, error) from None
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder."""
+def is_folder(path: Path | os.DirEntry[str]) -> bool:
+    """Return whether a path is a folder; a link to itself, like a dangling one, is none."""
     try:
         return path.is_dir()
     except OSError as error:
-        raise unreadable(path, error) from None
+        if error.errno == errno.ELOOP:
+            return False
+        # Skipping a class silently would shift the labels after it.
+        raise unreadable(os.fspath(path), error) from None
+
+
+def read_file(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bytes:
+    """Read a file, or its URL, whole."""
+    try:
+        with file_at(os.fspath(path), storage_options).open() as file:
+            data: bytes = file.read()
+            return data
+    except OSError as error:
+        raise unreadable(printable(redact(os.fspath(path))), error) from None
 
 
 def unreadable(place: object, error: OSError) -> SourceError:
@@ -225,32 +226,6 @@ def unreadable(place: object, error: OSError) -> SourceError:
         f"{place}: cannot be read: {error.strerror or 'it does not exist'}",
         "Check the path and its permissions (ls -ld, chmod +rx).",
     )
-
-
-def _data_files(folder: Path, extension: str) -> Iterator[Path]:
-    for entry in scan(folder):
-        if entry.name.startswith(_NO_DATA):
-            continue
-        if entry.is_dir():
-            yield from _data_files(Path(entry.path), extension)
-        elif entry.name.endswith(extension):
-            yield Path(entry.path)
-
-
-def _is_class_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself, like a dangling one, is no folder
-            return False
-        # Skipping a class silently would shift the labels after it.
-        raise unreadable(entry.path, error) from None
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with suppress(OSError):
-        return entry.is_dir()
-    return False
 
 
 def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
@@ -264,7 +239,7 @@ def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
         )
     yield folder
     for entry in scan(folder):
-        if _is_folder(entry):
+        if is_folder(entry):
             yield from walk(entry.path, (*above, here))
 
 

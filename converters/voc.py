@@ -9,8 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
-from xml.etree.ElementTree import Element, TreeBuilder
-from xml.parsers import expat
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
 import pyarrow as pa
 from fastdata.converters.annotations import (
@@ -19,7 +18,6 @@ from fastdata.converters.annotations import (
     AnnotatedImages,
     Annotations,
     Folder,
-    lines_of,
     number_of,
 )
 from fastdata.converters.table import distinct_classes, key_of
@@ -97,15 +95,14 @@ def _annotations(folder: Folder, split: str | None, classes: Sequence[str] | Non
         kind, names = _listed(folder, split, known)
     else:
         kind, names = _MAIN, sorted(known.union(*masks.values()))
-    found: list[dict[str, Any] | str] = [{} for _ in names]
+    found: list[dict[str, Any] | str | None] = [{} for _ in names]
     if has_objects:
         # Labels must be the same in each split, so the classes are those of all files.
         files = [f"{_OBJECTS}/{name}.xml" for name in names]
-        found = [_objects_of(*one) for one in zip(files, folder.read_all(files), strict=True)]
+        found = list(folder.read_all(files, _objects_of))
         if classes is None:
-            rest = sorted(set(every).difference(files))
-            others = map(_objects_of, rest, folder.read_all(rest))
-            read = (one for one in chain(found, others) if not isinstance(one, str))
+            others = folder.read_all(sorted(set(every).difference(files)), _objects_of)
+            read = (one for one in chain(found, others) if isinstance(one, dict))
             used = {name for one in read for name in one["names"]}
             classes = CLASSES if used <= set(CLASSES) else sorted(used)
     labels = {name: label for label, name in enumerate(distinct_classes(classes or ()))}
@@ -114,24 +111,24 @@ def _annotations(folder: Folder, split: str | None, classes: Sequence[str] | Non
     columns = {**(_COLUMNS if has_objects else {}), **fields}
     rows = Annotations(columns, about, {"boxes": "xyxy"}, tuple(fields))
     for name, values in zip(names, found, strict=True):
-        path = f"{_IMAGES}/{name}.jpg"
+        path, objects = f"{_IMAGES}/{name}.jpg", f"{_OBJECTS}/{name}.xml"
+        values = f"{objects} does not exist" if values is None else values
+        size = None
         try:
             path = _file_of(path, images.get(name, []), alone=split is None)
-            if isinstance(values, str):
-                raise ValueError(values)
-            unknown = next((one for one in values.get("names", ()) if one not in labels), None)
-            if unknown is not None:
-                raise ValueError(f"{_OBJECTS}/{name}.xml: {unknown!r} is not among the classes")
-            values["labels"] = [labels[one] for one in values.get("names", ())]
-            for below, of_name in masks.items():
-                # A mask that must be there is a missing file, so a bad sample.
-                if name in of_name or kind == _SEGMENTATION:
-                    mask = _file_of(f"{below}/{name}.png", of_name.get(name, []))
-                    values[_MASKS[below]] = mask
+            if isinstance(values, dict):
+                size, used = values.pop("size", None), values.get("names", ())
+                if unknown := [one for one in used if one not in labels]:
+                    raise ValueError(f"{objects}: {unknown[0]!r} is not among the classes")
+                values["labels"] = [labels[one] for one in used]
+                for below, of_name in masks.items():
+                    # A mask that must be there is a missing file, so a bad sample.
+                    if name in of_name or kind == _SEGMENTATION:
+                        mask = _file_of(f"{below}/{name}.png", of_name.get(name, []))
+                        values[_MASKS[below]] = mask
         except ValueError as error:
-            rows.add_bad(str(error), path, name)
-        else:
-            rows.add(path, values, name, values.pop("size", None))
+            values = str(error)
+        rows.add(path, values, name, size)
     return rows
 
 
@@ -154,14 +151,14 @@ def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]
             break
     else:
         texts = [key_of(path) for one in _KINDS for path in folder.names(f"{_SETS}/{one}")]
-        # Without lists of one class, such as cat_train.
         lists = {path.rpartition("/")[2] for path in texts}
+        # Without lists of one class, such as cat_train.
         there = ", ".join(sorted(x for x in lists if x.partition("_")[0] not in CLASSES)) or "none"
         raise SourceError(
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",
         )
-    lines = [line for line in lines_of(folder.read(path), f"{folder}/{path}") if line.strip()]
+    lines = [line for line in folder.lines(path) if line.strip()]
     names = [_stripped(line, known) for line in lines]
     # Lists of one class have a second column. Names may have spaces, too.
     parts = [_OF_ONE_CLASS.fullmatch(line) for line in lines]
@@ -179,22 +176,20 @@ def _stripped(name: str, known: Container[str]) -> str:
     return next(found, name.strip())
 
 
-def _objects_of(path: str, data: bytes | str) -> dict[str, Any] | str:
-    if isinstance(data, str):
-        return f"its annotation {path} {data}"
+def _objects_of(data: bytes) -> dict[str, Any]:
     try:
-        root = parse_xml(data)
-        if root.tag != "annotation":
-            raise ValueError(f"its root is <{root.tag}>, not <annotation>")
-        values: dict[str, Any] = {name: [] for name in _COLUMNS} | {"size": _size(root)}
-        objects = root.findall("object")
-        if sum(one.tag.lower() == "object" for one in root.iter()) > len(objects):
-            raise ValueError("it has objects that are not <object> directly in <annotation>")
-        for number, one in enumerate(objects):
-            for name, value in _object(number, one).items():
-                values[name].append(value)
-    except (ValueError, expat.ExpatError) as error:
-        return f"{path}: {error}"
+        root = fromstring(data)
+    except (LookupError, ParseError) as error:  # of an unknown encoding
+        raise ValueError(str(error)) from None
+    if root.tag != "annotation":
+        raise ValueError(f"its root is <{root.tag}>, not <annotation>")
+    values: dict[str, Any] = {name: [] for name in _COLUMNS} | {"size": _size(root)}
+    objects = root.findall("object")
+    if sum(one.tag.lower() == "object" for one in root.iter()) > len(objects):
+        raise ValueError("it has objects that are not <object> directly in <annotation>")
+    for number, one in enumerate(objects):
+        for name, value in _object(number, one).items():
+            values[name].append(value)
     return values
 
 
@@ -246,23 +241,3 @@ def _child(element: Element, name: str) -> Element | None:
 def _text(element: Element, name: str) -> str | None:
     child = _child(element, name)
     return None if child is None else (child.text or "").strip()
-
-
-def parse_xml(data: bytes) -> Element:
-    """Read XML without entities of its own."""
-    builder = TreeBuilder()
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = builder.start
-    parser.EndElementHandler = builder.end
-    parser.CharacterDataHandler = builder.data
-    parser.EntityDeclHandler = parser.SkippedEntityHandler = _refuse_entity
-    try:
-        parser.Parse(data, True)
-    except LookupError as error:  # an unknown encoding
-        raise ValueError(str(error)) from None
-    return builder.close()
-
-
-def _refuse_entity(name: str, *_: Any) -> None:
-    raise ValueError(f"it has the entity {name}, which might be a bomb")

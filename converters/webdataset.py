@@ -69,7 +69,7 @@ class WebDataset(Sharded):
 
     The shards are walked twice: for the classes, which packing needs before the first record,
     and for the records, which may not fit in memory. Behind a URL, where a walk reads whole shards,
-    a temporary file ($TMPDIR) keeps its records instead.
+    a temporary file ($TMPDIR) keeps its samples instead.
 
     Args:
         root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
@@ -96,7 +96,7 @@ class WebDataset(Sharded):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._shard_keys, self._labels = shard_keys, labels
-        self._kept: Any = None  # a file of pickled records, instead of a second walk
+        self._kept: Any = None  # a file of pickled samples, instead of a second walk
         self.archives: Sequence[SourceFile]
         where = redact(os.fspath(root))
         if not is_url(root):
@@ -104,14 +104,10 @@ class WebDataset(Sharded):
         try:
             self.archives = files or archive_files(root, ".tar", storage_options)
         except OSError as error:
-            raise SourceError(
-                f"{error.filename or where}: {error.strerror}",
-                "Name the shards, or their folder, with --root.",
-            ) from None
+            what = f"{error.filename or where}: {error.strerror}"
+            raise SourceError(what, "Name the shards, or their folder, with --root.") from None
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
-            if is_url(root):
-                raise SourceError(f"{where}: holds no *.tar", hint)
             raise instead(where, "holds no *.tar", hint)
         self.inputs: list[Path | str] = [Path(file.location) for file in self.archives]
         if is_url(root):
@@ -133,9 +129,8 @@ class WebDataset(Sharded):
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        shards = [
-            TarListing(file, self._shard_keys, self._labels, self.fields) for file in self.archives
-        ]
+        about = self._shard_keys, self._labels, self.fields
+        shards = [TarListing(file, *about) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
@@ -145,14 +140,19 @@ class WebDataset(Sharded):
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         for number, file in enumerate(self.archives):
             listing = TarListing(file, self._shard_keys, self._labels)
-            for sample in listing.samples(None if self._kept else (), arrays=True):
+            for sample, read in listing.samples():
                 if self._kept is not None:
-                    pickle.dump((number, sample._replace(arrays={})), self._kept)
+                    texts = {
+                        member.offset: read(member)
+                        for extension, member in sample.members.items()
+                        if field_of(extension).type is not None and member.size <= _MOST_TEXT
+                    }
+                    pickle.dump((number, sample, texts), self._kept)
                 if sample.problem is not None:
                     continue  # its label and class are not known
                 for extension in sample.members:
                     found.setdefault(extension, set())
-                for extension, kind in sample.arrays.items():
+                for extension, kind in _arrays(sample.members, read):
                     found[extension].add(kind)
                 known = names.setdefault(sample.label, sample.class_name)
                 if sample.label is None and unlabelled is None:
@@ -192,9 +192,7 @@ _Read: TypeAlias = Callable[[Member], bytes]
 class _Sample(NamedTuple):
     """One sample of a shard: the member of its image, the others by extension, in order.
 
-    ``texts`` has bytes of the members that are columns; ``arrays`` types of those that are sound
-    arrays, None for a type that no column has. ``problem`` is why it is a bad sample, apart from
-    its fields.
+    ``problem`` is why it is a bad sample, apart from its fields.
     """
 
     key: str
@@ -203,8 +201,6 @@ class _Sample(NamedTuple):
     image: Member
     pixels: tuple[int, int, None] | None
     members: dict[str, Member]
-    texts: dict[str, bytes]
-    arrays: dict[str, pa.DataType | None]
     problem: str | None
 
 
@@ -218,11 +214,10 @@ class TarListing(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
-        columns = [field.name for field in self.fields if field.type is not None]
-        for sample in self.samples(columns):
-            yield self.record(sample)
+        for sample, read in self.samples():
+            yield self.record(sample, read)
 
-    def record(self, sample: _Sample) -> Record:
+    def record(self, sample: _Sample, read: _Read) -> Record:
         """Return the record of a sample."""
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
@@ -232,7 +227,7 @@ class TarListing(NamedTuple):
             value = None
             if field.name in sample.members:
                 try:
-                    value = self._value(key, field, sample)
+                    value = self._value(key, field, sample.members[field.name], read)
                 except ValueError as error:
                     problem = problem or f"its .{field.name} {error}"
             values.append(value)
@@ -240,14 +235,13 @@ class TarListing(NamedTuple):
         about: Any = {"pixels": sample.pixels, "problem": problem, "fields": tuple(values)}
         return Record(key, sample.label or 0, *place, **about)
 
-    def _value(self, key: str, field: Field, sample: _Sample) -> Any:
-        member = sample.members[field.name]
+    def _value(self, key: str, field: Field, member: Member, read: _Read) -> Any:
         if field.type is None:
             where = (self.file.location, member.offset, member.size, self.file.mtime_ns)
             return Record(f"{key}\0{field.name}", 0, *where)
-        if field.name not in sample.texts:
+        if member.size > _MOST_TEXT:
             raise ValueError(f"has {member.size:,} bytes, more than {_MOST_TEXT:,}")
-        data = sample.texts[field.name]
+        data = read(member)
         if field.name.rpartition(".")[2] == _ARRAYS:
             array = read_array(data)
             return array if array.ndim else array.item()
@@ -261,14 +255,8 @@ class TarListing(NamedTuple):
             raise ValueError(f"is {text[:40]!r}, which is no integer of 64 bits")
         return int(text)
 
-    def samples(
-        self, columns: Collection[str] | None, *, arrays: bool = False
-    ) -> Iterator[_Sample]:
-        """Yield the samples in the shard's order.
-
-        ``columns`` are extensions of members to read, None for all that may be columns; ``arrays``
-        looks for the types of arrays.
-        """
+    def samples(self) -> Iterator[tuple[_Sample, _Read]]:
+        """Yield the samples in the shard's order, and what reads their members."""
         try:
             opened = self.file.open()
         except OSError as error:
@@ -284,7 +272,7 @@ class TarListing(NamedTuple):
 
         with opened:
             for stem, parts in self._groups():
-                yield self._sample(stem, parts, read, columns, arrays)
+                yield self._sample(stem, parts, read), read
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Member]]]:
         key: str | None = None
@@ -307,14 +295,7 @@ class TarListing(NamedTuple):
         if key is not None:
             yield key, parts
 
-    def _sample(
-        self,
-        stem: str,
-        parts: dict[str, Member],
-        read: _Read,
-        columns: Collection[str] | None,
-        arrays: bool,
-    ) -> _Sample:
+    def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
         first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
@@ -355,15 +336,8 @@ class TarListing(NamedTuple):
                 "Labels must be ranks of classes, from 0; write the shards again.",
             )
         name, key = about.get("class"), about.get("key")
-        texts = {
-            ext: read(member)
-            for ext, member in members.items()
-            if (field_of(ext).type is not None if columns is None else ext in columns)
-            and member.size <= _MOST_TEXT
-        }
-        found = dict(_arrays(members, read)) if arrays else {}
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
-        return _Sample(key, label, name, image, pixels, members, texts, found, problem)
+        return _Sample(key, label, name, image, pixels, members, problem)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:
@@ -437,8 +411,8 @@ class _Walked:
     def __init__(self, shards: Sequence[TarListing], kept: Any) -> None:
         self._shards, self._kept = shards, kept
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_shards": self._shards, "_kept": None}
+    def __reduce__(self) -> Any:
+        return _Walked, (self._shards, None)
 
     def records(self) -> Iterator[Record]:
         """Yield their samples in order."""
@@ -449,8 +423,8 @@ class _Walked:
         self._kept.seek(0)
         with suppress(EOFError):
             while True:
-                number, sample = pickle.load(self._kept)
-                yield self._shards[number].record(sample)
+                number, sample, texts = pickle.load(self._kept)
+                yield self._shards[number].record(sample, lambda one, of=texts: of[one.offset])
 
 
 def _split(name: str) -> tuple[str | None, str]:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from itertools import chain, repeat
-from pathlib import PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
     LABELS,
-    MISSING,
     MOST_KEYPOINTS,
     POLYGONS,
     AnnotatedImages,
     Annotations,
     Folder,
-    lines_of,
     number_of,
-    read_file,
     shown_name,
 )
 from fastdata.converters.table import key_of
+from fastdata.converters.trees import read_file
 
 from fastdata.errors import SourceError, warn
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.paths import is_inside
 
 _SPLITS = ("train", "val", "test")
@@ -87,19 +86,17 @@ def describe(
 ) -> Description:
     """Read a data.yaml; see `YoloImages`."""
     if data is None:
-        top = folder.names(deep=False)
-        names = [name for name in top if name.endswith((".yaml", ".yml"))]
-        if "data.yaml" in names:
-            names = ["data.yaml"]
+        names = ["data.yaml"]
+        if not folder.has("data.yaml"):
+            names = [name for name in folder.names() if re.fullmatch(r"[^/]+\.ya?ml", name)]
         if len(names) != 1:
             there = ", ".join(names) or "none"
             raise SourceError(
                 f"{folder}: has no data.yaml, nor one other .yaml file (there is: {there})",
                 "Name the file with the splits and class names with --data.",
             )
-        name, text = f"{folder}/{names[0]}", folder.read(names[0])
-    else:
-        name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
+        data = f"{folder.tree.root}/{names[0]}"
+    name, text = shown_name(os.fspath(data)), read_file(data, storage_options)
     try:
         return _described(name, _parsed(name, text.decode()))
     except (ValueError, RecursionError) as error:
@@ -107,7 +104,10 @@ def describe(
 
 
 def _parsed(name: str, text: str) -> dict[Any, Any]:
-    """Return the mapping that a text in YAML is; its scalars are text, as written, or None."""
+    """Return the mapping that a text in YAML is, without nulls; its scalars are text, as written.
+
+    A class may be called no, or 1e3.
+    """
     try:
         import yaml
     except ImportError:
@@ -115,19 +115,14 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
             f"{name}: reading it needs PyYAML", "Install it: pip install pyyaml."
         ) from None
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        # A class may be called no, or 1e3: only null is no text.
-        yaml_implicit_resolvers: ClassVar = {
-            first: [one for one in found if one[0] == "tag:yaml.org,2002:null"]
-            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-        def flatten_mapping(self, node: Any) -> None:
+    class Loader(yaml.BaseLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             """Refuse keys that PyYAML would resolve in silence."""
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(set(keys)) < len(keys) or "<<" in keys:
+            found: dict[Any, Any] = super().construct_mapping(node, deep)
+            if len(found) < len(node.value) or "<<" in found:
                 what = "a mapping has a key twice, or <<"
                 raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
+            return found
 
     try:
         found = yaml.load(text, Loader)
@@ -135,35 +130,33 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
         raise ValueError("it is not a mapping")
-    return found
+    return {name: value for name, value in found.items() if value not in ("", "~", "null")}
 
 
 def _described(name: str, found: Mapping[str, Any]) -> Description:
-    names, count = found.get("names"), found.get("nc")
+    names = found.get("names")
+    count = _whole("nc", found["nc"], _MOST_CLASSES) if "nc" in found else None
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
         if sorted(labels) != list(range(len(names))):
             raise ValueError("names: the labels are not 0, 1, 2, …")
         names = [labels[label] for label in range(len(names))]
     if names is None and count is not None:
-        names = [f"class_{label}" for label in range(_whole("nc", count, _MOST_CLASSES))]
-    if not isinstance(names, list):
-        raise ValueError("names: the class names are missing")
-    if not all(isinstance(one, str) for one in names):
-        raise ValueError("names: one is not text; put it into quotes")
-    if count is not None and _whole("nc", count, _MOST_CLASSES) != len(names):
+        names = [f"class_{label}" for label in range(count)]
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError("names: the class names are missing, or one is not text")
+    if count not in (None, len(names)):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
     shape, keypoints = found.get("kpt_shape"), None
     if shape is not None:
-        wrong = ValueError("kpt_shape: it is not [number, 2 or 3]")
-        if not isinstance(shape, list) or len(shape) != 2:
-            raise wrong
-        points, size = map(partial(_whole, "kpt_shape"), shape, (MOST_KEYPOINTS, 3))
+        points = size = 0
+        if isinstance(shape, list) and len(shape) == 2:
+            points, size = map(partial(_whole, "kpt_shape"), shape, (MOST_KEYPOINTS, 3))
         if points < 1 or size < 2:
-            raise wrong
+            raise ValueError("kpt_shape: it is not [number, 2 or 3]")
         keypoints = points, size
-    path = found.get("path") or ""
-    if found.get("validation"):
+    path = found.get("path", "")
+    if "validation" in found:
         found = {"val": found["validation"], **found}
     splits = {one: found[one] for one in _SPLITS if found.get(one)}
     places = {one: [value] if isinstance(value, str) else value for one, value in splits.items()}
@@ -187,7 +180,8 @@ def _labelled(
     below = (paths for place in folders for paths in folder.images(place).values())
     images = sorted({*chain(*listed), *chain(*below)})
     files = {image: labels_of(image) for image in images} if with_labels else {}
-    other_of, alone = _others(folder, folders if with_labels else (), files)
+    lone = _lone_labels(folder, files) if with_labels else []
+    by_name = {_base(file): file for file in lone}
     columns = {"labels": LABELS, "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
     about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
@@ -196,86 +190,56 @@ def _labelled(
         columns["keypoints"] = pa.list_(pa.list_(pa.float32(), count * size))
         formats["keypoints"] = "relative xyv" if size == 3 else "relative xy"
         about["kpt_shape"] = [count, size]
-    rows, absent = Annotations(columns, about, formats), 0
-    lost: dict[str, str] = {}
-    read = folder.read_all(files.values()) if with_labels else repeat(b"")
-    for image, data in zip(images, read, strict=False):
-        if data is MISSING:
+    rows = Annotations(columns, about, formats)
+    lost, absent = [], 0
+    read = folder.read_all(files.values(), partial(_objects_of, described=described))
+    for image, values in zip(images, read if with_labels else repeat({}), strict=False):
+        if values is None:
+            file, values = files[image], {column: [] for column in columns}
+            if other := by_name.get(_base(file)):
+                values = f"{file} does not exist, but {other} does"
             if folder.has(image):
-                lost[image] = files[image]
+                lost.append(file)
             else:
                 absent += 1
-            other = other_of(image)
-            data = f"does not exist, but {other} does" if other else b""
-        values = data if isinstance(data, str) else _objects_of(data, described)
-        if isinstance(values, str):
-            rows.add_bad(f"{files[image]}: {values}", image)
-        else:
-            rows.add(image, values)
+        rows.add(image, values)
     if lost:
-        of = f"{len(lost):,} of {len(images) - absent:,} images of {split}"
-        _report_lost(folder, f"{described.name}: {of}", lost, len(lost) == len(images) - absent)
-    for name in sorted(alone):
-        rows.add_bad(f"{name}: has no image", None, key_of(name))
-    return rows
-
-
-def _report_lost(folder: Folder, what: str, lost: Mapping[str, str], every: bool) -> None:
-    """Warn of images whose files of labels do not exist; refuse a split without any labels."""
-    first = min(lost.values())
-    what += f" have no labels; {first} does not exist"
-    if not every:
+        count = len(images) - absent
+        what = (
+            f"{described.name}: {len(lost):,} of {count:,} images of {split} have no labels; "
+            f"{min(lost)} does not exist"
+        )
+        if len(lost) == count:
+            other = by_name.get(_base(min(lost)))
+            raise SourceError(
+                what,
+                f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
+                "…/labels/…/a.txt, those of another path from beside the image. To pack images "
+                "alone, leave out all columns: --fields ''.",
+            )
         warn(
             f"{what}. Those for which no other file of labels was found are packed without objects."
         )
-        return
-    others: list[str] = []
+    above = {posixpath.dirname(labels_of(posixpath.join(one, "any.jpg"))): one for one in folders}
+    beside = tuple(f"{labels}/" for labels, place in above.items() if labels != place)
+    for name in lone:
+        if name.startswith(beside):
+            rows.add(None, f"{name}: has no image", key_of(name))
+    return rows
+
+
+def _lone_labels(folder: Folder, files: Mapping[str, str]) -> list[str]:
+    """Return the files that may be labels, and belong to no image in the folder."""
+    names: list[str] = []
     with suppress(SourceError):  # of folders that have nothing to do with it
-        others = [one for one in folder.names() if _base(one) == _base(first)]
-    raise SourceError(
-        what,
-        f"{f'There is {others[0]}. ' if others else ''}Labels of …/images/…/a.jpg are read from "
-        "…/labels/…/a.txt, those of another path from beside the image. To pack images alone, "
-        "leave out all columns: --fields ''.",
-    )
-
-
-def _others(
-    folder: Folder, folders: Iterable[str], files: Mapping[str, str]
-) -> tuple[Callable[[str], str | None], set[str]]:
-    """Return what finds other files that may be an image's labels, and the labels of no image."""
-    used = set(files.values())
-    any_image = (posixpath.join(place, "any.jpg") for place in folders)
-    above = {posixpath.dirname(labels_of(one)): posixpath.dirname(one) for one in any_image}
-    found = (folder.names(labels) for labels, place in above.items() if labels != place)
-    alone = set(_texts(chain(*found))) - used
-    by_name = {_base(file): file for file in sorted(alone)}
-
-    @cache
-    def near(below: str) -> dict[str, str]:
-        if below.startswith("/"):  # of an image that is not in the folder
-            return {}
-        texts = _texts(folder.names("" if below == "." else below, deep=False))
-        return {_base(file): file for file in texts if file not in used}
-
-    def other_of(image: str) -> str | None:
-        """Return a file that may hold an image's labels: beside it, or above its labels."""
-        file = files[image]
-        places = [posixpath.dirname(image) or ".", *map(str, PurePosixPath(file).parents)]
-        found = (near(place).get(_base(file)) for place in places)
-        return next(filter(None, found), by_name.get(_base(file)))
-
-    return other_of, alone
+        names = folder.names()
+    used = {*files.values(), *(labels_of(name) for name in names if is_image_name(name))}
+    texts = [name for name in names if _base(name).endswith(".txt") and name not in used]
+    return [name for name in texts if posixpath.basename(name) != "classes.txt"]
 
 
 def _base(path: str) -> str:
     return posixpath.basename(path).lower()
-
-
-def _texts(names: Iterable[str]) -> list[str]:
-    """Return the files that may be labels."""
-    texts = [name for name in names if name.lower().endswith(".txt")]
-    return [name for name in texts if posixpath.basename(name) != "classes.txt"]
 
 
 def labels_of(image: str) -> str:
@@ -306,25 +270,20 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
 
 def _listed(folder: Folder, place: str) -> Iterator[str]:
     """Yield the images that a text file lists, relative to its folder."""
-    lines = lines_of(folder.read(place), f"{folder}/{place}")
-    for line in filter(None, map(str.strip, lines)):
+    for line in filter(None, map(str.strip, folder.lines(place))):
         path = line.removeprefix(f"{folder.tree.root}/")
         yield posixpath.normpath(posixpath.join(posixpath.dirname(place), path))
 
 
-def _objects_of(data: bytes, described: Description) -> dict[str, Any] | str:
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        return str(error)
+def _objects_of(data: bytes, described: Description) -> dict[str, Any]:
     objects: list[tuple[int, Any, Any, Any]] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), 1):
         if not line.strip():
             continue
         try:
             objects.append(_object(line.split(), described))
         except ValueError as error:
-            return f"line {number}: {error}"
+            raise ValueError(f"line {number}: {error}") from None
     names = ("labels", "boxes", "polygons", "keypoints")
     return {name: [one[place] for one in objects] for place, name in enumerate(names)}
 

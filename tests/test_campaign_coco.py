@@ -41,7 +41,7 @@ SPOILT: list[dict[str, Any]] = [
 ]
 UNLISTED = 10**18 + 7
 #: Values of ``image_id`` that could mean any image.
-OF_ANY: list[Any] = [None, "a.jpg", 1.5, [1], {}]
+OF_ANY: list[Any] = [None, "a.jpg", "1", 1.5, [1], {}]
 
 
 class Drawn:
@@ -187,10 +187,7 @@ class Drawn:
 
     def _spoil(self, annotation: dict[str, Any]) -> dict[str, Any]:
         key = int(annotation["image_id"])
-        if self._maybe(0.02, "another type of image_id"):
-            self._damage(key)
-            return {**annotation, "image_id": self._of([str(key), f"{key}.0"])}
-        if self._maybe(0.005, "no image_id"):
+        if self._maybe(0.01, "no whole number as image_id"):
             self.is_fatal, self.is_sound = True, False
             return {**annotation, "image_id": self._of(OF_ANY)}
         if self._maybe(0.01, "an image that is not listed"):

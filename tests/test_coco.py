@@ -119,7 +119,6 @@ HUGE = 10**400
         ({"segmentation": {"size": [2**31 - 1] * 2, "counts": "4"}}, "its RLE has 4 pixels"),
         ({"keypoints": [1, 2]}, "its keypoints are [1, 2]"),
         ({"keypoints": [0] * 60_000}, "its keypoints are"),
-        ({"keypoints": [1, 2, 2], "num_keypoints": -1}, "its num_keypoints is -1"),
     ],
 )
 def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
@@ -135,10 +134,8 @@ def test_damaged_objects(tmp_path: Path, change: dict[str, Any], reason: str) ->
         (
             object_of(5, 33, 7),
             "x.json/annotations/1",
-            "the image 33 of annotations[1] is in none of the files",
+            "annotations[1]: its image 33 is in none of the files",
         ),
-        (object_of(5, "33", 7), "x.json/annotations/1", "the image '33' of annotations[1]"),
-        ({**object_of(5, 1, 7), "image_id": "1"}, "a", "its image_id is '1', not a whole number"),
         (object_of(4, 1, 7), "a", "another annotation of the image has the same id"),
         ({"id": 1, "image_id": 1, "caption": 5}, "a", "its caption is 5"),
         ({"id": 1, "image_id": 1, "caption": "\ud800"}, "a", "its caption is '\\ud800'"),
@@ -158,7 +155,6 @@ def test_annotations_of_unknown_images_are_one_bad_sample_an_image(tmp_path: Pat
     require_said(result, 1, "2 of 4 images cannot be packed")
     found = bad_of(opened(tmp_path, path))
     assert list(found) == ["x.json/annotations/0", "x.json/annotations/1"]
-    assert "annotations[8] and 5 more" in found["x.json/annotations/0"]
     lines = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8").splitlines()
     assert {one["key"]: one["reason"] for one in map(json.loads, lines)} == found
 
@@ -166,10 +162,6 @@ def test_annotations_of_unknown_images_are_one_bad_sample_an_image(tmp_path: Pat
 @pytest.mark.parametrize(
     ("image", "key", "reason"),
     [
-        ({"file_name": "c.jpg"}, "x.json/images/2", "images[2]: its id is None"),
-        ({"id": "3", "file_name": "c.jpg"}, "x.json/images/2", "its id is '3'"),
-        ({"id": 3, "file_name": ""}, "x.json/images/2", "its file_name is ''"),
-        ({"id": 3, "file_name": "\ud800.jpg"}, "x.json/images/2", "its file_name is"),
         ({"id": 3, "file_name": "c.jpg"}, "c", "cannot be opened: No such file"),
         ({"id": 3, "file_name": "../c.jpg"}, "../c", "has the path ../c.jpg, which is not inside"),
         ({"id": 1, "file_name": "b.jpg"}, "a", "the image 1 has the file_name a.jpg, and b.jpg"),
@@ -196,10 +188,13 @@ def annotated(**more: Any) -> bytes:
         (b"[]", "it has no list of images"),
         (annotated(annotations=None), "annotations is not a list"),
         (annotated(categories="all"), "categories is not a list"),
+        (annotated(images=[{"file_name": "c.jpg"}]), r"images\[0\] has no whole number as id"),
+        (annotated(images=[*IMAGES, {"id": "3", "file_name": "c.jpg"}]), r"images\[2\] has no"),
+        (annotated(images=[{"id": 3, "file_name": ""}]), r"images\[0\] has no"),
+        (annotated(images=[{"id": 3, "file_name": "\ud800.jpg"}]), r"images\[0\] has no"),
         (annotated(categories=[{"id": "1", "name": "x"}]), "a category has no id and name"),
         (annotated(categories=[{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]), "'y', but 'x'"),
         (annotated(categories=[{"id": 1, "name": "x", "keypoints": 3}]), "list of names"),
-        (annotated(categories=[{"id": 1, "name": "x", "skeleton": [[1]]}]), "list of pairs"),
         (b'{"images": [{"id": ' + b"1" * 5000 + b"}]}", "it is not JSON"),
     ],
 )
@@ -220,7 +215,8 @@ def test_no_annotations_at_all(tmp_path: Path) -> None:
     packed = packed_without_bad(opened(tmp_path, path), tmp_path / "out")
     about = packed.manifest.source
     assert about["classes"] == ["person", "chât", "dog"]
-    assert about["categories"] == sorted(CATEGORIES, key=lambda one: one["id"])
+    kept = [{key: one[key] for key in one if key != "skeleton"} for one in CATEGORIES]
+    assert about["categories"] == sorted(kept, key=lambda one: one["id"])
     assert dict(packed_fields(tmp_path / "out"))["boxes"] == [[], []]
     images = write_json(tmp_path / "images.json", {"images": IMAGES, "categories": CATEGORIES})
     assert rows(tmp_path, images)["b"] == {"image_id": 2}  # as of the test set
@@ -271,10 +267,9 @@ def test_files_of_the_same_images(tmp_path: Path) -> None:
         opened(tmp_path, files[0], renamed)
 
 
-@pytest.mark.parametrize("image", [1, "1"])
-def test_images_that_a_later_file_lists(tmp_path: Path, image: Any) -> None:
+def test_images_that_a_later_file_lists(tmp_path: Path) -> None:
     """Without the first file's object, the image would have a part of its objects."""
-    early = write(tmp_path, object_of(1, image, 7), images=[])
+    early = write(tmp_path, object_of(1, 1, 7), images=[])
     late = write(tmp_path, object_of(2, 1, 7), object_of(3, 2, 7), name="late.json")
     packed_without_bad(opened(tmp_path, early, late), tmp_path / "out")
     assert dict(packed_fields(tmp_path / "out"))["image_id"] == [2]
@@ -286,7 +281,7 @@ def test_files_that_number_their_annotations_from_1(tmp_path: Path) -> None:
     rle = {"size": list(SIZE), "counts": COUNTS}
     second = [object_of(n, 1, 7, bbox=[n, 1, 2, 3]) for n in (1, 2)]
     second += [object_of(3, 1, 1), object_of(4, 1, 1, segmentation=rle)]
-    third = [object_of(4, 1, 1), object_of(2, 1, 90, keypoints=[1, 2, 2])]  # the former is another
+    third = [object_of(4, 1, 1, bbox=[4, 1, 2, 3]), object_of(2, 1, 90, keypoints=[1, 2, 2])]
     every = enumerate((first, second, third))
     files = [write(tmp_path, *objects, name=f"{n}.json") for n, objects in every]
     captions = [
@@ -311,6 +306,7 @@ def test_files_that_number_their_annotations_from_1(tmp_path: Path) -> None:
         ({"area": 4}, {"area": 5}),
         ({"iscrowd": 0}, {"iscrowd": 1}),
         ({"keypoints": [1, 2, 2]}, {"keypoints": [1, 2, 1]}),
+        ({"segmentation": [[1, 2, 3, 4, 5, 6]]}, {"segmentation": [[1, 2, 3, 4, 5, 7]]}),
     ],
 )
 def test_files_that_contradict_each_other(tmp_path: Path, first: Any, second: Any) -> None:
@@ -319,7 +315,7 @@ def test_files_that_contradict_each_other(tmp_path: Path, first: Any, second: An
     assert list(merged(tmp_path, one | first, one | second)()) == ["a"]
     for files in ((one, one | second), (one | second, one), (one, one | second)):
         paths = [write(tmp_path, each, name=f"{n}.json") for n, each in enumerate(files)]
-        column = {"area": "areas"}.get(name, name)
+        column = {"area": "areas", "segmentation": "polygons"}.get(name, name)
         [found] = rows(tmp_path, *paths)["a"][column]
         assert found == [1, 2, 1, 0, 0, 0] if name == "keypoints" else second[name]
 
@@ -357,7 +353,7 @@ def test_whole_floats_are_ids(tmp_path: Path) -> None:
     assert packed.manifest.source["categories"] == categories
 
 
-@pytest.mark.parametrize("found", [None, [1], {}, "a", "", 1.5, float("nan"), 10**400])
+@pytest.mark.parametrize("found", [None, [1], {}, "a", "1", "33", 1.5, float("nan"), 10**400])
 def test_annotations_that_could_be_of_any_image(tmp_path: Path, found: Any) -> None:
     path = write(tmp_path, object_of(4, 1, 7), {**object_of(5, 1, 7), "image_id": found})
     with pytest.raises(SourceError, match=r"x\.json: annotations\[1\]"):

@@ -29,7 +29,7 @@ from fastdata.converters import imagenet, yolo
 from fastdata.converters.annotations import Folder
 from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.cifar import Cifar
-from fastdata.converters.coco import CocoImages, coco_categories, coco_splits
+from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
@@ -466,11 +466,12 @@ def _coco(
     if annotations:
         return name, {"": partial(opened, root, annotations)}
     splits = coco_splits(root, split, drivers)
-    if len(splits) > 1:  # also for one of them, whose categories may be fewer
-        every = [file for _, files in splits.values() for file in files]
-        opened = partial(opened, categories=coco_categories(every, drivers))
-    taken = {one: found for one, found in splits.items() if split in (None, one)}
-    return name, {one: partial(opened, *found) for one, found in taken.items()}
+    every = [file for _, files in splits.values() for file in files]
+    return name, {
+        one: partial(opened, folder, files, others=[file for file in every if file not in files])
+        for one, (folder, files) in splits.items()
+        if split in (None, one)
+    }
 
 
 @_source(
