@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata.converters import ParquetImages
+from fastdata.converters import ParquetImages, WebDataset
 from loader_data import CROPS, SAMPLES, dataset, same, tree
 from sources import require_said, run
 from web_server import WebServer
@@ -77,6 +79,23 @@ def test_a_footer_of_parquet_is_read_once(tmp_path: Path) -> None:
         assert len(list(source.records())) == rows and source.classes == ["a", "b"]
         ends = [int(one.range.rpartition("-")[2]) for one in server.requests if one.range]
     assert sum(end >= path.stat().st_size - 1 for end in ends) == 1
+
+
+def test_tars_behind_a_url_are_read_once_before_packing(tmp_path: Path) -> None:
+    path, caption = tmp_path / "a.tar", "x" * 9
+    with tarfile.open(path, "w") as tar:
+        for at in range(40):
+            for name, data in ((f"{at}.jpg", bytes(50_000)), (f"{at}.txt", caption.encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    with WebServer(tmp_path) as server:
+        source = WebDataset(f"{server.url}/a.tar")
+        for _ in range(2):
+            found = [record.fields for shard in source.shards() for record in shard.records()]
+            assert found == [(caption,)] * 40
+        sent = sum(one.sent for one in server.requests)
+    assert sent < 1.5 * path.stat().st_size
 
 
 def test_the_query_is_in_no_error(tmp_path: Path) -> None:
