@@ -15,7 +15,11 @@ from fastdata.errors import UsageError
 
 _HERE = Path(__file__).resolve().parent
 #: Packages of modules that have other names.
-_PACKAGES = {"nvidia.dali": "nvidia-dali-cuda120", "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12"}
+_PACKAGES = {
+    "nvidia.dali": "nvidia-dali-cuda120",
+    "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12",
+    "open_clip_train": "open_clip_torch",
+}
 
 
 @dataclass(frozen=True)
@@ -200,13 +204,13 @@ def _has_module(name: str) -> bool:
 
 def able(contenders: Iterable[Contender]) -> list[Contender]:
     """Return the contenders that can run here; say on stderr why the others cannot."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[Contender]] = {}
     for one in contenders:
-        reasons.setdefault(one.missing, []).append(one.name)
+        reasons.setdefault(one.missing, []).append(one)
     runnable = reasons.pop("", [])
-    for reason, names in reasons.items():
-        print(f"not measured: {', '.join(names)} ({reason})", file=sys.stderr)
-    return [one for one in contenders if one.name in runnable]
+    for reason, those in reasons.items():
+        print(f"not measured: {', '.join(c.name for c in those)} ({reason})", file=sys.stderr)
+    return runnable
 
 
 def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Contender]:

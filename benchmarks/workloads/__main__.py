@@ -29,6 +29,9 @@ NAMES = sorted(
 def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, given: Any) -> Any:
     """Run a workload; return its results."""
     of = importlib.import_module(name).WORKLOAD
+    if unknown := set(only) - {one.name for one in of.contenders}:
+        known = ", ".join(one.name for one in of.contenders)
+        raise click.UsageError(f"{name}: no contender {unknown.pop()!r}; there are: {known}")
     chosen = able(one for one in of.contenders if not only or one.name in only)
     about: dict[str, Any] = {"threads": (2,), "seconds": 2.0, "warmup": 0.7, **of.options}
     about |= {name: value for name, value in given.items() if value is not None}

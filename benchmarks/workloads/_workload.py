@@ -49,6 +49,14 @@ def few(root: str, images: int) -> list[tuple[str, int]]:
     return files[:: max(1, len(files) // images)][:images]
 
 
+def pack_tree(tree: str, out: str, variant: str, container: str = "lmdb") -> None:
+    """Pack a tree, and link it."""
+    from fastdata.converters import ImageFolder, pack
+
+    pack(ImageFolder(tree), Path(out, "packed"), container=container, order="source")
+    Path(out, "tree").symlink_to(Path(tree).resolve())
+
+
 def options(request: Request, **more: Any) -> dict[str, Any]:
     """Return the arguments of a loader, torch's or fastdata's."""
     training = not request.check

@@ -19,6 +19,7 @@ WORKLOAD = Workload(
             "fastdata": "ImageDataset(dataset)",
             "fastdata, with_transform": "the dataset with_transform itself",
         },
+        needs="datasets",
     ),
     cases=("saved", "shuffled"),
     against="torch",

@@ -17,6 +17,7 @@ WORKLOAD = Workload(
             "packed": "fastdata convert webdataset",
             "in place": "fastdata index",
         },
+        needs="webdataset",
     ),
     against="webdataset",
     options={"batch_size": 50, "rounds": 7},

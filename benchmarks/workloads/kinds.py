@@ -28,7 +28,7 @@ _MIXED = ["baseline JPEG"] * 14 + ["progressive JPEG"] * 4 + ["PNG", "WebP"]
 
 WORKLOAD = Workload(
     "Kinds of image",
-    contenders(__file__, {"torch": "", "fastdata": ""}, folder="{case}"),
+    contenders(__file__, {"torch": "", "fastdata": ""}, folder="{case}", needs="torchvision"),
     cases=[*KINDS, REWRITTEN, MIXTURE],
     against="torch",
     options={"batch_size": 30, "rounds": 5},

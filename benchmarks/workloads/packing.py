@@ -27,7 +27,7 @@ _COMMANDS = {
 
 WORKLOAD = Workload(
     "Packing",
-    contenders(__file__, dict.fromkeys(_COMMANDS, "")),
+    contenders(__file__, dict.fromkeys(_COMMANDS, ""), needs="webdataset"),
     columns=("images/s", "times", "CPU ms an image", "private, MB"),
     against="tar, sync",
     options={"threads": (2,), "rounds": 5},
