@@ -58,7 +58,7 @@ def listing(tree: Path) -> list[tuple[str, int]]:
     """Return paths and labels of a tree, in torchvision's order."""
     files = image_folder(str(tree)) if tree.is_dir() else []
     if not files:
-        raise SourceError(f"{tree}: no images in class folders", "Name the folder of the classes.")
+        raise SourceError(f"{tree}: no JPEGs in class folders", "Name the folder of the classes.")
     return files
 
 

@@ -79,13 +79,16 @@ def crops(request: Request, *last: str) -> Any:
 
 
 def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
-    """Return fastdata's loader."""
+    """Return fastdata's loader; torch collates in one thread, as in its own loader's workers."""
+    import torch
+
     from fastdata import DataLoader
 
     warnings.simplefilter("ignore")  # of images that Pillow decodes
+    torch.set_num_threads(1)
     if getattr(dataset, "named", False):  # others make no dicts
         more = {"batch_transform": lambda batch: list(batch.values()), **more}
-    return DataLoader(dataset, **options(request, **more))
+    return DataLoader(dataset, **options(request, **{"require_native": True, **more}))
 
 
 def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:

@@ -53,7 +53,7 @@ def open_loader(request: Request) -> Any:
     batches: Any = AspectRatioBatches(dataset, request.batch_size, 512)
     about: Any = {"batch_size": 1, "shuffle": False, "drop_last": False}
     if request.variant == "fastdata":
-        about |= {"batch_sampler": batches, "require_native": True}
+        about |= {"batch_sampler": batches}
         return twice(fastdata_loader(dataset, request, **about))
     names = [path for path, _ in image_folder(str(Path(request.data, "tree")))]
     load = partial(_load, names, not request.check)

@@ -41,7 +41,7 @@ def open_loader(request: Request) -> Any:
     pairs = ImageDataset(folder / "packed", fields=("image", "txt"), transform=transform)
     if request.variant == "fastdata":
         tokens = {"batch_transform": lambda batch: (batch["image"], tokenizer(batch["txt"]))}
-        return fastdata_loader(pairs, request, require_native=True, **tokens)
+        return fastdata_loader(pairs, request, **tokens)
     import open_clip_train.data
     from webdataset.tariterators import tar_file_expander
 

@@ -60,7 +60,7 @@ def open_loader(request: Request) -> Any:
 
     _KEPT.enter_context(lines_added(transform))
     dataset = ImageDataset(folder / "packed", transform=transform)
-    return fastdata_loader(dataset, request, require_native=True, **always)
+    return fastdata_loader(dataset, request, **always)
 
 
 if __name__ == "__main__":

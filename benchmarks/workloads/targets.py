@@ -150,7 +150,7 @@ def open_loader(request: Request) -> Any:
     boxed: Any = {"fields": ("image", "boxes", "labels"), "formats": {"boxes": "xywh"}}
     read: Any = {"fields": ("image", "mask")} if masks else boxed
     dataset = ImageDataset(folder / ("masked" if masks else "boxed"), transforms=transform, **read)
-    return fastdata_loader(dataset, request, require_native=True, **about)
+    return fastdata_loader(dataset, request, **about)
 
 
 if __name__ == "__main__":
