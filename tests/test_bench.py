@@ -263,6 +263,18 @@ def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
     assert found["name"] == "fastdata-tables" and found["samples"] == 12
 
 
+def test_small_classes_leave_as_many_images_to_check(tmp_path: Path) -> None:
+    for classes, images in ((60, 1), (2, 30), (9, 6)):
+        tree = tmp_path / f"{classes}"
+        for number in range(classes * images):
+            path = tree / f"class{number % classes:02}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        small = data.small_tree(tree, tmp_path / "small", 48)
+        labels = {label for _, label in data.listing(small)}
+        assert len(data.listing(small)) == 48 and len(labels) == min(classes, max(8, 48 // images))
+
+
 def test_filling_the_page_cache_reads_each_file_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(3 << 20))
     (tmp_path / "link").symlink_to(tmp_path / "file")

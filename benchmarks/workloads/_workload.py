@@ -88,7 +88,7 @@ def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
     torch.set_num_threads(1)
     if getattr(dataset, "named", False):  # others make no dicts
         more = {"batch_transform": lambda batch: list(batch.values()), **more}
-    return DataLoader(dataset, **options(request, **{"require_native": True, **more}))
+    return DataLoader(dataset, **options(request, require_native=True, **more))
 
 
 def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
@@ -100,10 +100,11 @@ def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
     return torch.utils.data.DataLoader(dataset, **options(request, **more))
 
 
-def image_files(tree: str, transform: Any) -> Any:
-    """Return torchvision's ImageFolder of files of any kind."""
-    datasets = import_torchvision().datasets
-    return datasets.ImageFolder(tree, transform, is_valid_file=lambda path: True)
+def torch_files(tree: Path, transform: Any, request: Request, **more: Any) -> Any:
+    """Return torch's loader of torchvision's ImageFolder, of files of any kind."""
+    folder = import_torchvision().datasets.ImageFolder
+    images = folder(str(tree), transform, is_valid_file=lambda path: True)
+    return torch_loader(images, request, **more)
 
 
 def twice(loader: Any) -> Any:

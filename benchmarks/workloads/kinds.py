@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _workload import Workload, contenders, crops, fastdata_loader, few, image_files, torch_loader
+from _workload import Workload, contenders, crops, fastdata_loader, few, torch_files
 from fastdata.benchmarks.adapters._serve import Request, serve
 from PIL import Image
 
@@ -56,7 +56,7 @@ def open_loader(request: Request) -> Any:
     """Open a loader of one kind."""
     folder, transform = Path(request.data), crops(request, "PILToTensor")
     if request.variant == "torch":
-        return torch_loader(image_files(str(folder / "tree"), transform), request)
+        return torch_files(folder / "tree", transform, request)
     from fastdata import ImageDataset
 
     return fastdata_loader(ImageDataset(folder / "packed", transform), request)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _workload import Workload, contenders, fastdata_loader, image_files, pack_tree, torch_loader
+from _workload import Workload, contenders, fastdata_loader, pack_tree, torch_files
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -53,7 +53,7 @@ def open_loader(request: Request) -> Any:
     always = {"shuffle": True, "drop_last": True}
     if request.variant == "torch":
         original = _Tensor(transform) if hasattr(transform, "image_mean") else transform
-        return torch_loader(image_files(str(folder / "tree"), original), request, **always)
+        return torch_files(folder / "tree", original, request, **always)
     from script_lines import lines_added
 
     from fastdata import ImageDataset
