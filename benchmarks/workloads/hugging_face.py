@@ -66,7 +66,7 @@ def open_loader(request: Request) -> Any:
         images = [transform(image.convert("RGB")) for image in batch["image"]]
         return {"image": images, "label": batch["label"]}
 
-    apply.__fastdata__ = lambda: Compose([transform])  # type: ignore[attr-defined]
+    apply.__fastdata__ = lambda: Compose((transform,))  # type: ignore[attr-defined]
     dataset = dataset.with_transform(apply)
     loader = torch_loader if request.variant == "torch" else fastdata_loader
     made = loader(dataset, request)
