@@ -14,6 +14,12 @@ from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 
 _HERE = Path(__file__).resolve().parent
+#: Packages of modules that have other names.
+_PACKAGES = {
+    "nvidia.dali": "nvidia-dali-cuda120",
+    "nvidia.nvimgcodec": "nvidia-nvimgcodec-cu12",
+    "open_clip_train": "open_clip_torch",
+}
 
 
 @dataclass(frozen=True)
@@ -66,23 +72,24 @@ class Contender:
 
     @property
     def interpreter(self) -> Path:
-        """The Python that runs it."""
-        own = environments() / self.environment / "bin/python"
-        return own if self.environment and own.exists() else Path(sys.executable)
+        """The Python that runs it; `build.sh` marks the environments that it has finished."""
+        own = environments() / self.environment
+        finished = self.environment and (own / ".done").exists()
+        return own / "bin/python" if finished else Path(sys.executable)
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here; "" if it can."""
+        """Why it cannot run here, and how it can; "" if it can."""
         if self.device != "cpu" and not has_gpu():
             return "there is no GPU"
         if not self.path.exists():
             return "its adapter is in a checkout of fastdata alone"
-        here = self.interpreter == Path(sys.executable)
-        if here and self.environment and not self.needs:
-            return f"there is no {environments() / self.environment}"
-        if here and self.needs and not _has_module(self.needs):
-            return f"{self.needs} is not installed"
-        return ""
+        installed = _has_module(self.needs) if self.needs else not self.environment
+        if installed or self.interpreter != Path(sys.executable):
+            return ""
+        if self.environment:
+            return f"it is not installed: in a checkout, make bench-peers PEERS={self.environment}"
+        return f"it is not installed: pip install {_PACKAGES.get(self.needs, self.needs)}"
 
 
 def _fastdata(name: str, note: str, variant: str = "", **more: Any) -> Contender:
@@ -96,7 +103,8 @@ def _staged(name: str, **more: Any) -> Contender:
 
 
 def _torch(name: str, variant: str, note: str, **more: Any) -> Contender:
-    return Contender(name, "adapters/torch_loader.py", variant, note=note, **more)
+    about = {"needs": "" if "environment" in more else "torch", **more}
+    return Contender(name, "adapters/torch_loader.py", variant, note=note, **about)
 
 
 def _peer(name: str, adapter: str, note: str, variant: str = "", **more: Any) -> Contender:
@@ -127,7 +135,7 @@ FASTDATA = [
     _fastdata("parquet", "the JPEGs in Parquet"),
     _fastdata("shards", "the JPEGs in tar shards"),
     _fastdata("folder", "the JPEGs where they are, with an index of them"),
-    _fastdata("imagefolder", "nothing converted: the first epoch finds seek points", folder="tree"),
+    _fastdata("imagefolder", "nothing converted", folder="tree", needs="torchvision"),
     _fastdata("raw", "pixels in LMDB, longer side at most 256", max_side=256),
     *(_staged(name) for name in ("lmdb", "parquet", "shards")),
     _staged("raw", max_side=256),
@@ -194,26 +202,35 @@ def _has_module(name: str) -> bool:
         return False
 
 
-def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Contender]:
-    """Return the contenders that names select.
+def able(contenders: Iterable[Contender]) -> list[Contender]:
+    """Return the contenders that can run here; say on stderr why the others cannot."""
+    reasons: dict[str, list[Contender]] = {}
+    for one in contenders:
+        reasons.setdefault(one.missing, []).append(one)
+    runnable = reasons.pop("", [])
+    for reason, those in reasons.items():
+        print(f"not measured: {', '.join(c.name for c in those)} ({reason})", file=sys.stderr)
+    return runnable
 
-    ``names`` are contenders or families; None for all that can run here.
+
+def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Contender]:
+    """Return the contenders that names select and that can run here.
+
+    ``names`` are contenders or families; None for all.
 
     Raises:
-        UsageError: A name is unknown, or its contenders cannot run here.
+        UsageError: A name is unknown, or none of its contenders can run here.
     """
-    able = [contender for contender in among if not contender.missing]
     if names is None:
-        return able
+        return able(among)
     chosen: dict[str, Contender] = {}
     for name in names:
         found = [c for c in among if name in (c.name, c.family)]
         if not found:
             known = ", ".join(c.name for c in among)
             raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
-        chosen |= {c.name: c for c in found if c in able}
-        if not any(c in able for c in found):
-            peer, can = found[0].environment, ", ".join(c.name for c in able)
-            hint = f"In a checkout: make bench-peers PEERS={peer}" if peer else f"What can: {can}."
-            raise UsageError(f"{name} cannot run here: {found[0].missing}", hint)
-    return list(chosen.values())
+        if all(c.missing for c in found):
+            can = ", ".join(c.name for c in among if not c.missing)
+            raise UsageError(f"{name} cannot run here: {found[0].missing}", f"What can: {can}.")
+        chosen |= {c.name: c for c in found}
+    return able(chosen.values())

@@ -45,12 +45,15 @@ def small_tree(tree: Path, out: Path, images: int, classes: int = 8) -> Path:
     for path, label in listing(tree):
         by_class.setdefault(label, []).append(path)
     shutil.rmtree(out, ignore_errors=True)
-    chosen = list(by_class.values())[:classes]
-    for paths in chosen:
-        for path in paths[: -(-images // len(chosen))]:
-            target = out / Path(path).relative_to(tree)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(Path(path).resolve(), target)
+    each = -(-images // min(classes, len(by_class)))
+    chosen: list[str] = []
+    for paths in by_class.values():  # more classes, where they are small
+        if len(chosen) < images:
+            chosen += paths[:each]
+    for path in chosen:
+        target = out / Path(path).relative_to(tree)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(Path(path).resolve(), target)
     return out
 
 
@@ -58,7 +61,7 @@ def listing(tree: Path) -> list[tuple[str, int]]:
     """Return paths and labels of a tree, in torchvision's order."""
     files = image_folder(str(tree)) if tree.is_dir() else []
     if not files:
-        raise SourceError(f"{tree}: no images in class folders", "Name the folder of the classes.")
+        raise SourceError(f"{tree}: no JPEGs in class folders", "Name the folder of the classes.")
     return files
 
 

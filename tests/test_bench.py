@@ -228,6 +228,21 @@ def test_says_what_is_missing(tmp_path: Path) -> None:
         harness.load(tmp_path / "bench.json")
 
 
+def test_says_which_peers_are_left_out_and_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FASTDATA_BENCH_ENVIRONMENTS", str(tmp_path))
+    unfinished = tmp_path / "ffcv" / "bin" / "python"  # of a build that failed
+    unfinished.parent.mkdir(parents=True)
+    unfinished.touch()
+    names = {peer.name for peer in contenders.choose(None, contenders.PEERS)}
+    said = capsys.readouterr().err
+    assert "ffcv-raw" not in names and "make bench-peers PEERS=ffcv" in said
+    assert {peer.name for peer in contenders.PEERS} - names <= set(re.findall(r"[\w-]+", said))
+    with pytest.raises(UsageError, match="make bench-peers PEERS=ffcv"):
+        contenders.choose(["ffcv"], contenders.PEERS)
+
+
 def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
     images = [jpeg(seed) for seed in range(12)]
     pq.write_table(pa.table({"image": images, "caption": ["x"] * 12}), tmp_path / "a.parquet")
@@ -246,6 +261,18 @@ def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     [found] = json.loads(done.stdout)["contenders"]
     assert found["name"] == "fastdata-tables" and found["samples"] == 12
+
+
+def test_small_classes_leave_as_many_images_to_check(tmp_path: Path) -> None:
+    for classes, images in ((60, 1), (2, 30), (9, 6)):
+        tree = tmp_path / f"{classes}"
+        for number in range(classes * images):
+            path = tree / f"class{number % classes:02}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        small = data.small_tree(tree, tmp_path / "small", 48)
+        labels = {label for _, label in data.listing(small)}
+        assert len(data.listing(small)) == 48 and len(labels) == min(classes, max(8, 48 // images))
 
 
 def test_filling_the_page_cache_reads_each_file_once(tmp_path: Path) -> None:

@@ -105,6 +105,12 @@ def test_wrong_batches_are_not_timed(tree: Path, tmp_path: Path) -> None:
     assert good["runs"] and not bad["runs"] and "wrong pixels" in bad["error"]
 
 
+def test_an_unknown_contender_is_no_empty_run(tmp_path: Path) -> None:
+    command = [sys.executable, str(_WORKLOADS), "kinds", f"--tree={tmp_path}", "--contender=torhc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 2 and "torhc" in done.stderr and "fastdata" in done.stderr
+
+
 def test_the_committed_page_is_of_the_committed_results(tmp_path: Path) -> None:
     results = _REPOSITORY / "docs" / "results"
     for path in results.glob("*.json"):

@@ -23,6 +23,7 @@ from typing import Any
 #: How long the loader goes on after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
 _MEMORY_EVERY = 0.1
+_NO_BATCH = "the loader gave no batch in a whole epoch: give more images, or a smaller batch"
 #: Packages whose versions go into the results if they were imported.
 _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
@@ -137,7 +138,7 @@ def _batches(loader: Any) -> Iterator[Sequence[Any]]:
         for batch in loader() if callable(loader) else loader:
             yield batch
         if batch is None:
-            raise RuntimeError("the loader gave no batch in a whole epoch")
+            raise RuntimeError(_NO_BATCH)
 
 
 def _hand_over(request: Request, loader: Any) -> None:
@@ -152,7 +153,7 @@ def _hand_over(request: Request, loader: Any) -> None:
         if count >= request.check:
             break
     if not arrays:
-        raise RuntimeError("the loader gave no batch in a whole epoch")
+        raise RuntimeError(_NO_BATCH)
     np.savez(request.out, *arrays)
 
 

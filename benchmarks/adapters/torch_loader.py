@@ -80,9 +80,9 @@ class _Torchcodec(_Tree):
     """The same, decoded by torchcodec."""
 
     def _open(self, file: Any) -> Image.Image:
-        from torchcodec.decoders import decode_jpeg
+        from torchcodec.decoders import decode_image
 
-        return Image.fromarray(decode_jpeg(file.read()).permute(1, 2, 0).numpy())
+        return Image.fromarray(decode_image(file.read(), mode="RGB").permute(1, 2, 0).numpy())
 
 
 class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):

@@ -41,7 +41,9 @@ for package in $(directive apt); do
 done
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ]; then
-        apt-get install -y -q --no-install-recommends $missing
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends $missing >/dev/null
     else
         echo "$name needs: sudo apt-get install$missing" >&2
         exit 1

@@ -15,6 +15,7 @@ from typing import Any
 import click
 from fastdata.benchmarks import figures, harness
 from fastdata.benchmarks.command import numbers
+from fastdata.benchmarks.contenders import able
 from fastdata.benchmarks.pixels import CHECKED, PeerCheck
 
 _HERE = Path(__file__).resolve().parent
@@ -28,17 +29,17 @@ NAMES = sorted(
 def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, given: Any) -> Any:
     """Run a workload; return its results."""
     of = importlib.import_module(name).WORKLOAD
-    chosen = [one for one in of.contenders if not only or one.name in only]
-    for one in chosen:
-        if one.missing:
-            click.echo(f"not measured: {one.name} ({one.missing})", err=True)
+    if unknown := set(only) - {one.name for one in of.contenders}:
+        known = ", ".join(one.name for one in of.contenders)
+        raise click.UsageError(f"{name}: no contender {unknown.pop()!r}; there are: {known}")
+    chosen = able(one for one in of.contenders if not only or one.name in only)
     about: dict[str, Any] = {"threads": (2,), "seconds": 2.0, "warmup": 0.7, **of.options}
     about |= {name: value for name, value in given.items() if value is not None}
     options = harness.Options(**about)
     count = min(CHECKED, 2 * options.batch_size)
     check: Any = PeerCheck(count, random=of.check == "random") if of.check else lambda *_: {}
     return harness.measure(
-        [one for one in chosen if not one.missing],
+        chosen,
         data,
         options,
         check,

@@ -49,6 +49,14 @@ def few(root: str, images: int) -> list[tuple[str, int]]:
     return files[:: max(1, len(files) // images)][:images]
 
 
+def pack_tree(tree: str, out: str, variant: str, container: str = "lmdb") -> None:
+    """Pack a tree, and link it."""
+    from fastdata.converters import ImageFolder, pack
+
+    pack(ImageFolder(tree), Path(out, "packed"), container=container, shuffle=False)
+    Path(out, "tree").symlink_to(Path(tree).resolve())
+
+
 def options(request: Request, **more: Any) -> dict[str, Any]:
     """Return the arguments of a loader, torch's or fastdata's."""
     training = not request.check
@@ -71,13 +79,16 @@ def crops(request: Request, *last: str) -> Any:
 
 
 def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
-    """Return fastdata's loader."""
+    """Return fastdata's loader; torch collates in one thread, as in its own loader's workers."""
+    import torch
+
     from fastdata import DataLoader
 
     warnings.simplefilter("ignore")  # of images that Pillow decodes
+    torch.set_num_threads(1)
     if getattr(dataset, "named", False):  # others make no dicts
         more = {"batch_transform": lambda batch: list(batch.values()), **more}
-    return DataLoader(dataset, **options(request, **more))
+    return DataLoader(dataset, **options(request, require_native=True, **more))
 
 
 def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
@@ -89,10 +100,11 @@ def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
     return torch.utils.data.DataLoader(dataset, **options(request, **more))
 
 
-def image_files(tree: str, transform: Any) -> Any:
-    """Return torchvision's ImageFolder of files of any kind."""
-    datasets = import_torchvision().datasets
-    return datasets.ImageFolder(tree, transform, is_valid_file=lambda path: True)
+def torch_files(tree: Path, transform: Any, request: Request, **more: Any) -> Any:
+    """Return torch's loader of torchvision's ImageFolder, of files of any kind."""
+    folder = import_torchvision().datasets.ImageFolder
+    images = folder(str(tree), transform, is_valid_file=lambda path: True)
+    return torch_loader(images, request, **more)
 
 
 def twice(loader: Any) -> Any:

@@ -19,6 +19,7 @@ WORKLOAD = Workload(
             "fastdata": "ImageDataset(dataset)",
             "fastdata, with_transform": "the dataset with_transform itself",
         },
+        needs="datasets",
     ),
     cases=("saved", "shuffled"),
     against="torch",
@@ -52,17 +53,20 @@ def open_loader(request: Request) -> Any:
     """Open a loader of the dataset."""
     import datasets
 
+    from fastdata.transforms import Compose
+
     dataset, transform = datasets.load_from_disk(request.data), crops(request)
     dataset = dataset.shuffle(seed=1) if request.case == "shuffled" else dataset
     if request.variant == "fastdata":
         from fastdata import ImageDataset
 
-        return fastdata_loader(ImageDataset(dataset, transform), request, require_native=True)
+        return fastdata_loader(ImageDataset(dataset, transform), request)
 
     def apply(batch: dict[str, Any]) -> dict[str, Any]:
         images = [transform(image.convert("RGB")) for image in batch["image"]]
         return {"image": images, "label": batch["label"]}
 
+    apply.__fastdata__ = lambda: Compose((transform,))  # type: ignore[attr-defined]
     dataset = dataset.with_transform(apply)
     loader = torch_loader if request.variant == "torch" else fastdata_loader
     made = loader(dataset, request)

@@ -17,6 +17,7 @@ WORKLOAD = Workload(
             "packed": "fastdata convert webdataset",
             "in place": "fastdata index",
         },
+        needs="webdataset",
     ),
     against="webdataset",
     options={"batch_size": 50, "rounds": 7},
@@ -41,7 +42,7 @@ def open_loader(request: Request) -> Any:
 
         name = "index" if request.variant == "in place" else "packed"
         dataset = ImageDataset(folder / name, transform, fields=("image", "label"))
-        return fastdata_loader(dataset, request, require_native=True)
+        return fastdata_loader(dataset, request)
     import webdataset
 
     tars, training = sorted(map(str, (folder / "tars").glob("*.tar"))), not request.check

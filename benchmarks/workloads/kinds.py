@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _workload import Workload, contenders, crops, fastdata_loader, few, image_files, torch_loader
+from _workload import Workload, contenders, crops, fastdata_loader, few, torch_files
 from fastdata.benchmarks.adapters._serve import Request, serve
 from PIL import Image
 
@@ -28,7 +28,7 @@ _MIXED = ["baseline JPEG"] * 14 + ["progressive JPEG"] * 4 + ["PNG", "WebP"]
 
 WORKLOAD = Workload(
     "Kinds of image",
-    contenders(__file__, {"torch": "", "fastdata": ""}, folder="{case}"),
+    contenders(__file__, {"torch": "", "fastdata": ""}, folder="{case}", needs="torchvision"),
     cases=[*KINDS, REWRITTEN, MIXTURE],
     against="torch",
     options={"batch_size": 30, "rounds": 5},
@@ -56,7 +56,7 @@ def open_loader(request: Request) -> Any:
     """Open a loader of one kind."""
     folder, transform = Path(request.data), crops(request, "PILToTensor")
     if request.variant == "torch":
-        return torch_loader(image_files(str(folder / "tree"), transform), request)
+        return torch_files(folder / "tree", transform, request)
     from fastdata import ImageDataset
 
     return fastdata_loader(ImageDataset(folder / "packed", transform), request)

@@ -18,18 +18,19 @@ from PIL import Image, ImageFilter
 from fastdata import _native
 
 SIZE = 224
+_PLACED = "angle", "translate", "scale", "shear"
 _NAMES = dict.fromkeys(("Pillow", *_native.simd_levels()), "")
 
 WORKLOAD = Workload(
     "Augmentations",
-    contenders(__file__, _NAMES, folder="tree", tolerance=None),
+    contenders(__file__, _NAMES, folder="tree", tolerance=None, needs="torchvision"),
     options={"rounds": 7, "threads": (1,), "timeout": 900.0},
     transposed=True,
 )
 
 
 class Case(NamedTuple):
-    """Operation of the core with its values, and torchvision's function of a PIL image."""
+    """Operation of the core with its values, and a function of a PIL image that does the same."""
 
     operation: str
     values: Sequence[float]
@@ -37,71 +38,56 @@ class Case(NamedTuple):
     within: int = 0  # levels that pixels may be from Pillow's
 
 
-#: The core's values, torchvision's function and its arguments.
-_SIMPLE: dict[str, tuple[list[float], str, dict[str, Any]]] = {
-    "brightness": ([1.3], "adjust_brightness", {"brightness_factor": 1.3}),
-    "contrast": ([1.3], "adjust_contrast", {"contrast_factor": 1.3}),
-    "saturation": ([1.3], "adjust_saturation", {"saturation_factor": 1.3}),
-    "hue": ([0.1], "adjust_hue", {"hue_factor": 0.1}),
-    "sharpness": ([1.7], "adjust_sharpness", {"sharpness_factor": 1.7}),
-    "grayscale": ([3], "rgb_to_grayscale", {"num_output_channels": 3}),
-    "posterize": ([4], "posterize", {"bits": 4}),
-    "solarize": ([128], "solarize", {"threshold": 128}),
-    "autocontrast": ([], "autocontrast", {}),
-    "equalize": ([], "equalize", {}),
-    "invert": ([], "invert", {}),
-    "permute": ([2, 0, 1], "permute_channels", {"permutation": [2, 0, 1]}),
-    "gaussian_blur": ([23, 23, 1.2, 1.2], "gaussian_blur", {"kernel_size": 23, "sigma": 1.2}),
-    "flip_horizontal": ([], "horizontal_flip", {}),
-    "flip_vertical": ([], "vertical_flip", {}),
-    "pad": ([4, 4, 4, 4, 2, 0, 0, 0], "pad", {"padding": [4] * 4, "padding_mode": "reflect"}),
-}
-
-
 def operations(size: int = SIZE) -> dict[str, Case]:
     """Return operations of the core by name; needs torchvision imported."""
-    functional = importlib.import_module("torchvision.transforms.v2.functional")
-    matrices = importlib.import_module("torchvision.transforms.functional")
-    found: dict[str, Case] = {}
-    for operation, (values, name, about) in _SIMPLE.items():
-        run, within = partial(getattr(functional, name), **about), int("blur" in name)
-        found[operation.replace("_", " ")] = Case(operation, values, run, within)
-    inner, shrunk, last = size - 24, size * 5 // 7, size - 1
-    box = {"top": 12, "left": 10, "height": inner, "width": inner}
-    found["crop"] = Case("crop", [10, 12, inner, inner], partial(functional.crop, **box))
-    run = partial(functional.resize, size=[shrunk, shrunk])
-    found["resize"] = Case("resize", [shrunk, shrunk, 1], run, 1)
+    f: Any = importlib.import_module("torchvision.transforms.v2.functional")
+    old: Any = importlib.import_module("torchvision.transforms.functional")
+    inner, less, last = size - 24, size * 5 // 7, size - 1
     # timm's and Pillow's, which torchvision does not have.
     brighter = [min(value + 60, 255) if value < 128 else value for value in range(256)] * 3
-    found["solarize add"] = Case("solarize_add", [60, 128], lambda image: image.point(brighter))
-    kernel = ImageFilter.GaussianBlur(1.2)
-    found["box blur"] = Case("box_blur", [1.2], lambda image: image.filter(kernel))
+    blur = ImageFilter.GaussianBlur(1.2)
+    cases = [
+        Case("brightness", [1.3], lambda image: f.adjust_brightness(image, 1.3)),
+        Case("contrast", [1.3], lambda image: f.adjust_contrast(image, 1.3)),
+        Case("saturation", [1.3], lambda image: f.adjust_saturation(image, 1.3)),
+        Case("hue", [0.1], lambda image: f.adjust_hue(image, 0.1)),
+        Case("sharpness", [1.7], lambda image: f.adjust_sharpness(image, 1.7)),
+        Case("grayscale", [3], lambda image: f.rgb_to_grayscale(image, 3)),
+        Case("posterize", [4], lambda image: f.posterize(image, 4)),
+        Case("solarize", [128], lambda image: f.solarize(image, 128)),
+        Case("autocontrast", [], f.autocontrast),
+        Case("equalize", [], f.equalize),
+        Case("invert", [], f.invert),
+        Case("permute", [2, 0, 1], lambda image: f.permute_channels(image, [2, 0, 1])),
+        Case("gaussian_blur", [23, 23, 1.2, 1.2], lambda im: f.gaussian_blur(im, 23, 1.2), 1),
+        Case("solarize_add", [60, 128], lambda image: image.point(brighter)),
+        Case("box_blur", [1.2], lambda image: image.filter(blur)),
+        Case("flip_horizontal", [], f.horizontal_flip),
+        Case("flip_vertical", [], f.vertical_flip),
+        Case("crop", [10, 12, inner, inner], lambda image: f.crop(image, 12, 10, inner, inner)),
+        Case("resize", [less, less, 1], lambda image: f.resize(image, [less, less]), 1),
+        Case("pad", [4, 4, 4, 4, 2, 0, 0, 0], lambda image: f.pad(image, [4] * 4, 0, "reflect")),
+    ]
+    found = {case.operation.replace("_", " "): case for case in cases}
     corners = [[0, 0], [last, 0], [last, last], [0, last]]
     moved = [[12, 20], [last - 30, 5], [last - 4, last - 18], [25, last - 9]]
-    seen = matrices._get_perspective_coeffs(corners, moved)
-    placed = {"angle": 17.0, "translate": [9, 5], "scale": 1.0, "shear": [0.0, 0.0]}
-    turned = matrices._get_inverse_affine_matrix([size * 0.5] * 2, **placed)
-    shifted = {**placed, "angle": 0.0}
-    matrix = matrices._get_inverse_affine_matrix([size * 0.5] * 2, **shifted)
+    seen = old._get_perspective_coeffs(corners, moved)
     for number, name in enumerate(("nearest", "bilinear", "bicubic")):
-        about = {"interpolation": functional.InterpolationMode(name)}
-        end, most = [number, 0.0, 0.0, 0.0], int(number > 0)
-        if number == 0:
-            run = partial(functional.affine, **shifted, **about)
-            found["translate, nearest"] = Case("affine", [*matrix, *end, size, size], run)
-        run = partial(functional.affine, **placed, **about)
-        found[f"affine, {name}"] = Case("affine", [*turned, *end, size, size], run, most)
-        run = partial(functional.perspective, startpoints=corners, endpoints=moved, **about)
-        found[f"perspective, {name}"] = Case("perspective", [*seen, *end], run, most)
+        mode, end = {"interpolation": f.InterpolationMode(name)}, [number, 0.0, 0.0, 0.0]
+        for title, angle in (("translate", 0.0), ("affine", 17.0))[number > 0 :]:
+            placed = angle, [9, 5], 1.0, [0.0, 0.0]
+            matrix = old._get_inverse_affine_matrix([size * 0.5] * 2, *placed)
+            run = partial(f.affine, **dict(zip(_PLACED, placed, strict=True)), **mode)
+            values = [*matrix, *end, size, size]
+            found[f"{title}, {name}"] = Case("affine", values, run, int(number > 0))
+        run = partial(f.perspective, startpoints=corners, endpoints=moved, **mode)
+        found[f"perspective, {name}"] = Case("perspective", [*seen, *end], run, int(number > 0))
     return found
 
 
 def picture(size: int = SIZE) -> Any:
-    """Return waves under noise, without the darkest and the lightest values."""
-    y, x = np.mgrid[:size, :size]
-    waves = [np.sin(x / a + y / b) * 90 + 128 for a, b in ((9, 20), (30, 7), (15, 16))]
-    noise = np.random.default_rng(0).normal(0, 8, (size, size, 3))
-    return np.asarray((np.stack(waves, -1) + noise).clip(8, 240), np.uint8)
+    """Return noise without the darkest and the lightest values."""
+    return np.random.default_rng(0).integers(8, 240, (size, size, 3), np.uint8)
 
 
 def check(level: str, pixels: Any, found: dict[str, Case]) -> None:

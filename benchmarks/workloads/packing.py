@@ -15,21 +15,19 @@ from _workload import Workload, contenders, write_tars
 from fastdata.benchmarks.adapters._serve import CPU, PRIVATE, Request, serve, total
 from fastdata.benchmarks.adapters._transforms import image_folder
 
-_CONVERT = ["convert", "imagefolder", "--root", "{tree}", "--no-shuffle"]
-#: Arguments of fastdata. Those without seek points compare with tar, which copies bytes: building
-#: seek points is a full entropy decode of every JPEG.
+_CONVERT = "convert imagefolder --root tree --out out --no-shuffle --to"
+#: Commands in the folder of the data. Those without seek points compare with tar, which copies
+#: bytes: building seek points is a full entropy decode of every JPEG.
 _COMMANDS = {
-    "lmdb": [*_CONVERT, "--to", "lmdb", "--no-seek-points"],
-    "parquet": [*_CONVERT, "--to", "parquet", "--no-seek-points"],
-    "shards": [*_CONVERT, "--to", "shards", "--no-seek-points"],
-    "lmdb, seek points": [*_CONVERT, "--to", "lmdb"],
-    "shards, seek points": [*_CONVERT, "--to", "shards"],
-    "index of tars": ["index", "{tars}"],
+    "tar, sync": "tar -C tree -chf out .",
+    **{name: f"{_CONVERT} {name} --no-seek-points" for name in ("lmdb", "parquet", "shards")},
+    **{f"{name}, seek points": f"{_CONVERT} {name}" for name in ("lmdb", "shards")},
+    "index of tars": "index tars --out out",
 }
 
 WORKLOAD = Workload(
     "Packing",
-    contenders(__file__, {"tar, sync": "", **dict.fromkeys(_COMMANDS, "")}),
+    contenders(__file__, dict.fromkeys(_COMMANDS, ""), needs="webdataset"),
     columns=("images/s", "times", "CPU ms an image", "private, MB"),
     against="tar, sync",
     options={"threads": (2,), "rounds": 5},
@@ -42,19 +40,16 @@ def prepare(tree: str, out: str, variant: str) -> None:
     (Path(out) / "tree").symlink_to(Path(tree).resolve())
 
 
-def _run(request: Request, out: Path) -> dict[str, Any]:
-    """Run a contender; return its figures."""
-    folder = Path(request.data)
-    command = ["tar", "-chf", str(out), "-C", str(folder / "tree"), "."]
-    if request.variant in _COMMANDS:
-        places = {"tree": folder / "tree", "tars": folder / "tars"}
-        arguments = [one.format(**places) for one in _COMMANDS[request.variant]]
-        command = [sys.executable, "-m", "fastdata", *arguments, "--out", str(out)]
-        command += ["--workers", str(request.threads)]
-    if out.exists():
-        shutil.rmtree(out) if out.is_dir() else out.unlink()
+def figures(request: Request) -> dict[str, Any]:
+    """Run and time a contender's command."""
+    folder, command = Path(request.data), _COMMANDS[request.variant].split()
+    if command[0] != "tar":
+        workers = ["--workers", str(request.threads)]
+        command = [sys.executable, "-m", "fastdata", *command, *workers]
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    (folder / "out").unlink(missing_ok=True)
     own, cpu, begun, peak = total(*PRIVATE), total(*CPU), time.perf_counter(), 0
-    with subprocess.Popen(command, stdout=sys.stderr) as process:
+    with subprocess.Popen(command, cwd=folder, stdout=sys.stderr) as process:
         while process.poll() is None:
             peak = max(peak, total(*PRIVATE) - own)
             time.sleep(0.05)
@@ -69,26 +64,20 @@ def _run(request: Request, out: Path) -> dict[str, Any]:
     }
 
 
-def figures(request: Request) -> dict[str, Any]:
-    """Time a contender."""
-    return _run(request, Path(request.data, "out"))
-
-
 def open_loader(request: Request) -> Iterator[Any]:
     """Yield the bytes of each image that a contender wrote, in the order of the tree."""
-    out, tree = Path(request.data, "out"), Path(request.data, "tree")
-    _run(request, out)
-    if request.variant in _COMMANDS:
-        from fastdata import ImageDataset
+    from fastdata import ImageDataset
 
-        dataset = ImageDataset(out)
-        for row in range(min(request.check, len(dataset))):
-            yield bytes(dataset.read([row])[0]), [0]
-        return
-    with tarfile.open(out) as tar:
-        for path, _ in image_folder(str(tree))[: request.check]:
-            file: Any = tar.extractfile(f"./{Path(path).relative_to(tree)}")
-            yield file.read(), [0]
+    figures(request)
+    out, tree = Path(request.data, "out"), Path(request.data, "tree")
+    files = [Path(path).relative_to(tree) for path, _ in image_folder(str(tree))][: request.check]
+    if request.variant == WORKLOAD.against:
+        with tarfile.open(out) as tar:
+            written: Any = [tar.extractfile(f"./{path}") for path in files]
+            written = [file.read() for file in written]
+    else:
+        written = map(bytes, ImageDataset(out).read(range(len(files))))
+    yield from ((image, [0]) for image in written)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from typing import Any
 from _workload import Workload, contenders, fastdata_loader, write_tars
 from fastdata.benchmarks.adapters._serve import Request, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
-from fastdata.benchmarks.adapters._transforms import image_folder
 
 WORKLOAD = Workload(
     "Images and captions",
-    contenders(__file__, {"webdataset": "", "fastdata": ""}),
+    contenders(__file__, {"webdataset": "", "fastdata": ""}, needs="open_clip_train"),
     against="webdataset",
     options={"batch_size": 50, "rounds": 9},
 )
@@ -25,7 +24,6 @@ def prepare(tree: str, out: str, variant: str) -> None:
     from fastdata.converters import WebDataset, pack
 
     write_tars(tree, Path(out) / "tars")
-    (Path(out) / "samples").write_text(str(len(image_folder(tree))))
     pack(WebDataset(Path(out) / "tars"), Path(out) / "packed", shuffle=False)
 
 
@@ -35,15 +33,15 @@ def open_loader(request: Request) -> Any:
     import open_clip.tokenizer
     import open_clip.transform
 
+    from fastdata import ImageDataset
+
     training, folder = not request.check, Path(request.data)
     transform = open_clip.transform.image_transform(224, training)
     tokenizer = open_clip.tokenizer.SimpleTokenizer()
+    pairs = ImageDataset(folder / "packed", fields=("image", "txt"), transform=transform)
     if request.variant == "fastdata":
-        from fastdata import ImageDataset
-
-        pairs = ImageDataset(folder / "packed", fields=("image", "txt"), transform=transform)
         tokens = {"batch_transform": lambda batch: (batch["image"], tokenizer(batch["txt"]))}
-        return fastdata_loader(pairs, request, require_native=True, **tokens)
+        return fastdata_loader(pairs, request, **tokens)
     import open_clip_train.data
     from webdataset.tariterators import tar_file_expander
 
@@ -54,7 +52,7 @@ def open_loader(request: Request) -> Any:
     args = SimpleNamespace(
         train_data=tars,
         val_data=tars,
-        train_num_samples=int((folder / "samples").read_text()),
+        train_num_samples=len(pairs),
         val_num_samples=None,
         train_data_upsampling_factors=None,
         batch_size=request.batch_size,

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _workload import Workload, contenders, fastdata_loader, image_files, torch_loader
+from _workload import Workload, contenders, fastdata_loader, pack_tree, torch_files
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -29,20 +29,12 @@ def _makers() -> dict[str, Any]:
 
 WORKLOAD = Workload(
     "Recipes",
-    contenders(__file__, {"torch": "", "fastdata": ""}),
+    contenders(__file__, {"torch": "", "fastdata": ""}, needs="torchvision"),
     cases=("MoCo v2, 2 views",),
     against="torch",
     check="random",
     options={"batch_size": 32, "rounds": 5},
 )
-
-
-def prepare(tree: str, out: str, variant: str) -> None:
-    """Pack a tree."""
-    from fastdata.converters import ImageFolder, pack
-
-    pack(ImageFolder(tree), Path(out, "packed"), container="lmdb")
-    Path(out, "tree").symlink_to(Path(tree).resolve())
 
 
 class _Tensor:
@@ -61,15 +53,15 @@ def open_loader(request: Request) -> Any:
     always = {"shuffle": True, "drop_last": True}
     if request.variant == "torch":
         original = _Tensor(transform) if hasattr(transform, "image_mean") else transform
-        return torch_loader(image_files(str(folder / "tree"), original), request, **always)
+        return torch_files(folder / "tree", original, request, **always)
     from script_lines import lines_added
 
     from fastdata import ImageDataset
 
     _KEPT.enter_context(lines_added(transform))
     dataset = ImageDataset(folder / "packed", transform=transform)
-    return fastdata_loader(dataset, request, require_native=True, **always)
+    return fastdata_loader(dataset, request, **always)
 
 
 if __name__ == "__main__":
-    serve(open_loader, prepare, packages=["fastdata", "torchvision"])
+    serve(open_loader, pack_tree, packages=["fastdata", "torchvision"])

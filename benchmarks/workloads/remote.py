@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _range_server import range_server
-from _workload import Workload, contenders, fastdata_loader
+from _workload import Workload, contenders, fastdata_loader, pack_tree
 from fastdata.benchmarks.adapters._serve import Request, serve
 
 #: Options of each, and seconds from a request to its answer.
@@ -21,6 +22,7 @@ _READERS: dict[str, tuple[dict[str, Any], float]] = {
 }
 RATE = 125e6
 _KEPT = ExitStack()
+_PREPARE = partial(pack_tree, container="shards")
 
 WORKLOAD = Workload(
     "From a server",
@@ -28,13 +30,6 @@ WORKLOAD = Workload(
     columns=("images/s", "first batch, s", "private, MB"),
     options={"threads": (2,)},
 )
-
-
-def prepare(tree: str, out: str, variant: str) -> None:
-    """Pack a tree as shards."""
-    from fastdata.converters import ImageFolder, pack
-
-    pack(ImageFolder(tree), Path(out), container="shards", shuffle=False)
 
 
 def open_loader(request: Request) -> Any:
@@ -46,17 +41,13 @@ def open_loader(request: Request) -> Any:
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
     steps = [transforms.CenterCrop(224)] if request.check else steps
     about: dict[str, Any] = {"transform": transforms.Compose(tuple(steps))}
-    where = request.data
+    where = str(Path(request.data, "packed"))
     if latency:
-        where = _KEPT.enter_context(range_server(Path(request.data), latency, RATE))
+        where = _KEPT.enter_context(range_server(Path(where), latency, RATE))
         about["remote"] = RemoteOptions(**more)
-    loader = fastdata_loader(ImageDataset(where, **about), request)
-    if not request.check:
-        loader = fastdata_loader(
-            ImageDataset(where, **about), request, order="quasi-random", seed=0
-        )
-    return loader
+    order = {} if request.check else {"order": "quasi-random", "seed": 0}
+    return fastdata_loader(ImageDataset(where, **about), request, **order)
 
 
 if __name__ == "__main__":
-    serve(open_loader, prepare, packages=["fastdata"], end_at_once=True)
+    serve(open_loader, _PREPARE, packages=["fastdata"], end_at_once=True)

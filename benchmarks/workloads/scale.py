@@ -31,7 +31,7 @@ _COLUMNS += "|read a batch, kB"
 
 WORKLOAD = Workload(
     "Billions of samples",
-    contenders(__file__, {"random": "", "quasi-random": ""}, folder="{case}"),
+    contenders(__file__, {"random": "", "quasi-random": ""}, folder="{case}", needs="webdataset"),
     cases=tuple(SHAPES),
     columns=_COLUMNS.split("|"),
     check="",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from _workload import Workload, contenders, fastdata_loader, few, torch_loader
 from fastdata.benchmarks.adapters._serve import Request, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
+from fastdata.benchmarks.adapters._transforms import MEAN, STD
 from PIL import Image, ImageDraw
 
 #: Samples of a batch.
@@ -25,7 +27,7 @@ _SIDES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
 
 WORKLOAD = Workload(
     "Detection and segmentation",
-    contenders(__file__, {"torch": "", "fastdata": ""}),
+    contenders(__file__, {"torch": "", "fastdata": ""}, needs="torchvision"),
     cases=tuple(CASES),
     against="torch",
     options={"rounds": 7},
@@ -74,7 +76,7 @@ def steps(case: str, draws: bool) -> list[Any]:
         about = {"pad_if_needed": True, "fill": fill} if draws else {}
         dtypes = {tensors.Image: torch.float32, tensors.Mask: torch.int64, "others": None}
         resize = v2.RandomResize(260, 1040) if draws else v2.Resize(520)
-        normal = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        normal = v2.Normalize(MEAN, STD)
         end = [image, v2.ToDtype(dtypes, scale=True), normal, v2.ToPureTensor()]
         return [resize, flip, crop((512, 512), **about), *end]
     floats, clean = v2.ToDtype(torch.float32, scale=True), v2.SanitizeBoundingBoxes
@@ -91,31 +93,20 @@ def steps(case: str, draws: bool) -> list[Any]:
     return [*first, *middle, floats, v2.ConvertBoundingBoxFormat("CXCYWH"), v2.ToPureTensor()]
 
 
-class _Files:
-    """Dataset of torch's loader: an image with Pillow, its target as torchvision wraps COCO's."""
+def _load(folder: Path, transform: Any, masks: bool, index: int, row: Any) -> Any:
+    """Load an image with Pillow, and its target as torchvision wraps COCO's."""
+    import torch
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
 
-    def __init__(self, folder: Path, transform: Any, masks: bool) -> None:
-        lines = (folder / "rows.jsonl").read_text().splitlines()
-        self._rows = [json.loads(line) for line in lines]
-        self._folder, self._transform, self._masks = folder, transform, masks
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Any:
-        import torch
-        from torchvision import tv_tensors
-        from torchvision.transforms.v2 import functional
-
-        row = self._rows[index]
-        image = Image.open(self._folder / row["path"]).convert("RGB")
-        if self._masks:
-            mask = Image.open(self._folder / "masks" / f"{index:06}.png")
-            return self._transform(image, tv_tensors.Mask(np.array(mask)[None]))
-        size = {"format": "XYWH", "canvas_size": (image.height, image.width)}
-        boxes = tv_tensors.BoundingBoxes(row["boxes"], **size)
-        boxes = functional.convert_bounding_box_format(boxes, new_format="XYXY")
-        return self._transform(image, {"boxes": boxes, "labels": torch.tensor(row["labels"])})
+    image = Image.open(folder / row["path"]).convert("RGB")
+    if masks:
+        mask = Image.open(folder / "masks" / f"{index:06}.png")
+        return transform(image, tv_tensors.Mask(np.array(mask)[None]))
+    size = {"format": "XYWH", "canvas_size": (image.height, image.width)}
+    boxes = tv_tensors.BoundingBoxes(row["boxes"], **size)
+    boxes = functional.convert_bounding_box_format(boxes, new_format="XYXY")
+    return transform(image, {"boxes": boxes, "labels": torch.tensor(row["labels"])})
 
 
 def _zipped(batch: list[Any]) -> Any:
@@ -150,13 +141,16 @@ def open_loader(request: Request) -> Any:
     collate = _padded if masks else _relative if "D-FINE" in request.case else _zipped
     about = {"batch_size": CASES[request.case], "collate_fn": collate}
     if request.variant == "torch":
-        return torch_loader(_Files(folder, transform, masks), request, **about)
+        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+        load = partial(_load, folder, transform, masks)
+        about["collate_fn"] = lambda batch: collate([load(*row) for row in batch])
+        return torch_loader(list(enumerate(rows)), request, **about)
     from fastdata import ImageDataset
 
     boxed: Any = {"fields": ("image", "boxes", "labels"), "formats": {"boxes": "xywh"}}
     read: Any = {"fields": ("image", "mask")} if masks else boxed
     dataset = ImageDataset(folder / ("masked" if masks else "boxed"), transforms=transform, **read)
-    return fastdata_loader(dataset, request, require_native=True, **about)
+    return fastdata_loader(dataset, request, **about)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ FASTDATA_DEVICE=cpu tries it without a GPU.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _workload import Workload, contenders, fastdata_loader, image_files, options, torch_loader
+from _workload import Workload, contenders, fastdata_loader, options, pack_tree, torch_files
 from fastdata.benchmarks.adapters._serve import Request, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.adapters._transforms import MEAN, STD, image_folder
@@ -40,7 +39,7 @@ _ON_GPU = {"DALI": "nvidia.dali", "nvImageCodec": "nvidia.nvimgcodec"}
 WORKLOAD = Workload(
     "Feeding a GPU",
     [
-        replace(one, device=DEVICE, needs=_ON_GPU.get(one.name, ""))
+        replace(one, device=DEVICE, needs=_ON_GPU.get(one.name, "torchvision"))
         for one in contenders(__file__, _FEEDING, tolerance=1.0)
     ],
     cases=tuple(CASES),
@@ -49,14 +48,6 @@ WORKLOAD = Workload(
     check="",
     options={"batch_size": 256, "threads": (2, 4, 8), "seconds": 60.0, "timeout": 900.0},
 )
-
-
-def prepare(tree: str, out: str, variant: str) -> None:
-    """Pack a tree."""
-    from fastdata.converters import ImageFolder, pack
-
-    pack(ImageFolder(tree), Path(out, "packed"), container="lmdb", shuffle=False)
-    Path(out, "tree").symlink_to(Path(tree).resolve())
 
 
 def _steps(tv: Any, *last: Any) -> Any:
@@ -167,14 +158,14 @@ def open_loader(request: Request) -> Any:
     batches: Any = None
     if name == "fastdata":
         device = {} if alone else {"device": request.device}
-        batches = fastdata_loader(dataset, request, require_native=True, **device)
+        batches = fastdata_loader(dataset, request, **device)
     elif name == "DALI":
         from fastdata.dali import DALILoader
 
         batches = DALILoader(dataset, **options(request, device=request.device))
     elif name == "torch":
-        images = image_files(str(folder / "tree"), _steps(v2, v2.PILToTensor()))
-        loader = torch_loader(images, request, pin_memory=request.device != "cpu")
+        steps, pinned = _steps(v2, v2.PILToTensor()), {"pin_memory": request.device != "cpu"}
+        loader = torch_files(folder / "tree", steps, request, **pinned)
         batches = loader if alone else partial(_sent, loader, request.device)
     elif name != "the step alone":
         samples = image_folder(str(folder / "tree"))
@@ -185,4 +176,4 @@ def open_loader(request: Request) -> Any:
 
 
 if __name__ == "__main__":
-    serve(open_loader, prepare, packages=["fastdata", "torchvision", "nvidia-dali-cuda120"])
+    serve(open_loader, pack_tree, packages=["fastdata", "torchvision", "nvidia-dali-cuda120"])
