@@ -152,8 +152,8 @@ format: setup  ## put the code into the shape that lint wants
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
 bench: setup  ## measure WORKLOADS, by default all loaders, on the images of TREE (ARGS)
-	$(if $(WORKLOADS),$(BIN)/python benchmarks/workloads $(WORKLOADS) --tree $(TREE) --out docs/results $(ARGS),\
-	    $(BIN)/fastdata bench --tree $(TREE) --out docs/results/loaders.json $(ARGS))
+	$(if $(WORKLOADS),$(BIN)/python benchmarks/workloads $(WORKLOADS) --tree $(or $(TREE),$(error give TREE=folder)) --out docs/results $(ARGS),\
+	    $(BIN)/fastdata bench --tree $(or $(TREE),$(error give TREE=folder)) --out docs/results/loaders.json $(ARGS))
 
 # A peer that cannot be built here does not keep the others from being built.
 bench-peers:  ## make an environment for each peer of the loader benchmark (PEERS="ffcv spdl")
