@@ -53,11 +53,10 @@ class Kind(NamedTuple):
 class Outputs:
     """Output files of a packing: a file a unit, or none if images stay where they are.
 
-    ``chained``: a unit's output depends on earlier units. ``kept`` is the name of an unfinished
-    file to resume.
+    ``kept`` is the name of an unfinished file to resume.
     """
 
-    chained, kept = False, ""
+    kept = ""
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
         self.job, self._source, self._listing, self.units = job, source, listing, units
@@ -151,8 +150,6 @@ class Outputs:
 class OneFile(Outputs):
     """Output of LMDB: this process commits unit after unit, and workers only prepare them."""
 
-    # A file that is written in order: samples cannot be inserted.
-    chained = True
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
@@ -168,7 +165,8 @@ class OneFile(Outputs):
         found: dict[int, Part] = {}
         for unit in self.units:
             part = current(unit)
-            # A kill may have come between writing a part and its commit.
+            # The file is written in order: samples cannot be inserted. A kill may have come
+            # between writing a part and its commit.
             if part is None or part.samples > left:
                 break
             found[unit.number] = part

@@ -153,10 +153,6 @@ class Uploading:
         self._wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
 
-    def wait(self) -> None:
-        """Wait until all queued files have arrived; raise as `add` does."""
-        self._wait(0)
-
     def _wait(self, most: int, tick: Callable[[], None] | None = None) -> None:
         """Wait until at most ``most`` uploads are left; re-raise an upload's error."""
         while True:
@@ -211,7 +207,7 @@ class Uploading:
         others = list(others)
         for entry in (manifest.index, *others):
             self.add(entry, keep=True)
-        self.wait()
+        self._wait(0)
         wanted = {entry.name for entry in (manifest.index, *manifest.own_files, *others)}
         found = set(list_files(self._url, self._options))
         if missing := sorted(wanted - found):
