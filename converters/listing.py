@@ -441,10 +441,6 @@ class Listing:
         with pa.OSFile(str(shard_path(self.folder, 0))) as file:
             return pa.ipc.open_file(file).schema
 
-    def lengths_are_exact(self) -> bool:
-        """Return whether the records' lengths are exact, not estimates."""
-        return not len(self) or next(self.records(0, 1)).column is None
-
     def sample(self, count: int) -> list[Record]:
         """Return at most ``count`` records, evenly spaced."""
         step = max(1, len(self) // count)

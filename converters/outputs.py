@@ -185,8 +185,9 @@ class OneFile(Outputs):
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
         as_listed = job.encoding.kind == "original" and all(one.type is None for one in job.fields)
-        stored, exact = sum(unit.stored for unit in self.units), self._listing.lengths_are_exact()
-        map_size = lmdb.map_size(stored, exact=as_listed and exact)
+        # Lengths of rows that a library decodes are estimates.
+        exact = as_listed and next(self._listing.records(0, 1)).column is None
+        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=exact)
         committed = sum(part.samples for part in done.values())
 
         def work() -> Iterator[Piece]:

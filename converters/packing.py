@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
@@ -85,7 +85,7 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class Progress:
+class Progress(Protocol):
     """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
@@ -101,7 +101,11 @@ class Progress:
         """Report the remaining step after all images are packed."""
 
 
-SILENT = Progress()
+class Silent(Progress):
+    """Progress that is ignored."""
+
+
+SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class Packed(NamedTuple):

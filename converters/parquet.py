@@ -227,20 +227,14 @@ def _files(
             file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
             if file is not None:
                 return {name_of(place): file}
-        tree = RemoteTree(place, storage_options)
-        found = data_files(tree, _EXTENSION)
-        if not found:
-            hint = "Name the files, or their folder, with --root."
-            raise SourceError(f"{tree}: no *.parquet here", hint)
-        return found
-    path = Path(root)
-    if not is_folder(path):
+    elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
-    here = data_files(LocalTree(path.absolute()), _EXTENSION)
-    if not here:
-        raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
-    return here
+    tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())
+    found = data_files(tree, _EXTENSION)
+    if not found:
+        raise instead(str(tree), "holds no *.parquet", "Name the folder of the files with --root.")
+    return found

@@ -19,7 +19,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
@@ -69,12 +68,8 @@ class Uploading:
     def __enter__(self) -> Uploading:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
+        value: BaseException | None = raised[1]
         while value is not None and isinstance(value, Exception):
             value = value.__context__  # Ctrl-C or the like may have come before it
         wanted = value is None

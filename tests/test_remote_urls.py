@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.packing import Progress, pack
+from fastdata.converters.packing import Progress, Silent, pack
 from fastdata.converters.uploading import Uploading
 from flaky_proxy import Exchange, FlakyProxy, wait_until
 from object_stores import Bucket, send_tree
@@ -277,7 +277,7 @@ def test_no_manifest_without_its_files(gcs: Bucket, tree: Path, tmp_path: Path) 
     with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
         packing(Removing(gcs, tmp_path / "making"))
     assert "_dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
-    packing(Progress())
+    packing(Silent())
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
 
 
