@@ -145,10 +145,10 @@ class Uploading:
 
         ``keep`` keeps the local file until the dataset is finished.
         """
-        self._wait(_THREADS + _MOST_WAITING - 1, tick)
+        self.wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
 
-    def _wait(self, most: int, tick: Callable[[], None] | None = None) -> None:
+    def wait(self, most: int = 0, tick: Callable[[], None] | None = None) -> None:
         """Wait until at most ``most`` uploads are left; re-raise an upload's error."""
         while True:
             done = {future for future in self._running if future.done()}
@@ -202,7 +202,7 @@ class Uploading:
         others = list(others)
         for entry in (manifest.index, *others):
             self.add(entry, keep=True)
-        self._wait(0)
+        self.wait()
         wanted = {entry.name for entry in (manifest.index, *manifest.own_files, *others)}
         found = set(list_files(self._url, self._options))
         if missing := sorted(wanted - found):
