@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters import tabular
+from fastdata.converters.records import Record
 from fastdata.converters.rows import column_of, column_path, column_values
 from fastdata.converters.trees import LocalTree, data_files, is_folder, require_utf8
 
@@ -148,22 +149,22 @@ class _Piece(NamedTuple):
     number: int
     first: int
 
-    def places(self, column: str) -> list[tabular.Place | None]:
+    def places(self, column: str) -> list[Record | None]:
         """Return the places of the values of a column of bytes."""
         values = column_of(self.batch, column)
         starts, lengths = self.arrow.extents(values)
         valid, paths = _valid(values), self._paths(column)
         path, state = self.rows.file.location, self.state
-        places: list[tabular.Place | None] = []
+        places: list[Record | None] = []
         for row, length in enumerate(lengths.tolist()):
             if not valid[row]:
                 places.append(None if paths is None else _outside(paths[row].as_py()))
                 continue
             if starts is None or not self.rows.plain:
-                where = self.first + row, length, state, column, self.number
-                places.append(tabular.Place(path, *where))
+                where = self.first + row, length, state
+                places.append(Record("", 0, path, *where, column=column, group=self.number))
             else:
-                places.append(tabular.Place(path, int(starts[row]), length, state))
+                places.append(Record("", 0, path, int(starts[row]), length, state))
         return places
 
     def kept(self, column: str) -> str:
@@ -188,16 +189,16 @@ def _valid(values: pa.Array) -> npt.NDArray[np.bool_]:
     return as_numpy(values.is_valid().cast(pa.uint8())).astype(np.bool_)
 
 
-def _outside(path: str | None) -> tabular.Place | None:
+def _outside(path: str | None) -> Record | None:
     if not path:
         return None
     if not os.path.isabs(path):
-        return tabular.Place(path, 0, 0, 0, problem=f"is not here, and {path} is no absolute path")
+        return Record("", 0, path, 0, 0, 0, problem=f"is not here, and {path} is no absolute path")
     try:
         stat = os.stat(path)
     except OSError as error:
-        return tabular.Place(path, 0, 0, 0, problem=f"cannot be opened: {error.strerror}")
-    return tabular.Place(path, 0, stat.st_size, stat.st_mtime_ns)
+        return Record("", 0, path, 0, 0, 0, problem=f"cannot be opened: {error.strerror}")
+    return Record("", 0, path, 0, stat.st_size, stat.st_mtime_ns)
 
 
 class _OpenArrow(tabular.OpenRows):

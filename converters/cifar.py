@@ -12,6 +12,7 @@ import os
 import pickle
 import pickletools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,11 +148,9 @@ class Cifar:
                     "Give their folder with --root.",
                 )
         self._batches = published.splits[split]
-        meta = self._load(published.meta)
-        try:
+        with self._reading(published.meta):
+            meta = _unpickle(self._read(published.meta))
             self.classes = [name.decode("utf-8") for name in meta[published.names]]
-        except (KeyError, AttributeError, TypeError, UnicodeError) as error:
-            raise self._unexpected(published.meta, error) from None
         self.inputs = [self._folder.location if self._archive is None else self._archive.location]
         self.about = {"kind": kind, "split": split, "root": str(tree)}
 
@@ -161,34 +160,30 @@ class Cifar:
                 return read_member(unpacked, f"{self._published.folder}/{name}", _MOST_UNPACKED)
         return read_file(f"{self._folder.root}/{name}", self._options)
 
-    def _load(self, name: str) -> dict[bytes, Any]:
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
         try:
-            return _unpickle(self._read(name))
+            yield
         except FastdataError:  # the file cannot be reached; it may be intact
             raise
         except Exception as error:  # an unpickler raises almost anything on foreign bytes
-            raise self._unexpected(name, error) from None
-
-    def _unexpected(self, name: str, error: Exception) -> SourceError:
-        where = self._folder if self._archive is None else self._archive
-        return SourceError(
-            f"{where}: {name} differs from the published file: {error!r}",
-            "Download the archive again.",
-        )
+            where = self._folder if self._archive is None else self._archive
+            raise SourceError(
+                f"{where}: {name} differs from the published file: {error!r}",
+                "Download the archive again.",
+            ) from None
 
     def records(self) -> Iterator[Record]:
         """Yield the images; hold one batch in memory."""
         for name in self._batches:
-            batch = self._load(name)
-            try:
+            with self._reading(name):
+                batch = _unpickle(self._read(name))
                 labels = batch[self._published.labels]
                 planes = batch[b"data"].values.reshape(-1, 3, _SIDE, _SIDE)
                 known = range(len(self.classes))
                 if not all(type(label) is int and label in known for label in labels):
                     raise ValueError("labels do not fit the classes")
                 rows = list(zip(labels, planes, strict=True))
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
-                raise self._unexpected(name, error) from None
             for row, (label, image) in enumerate(rows):
                 pixels = np.ascontiguousarray(image.transpose(1, 2, 0)).tobytes()
                 place = f"{name}/{row:05d}", int(label), "", 0, _PIXELS, 0

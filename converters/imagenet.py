@@ -315,10 +315,9 @@ def _read_devkit(root: Tree) -> tuple[dict[int, str], list[int]]:
         truth = [int(line) for line in read_member(tar, _GROUND_TRUTH, len(kit)).split()]
         synsets = meta["synsets"]
         # IDs 1 to 1000 are the classes; those above are inner nodes of the hierarchy.
-        ids = (int(number) for number in synsets["ILSVRC2012_ID"])
-        children = (int(count) for count in synsets["num_children"])
-        wnids = (str(wnid) for wnid in synsets["WNID"])
-        leaves = {i: w for i, w, n in zip(ids, wnids, children, strict=True) if n == 0}
+        columns = (synsets[name] for name in ("ILSVRC2012_ID", "WNID", "num_children"))
+        rows = zip(*columns, strict=True)
+        leaves = {int(number): str(wnid) for number, wnid, children in rows if int(children) == 0}
     except FastdataError:  # the file cannot be reached
         raise
     except Exception as error:  # SciPy raises almost anything on foreign bytes

@@ -6,7 +6,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -41,6 +41,8 @@ _SOURCES: Mapping[str, Callable[..., Source]] = {
     "arrow": ArrowImages,
     "mds": MdsImages,
 }
+#: Kinds of sources that can be indexed.
+KINDS = tuple(_SOURCES)
 #: Kinds, by the suffix of a file.
 _SUFFIXES = {
     ".tar": "webdataset",
@@ -65,7 +67,7 @@ def source_of(
         return hub_source(os.fspath(place), kind, storage_options, **options)
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
-        raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(kinds())}.")
+        raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(KINDS)}.")
     if storage_options is not None:
         options["storage_options"] = storage_options
     try:
@@ -75,11 +77,6 @@ def source_of(
             raise
         there = f"fastdata convert {kind} has these options; --to archives copies nothing."
         raise type(error)(error.what, f"{error.hint} {there}") from None
-
-
-def kinds() -> Sequence[str]:
-    """Return the kinds of sources that can be indexed."""
-    return tuple(_SOURCES)
 
 
 def _is_on_hub(place: str | os.PathLike[str]) -> bool:
@@ -146,7 +143,7 @@ def index(
     Args:
         place: A folder, a file, a pattern such as ``shards/{000..999}.tar``; or a URL of any.
         out: The dataset's folder, or a URL.
-        kind: One of `kinds`; None to tell it by the names of files.
+        kind: One of `KINDS`; None to tell it by the names of files.
         seek_points: Whether to index where in a JPEG a decoder may start. Crops then load several
             times faster; it takes three times as long.
         append: Whether to add tars to an index in ``out``.

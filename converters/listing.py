@@ -441,10 +441,6 @@ class Listing:
         with pa.OSFile(str(shard_path(self.folder, 0))) as file:
             return pa.ipc.open_file(file).schema
 
-    def lengths_are_exact(self) -> bool:
-        """Return whether the records' lengths are exact, not estimates."""
-        return not len(self) or next(self.records(0, 1)).column is None
-
     def sample(self, count: int) -> list[Record]:
         """Return at most ``count`` records, evenly spaced."""
         step = max(1, len(self) // count)
@@ -481,23 +477,17 @@ class Listing:
         most_bytes: float,
         most_rows: int,
         options: dict[str, Any],
-        *,
-        chained: bool,
         estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
-        """Cut the listing into units; with ``chained``, a fingerprint depends on earlier ones."""
-        previous, about = "", json.dumps(options, sort_keys=True).encode()
+        """Cut the listing into units."""
+        about = json.dumps(options, sort_keys=True).encode()
         runs = self.runs(0, len(self), most_bytes, most_rows, estimate)
         for number, (start, stop, size, stored) in enumerate(runs):
             digest = hashlib.blake2b(about, digest_size=16)
             for batch in self.batches(start, stop):
                 for column in batch.columns:
                     update_digest(digest, column)
-            fingerprint = digest.hexdigest()
-            if chained:
-                digest = hashlib.blake2b((previous + fingerprint).encode(), digest_size=16)
-                previous = fingerprint = digest.hexdigest()
-            yield Unit(number, start, stop, size, stored, fingerprint)
+            yield Unit(number, start, stop, size, stored, digest.hexdigest())
 
 
 def _field(key: str, name: str, value: Any, kind: pa.DataType) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from fastdata.converters import tabular
+from fastdata.converters.records import Record
 from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
@@ -163,13 +164,13 @@ class _OpenMds(tabular.OpenRows):
         for first in range(0, self._rows.samples, tabular.BATCH_ROWS):
             rows = range(first, min(first + tabular.BATCH_ROWS, self._rows.samples))
             values: dict[str, list[Any]] = {name: [] for name in columns}
-            places: dict[str, list[tabular.Place | None]] = {name: [] for name in blobs}
+            places: dict[str, list[Record | None]] = {name: [] for name in blobs}
             for row in rows:
                 extents = self._extents(row)
                 for name, column in wanted.items():
                     values[name].append(column.value(self._read(*extents[name])))
                 for name in blobs:
-                    places[name].append(tabular.Place(path, *extents[name], self._state))
+                    places[name].append(Record("", 0, path, *extents[name], self._state))
             yield tabular.Batch(len(rows), values, places)
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:

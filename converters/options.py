@@ -71,7 +71,11 @@ def check_options(
     if container in formats.IN_PLACE:
         root = root_of(source, container)
         if root is None:
-            raise _not_in_place(source, container)
+            others = [one for one in formats.IN_PLACE if root_of(source, one) is not None]
+            raise UsageError(
+                f"--to {container} cannot index these images where they are",
+                f"Use --to {' or '.join([*others, 'lmdb, parquet, shards'])}.",
+            )
         if redact(root) != root:
             raise UsageError(
                 f"{redact(root)}: the index would contain the credentials in this URL",
@@ -125,15 +129,6 @@ def root_of(source: Source, container: str) -> str | None:
     if not files:
         return None
     return common_folder([file.location for file in files])
-
-
-def _not_in_place(source: Source, container: str) -> UsageError:
-    """Return the error for a source that a container in place cannot index."""
-    others = [one for one in formats.IN_PLACE if root_of(source, one) is not None]
-    return UsageError(
-        f"--to {container} cannot index these images where they are",
-        f"Use --to {' or '.join([*others, 'lmdb, parquet, shards'])}.",
-    )
 
 
 def check_out(source: Source, out: str | os.PathLike[str]) -> None:

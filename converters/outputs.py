@@ -53,11 +53,10 @@ class Kind(NamedTuple):
 class Outputs:
     """Output files of a packing: a file a unit, or none if images stay where they are.
 
-    ``chained``: a unit's output depends on earlier units. ``kept`` is the name of an unfinished
-    file to resume.
+    ``kept`` is the name of an unfinished file to resume.
     """
 
-    chained, kept = False, ""
+    kept = ""
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
         self.job, self._source, self._listing, self.units = job, source, listing, units
@@ -151,8 +150,6 @@ class Outputs:
 class OneFile(Outputs):
     """Output of LMDB: this process commits unit after unit, and workers only prepare them."""
 
-    # A file that is written in order: samples cannot be inserted.
-    chained = True
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
@@ -168,7 +165,8 @@ class OneFile(Outputs):
         found: dict[int, Part] = {}
         for unit in self.units:
             part = current(unit)
-            # A kill may have come between writing a part and its commit.
+            # The file is written in order: samples cannot be inserted. A kill may have come
+            # between writing a part and its commit.
             if part is None or part.samples > left:
                 break
             found[unit.number] = part
@@ -187,8 +185,9 @@ class OneFile(Outputs):
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
         as_listed = job.encoding.kind == "original" and all(one.type is None for one in job.fields)
-        stored, exact = sum(unit.stored for unit in self.units), self._listing.lengths_are_exact()
-        map_size = lmdb.map_size(stored, exact=as_listed and exact)
+        # Lengths of rows that a library decodes are estimates.
+        exact = as_listed and next(self._listing.records(0, 1)).column is None
+        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=exact)
         committed = sum(part.samples for part in done.values())
 
         def work() -> Iterator[Piece]:

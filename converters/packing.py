@@ -263,10 +263,9 @@ class _Packing:
         with listing_with as lister:
             listing = self._list(lister)
             self._estimate(listing)
-            kind = OneFile if self.job.container == "lmdb" else Outputs
             limits = self.unit_size, _UNIT_ROWS, self._plan
-            about: Any = {"chained": kind.chained, "estimate": self.job.estimate}
-            units = list(listing.units(*limits, **about))
+            units = list(listing.units(*limits, self.job.estimate))
+            kind = OneFile if self.job.container == "lmdb" else Outputs
             self.outputs = kind(self.job, self.source, listing, units)
         fingerprint = hashlib.blake2b(
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
@@ -308,14 +307,6 @@ class _Packing:
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
-
-    @property
-    def _order(self) -> dict[str, Any]:
-        if self.seed is not None:
-            return {"order": "shuffled", "seed": self.seed}
-        # A packed dataset as the source has an order already.
-        found: dict[str, Any] = getattr(self.source, "packed_order", {})
-        return found
 
     @property
     def _place(self) -> Path | str:
@@ -475,6 +466,10 @@ class _Packing:
         digest.update("".join(part.digest for part in found).encode())
         generation = digest.hexdigest()
         kinds, fields = self.outputs.write(found, files, generation)
+        # A packed dataset as the source has an order already.
+        order: dict[str, Any] = getattr(self.source, "packed_order", {})
+        if self.seed is not None:
+            order = {"order": "shuffled", "seed": self.seed}
         tables = tables_of(self.source, job.container)
         groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(
@@ -486,7 +481,7 @@ class _Packing:
             index=entry_of(self.out / INDEX_NAME),
             files=files,
             root=job.root,
-            **self._order,
+            **order,
             options=self.options,
             source=about,
             tool=__version__,

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastdata.converters import tabular
+from fastdata.converters.records import Record
 from fastdata.converters.rows import column_values
 from fastdata.converters.trees import (
     LocalTree,
@@ -162,7 +163,7 @@ class _OpenParquet(tabular.OpenRows):
         about = self._opened.metadata
         return [about.row_group(n).num_rows for n in range(about.num_row_groups)]
 
-    def _places(self, group: int, leaf: str, rows: int) -> Iterator[tabular.Place | None]:
+    def _places(self, group: int, leaf: str, rows: int) -> Iterator[Record | None]:
         """Yield the places of a column's values in a row group."""
         path, chunk = self._rows.file.location, self._chunks[group].get(leaf)
         pages = self._pages(chunk, rows) if self._rows.plain else None
@@ -170,7 +171,7 @@ class _OpenParquet(tabular.OpenRows):
             try:
                 for page in pages:
                     for extent in page_extents(self._read, page, chunk.level):
-                        yield None if extent is None else tabular.Place(path, *extent, self._state)
+                        yield extent and Record("", 0, path, *extent, self._state)
             except ValueError as error:
                 raise ValueError(f"{leaf} of row group {group} {error}") from None
             return
@@ -179,7 +180,7 @@ class _OpenParquet(tabular.OpenRows):
         length = min(max(1, size // rows), MOST_BYTES)
         first = sum(self.groups()[:group])
         for row in range(first, first + rows):
-            yield tabular.Place(path, row, length, self._state, leaf, group)
+            yield Record("", 0, path, row, length, self._state, column=leaf, group=group)
 
     def _pages(self, chunk: Chunk | None, rows: int) -> list[Page] | None:
         """Return the pages of a chunk; None if pyarrow has to decode it."""
@@ -226,20 +227,14 @@ def _files(
             file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
             if file is not None:
                 return {name_of(place): file}
-        tree = RemoteTree(place, storage_options)
-        found = data_files(tree, _EXTENSION)
-        if not found:
-            hint = "Name the files, or their folder, with --root."
-            raise SourceError(f"{tree}: no *.parquet here", hint)
-        return found
-    path = Path(root)
-    if not is_folder(path):
+    elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
         if not look(root).source:
             raise instead(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
-    here = data_files(LocalTree(path.absolute()), _EXTENSION)
-    if not here:
-        raise instead(root, "holds no *.parquet", "Name the folder of the files with --root.")
-    return here
+    tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())
+    found = data_files(tree, _EXTENSION)
+    if not found:
+        raise instead(str(tree), "holds no *.parquet", "Name the folder of the files with --root.")
+    return found

@@ -38,8 +38,8 @@ _END: Any = object()
 _CONNECT = 10.0
 
 
-class RayExecutor:
-    """Executor of tasks on a Ray cluster; a context manager.
+class RayExecutor(executors.Executor):
+    """Executor of tasks on a Ray cluster; it reports finished tasks.
 
     The first task connects to the cluster at ``address``. Without an address, it uses the
     process's existing connection, or else ``RAY_ADDRESS``, a cluster of this machine, or a new
@@ -47,6 +47,7 @@ class RayExecutor:
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        super().__init__()
         if workers is not None and workers < 1:
             raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
         try:
@@ -59,12 +60,8 @@ class RayExecutor:
         self._address = address
         self._workers = workers
         self._connected = False
-        self._images = self._bytes = 0
         self._slots, self._slots_known = 0, 0.0
         self._submitted: dict[Any, Any] = {}
-
-    def __enter__(self) -> RayExecutor:
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         # Incomplete output of a task never counts, so do not wait for any.
@@ -153,8 +150,8 @@ class RayExecutor:
                 images, size = ray.get(reference)
             except ray.exceptions.RayError:  # getting the task's result raises it again
                 continue
-            self._images += images
-            self._bytes += size
+            self._reported[0] += images
+            self._reported[1] += size
 
     def _get(self, result: Any) -> Any:
         exceptions = self._ray.exceptions
@@ -170,10 +167,6 @@ class RayExecutor:
                 "Run the same command again: it resumes. Check the cluster's health with "
                 "`ray status` and `ray list tasks`.",
             ) from None
-
-    def reported(self) -> tuple[int, int]:
-        """See `fastdata.executors.Executor.reported`; counts finished tasks."""
-        return self._images, self._bytes
 
 
 def _versions() -> dict[str, str]:

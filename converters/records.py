@@ -80,11 +80,6 @@ class Record(NamedTuple):
         """Bytes of its columns' values, about."""
         return sum(size_of(value) for value in self.fields if not isinstance(value, Record))
 
-    @property
-    def is_held(self) -> bool:
-        """Whether ``pixels`` has the pixels themselves."""
-        return self.pixels is not None and self.pixels[2] is not None
-
 
 class Tables(NamedTuple):
     """Files whose rows a library decodes, with rows of each row group by file.

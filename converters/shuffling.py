@@ -71,14 +71,11 @@ def shuffles(container: str, about: Mapping[str, Any]) -> bool:
 
     The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
     """
-    return container in ("parquet", "shards") and not _is_evaluation(about)
-
-
-def _is_evaluation(about: Mapping[str, Any]) -> bool:
-    if "of" in about:  # a packed dataset as the source
-        return _is_evaluation(about["of"])
+    while "of" in about:  # a packed dataset as the source
+        about = about["of"]
     name = about.get("split") or str(about.get("root", "")).rstrip("/").rpartition("/")[2]
-    return not _EVALUATION.isdisjoint(re.split(r"[^a-z]+", str(name).lower()))
+    words = re.split(r"[^a-z]+", str(name).lower())
+    return container in ("parquet", "shards") and _EVALUATION.isdisjoint(words)
 
 
 def shuffle_listing(

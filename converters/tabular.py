@@ -46,28 +46,16 @@ BATCH_ROWS = 8192
 EXTENTS, ROWS, OUTSIDE = "extents", "rows", "outside"
 
 
-class Place(NamedTuple):
-    """Where a value's bytes lie; the attributes are those of `Record`."""
-
-    path: str
-    offset: int
-    length: int
-    mtime_ns: int
-    column: str | None = None
-    group: int | None = None
-    problem: str | None = None
-
-
 class Batch(NamedTuple):
     """Some rows of a file, and their values, `fastdata.storage.arrow.python_values`, by column.
 
-    Columns of bytes have places; None for nulls. Where a library decodes the column, nulls have a
-    place, too.
+    Columns of bytes have places, records without a key; None for nulls. Where a library decodes the
+    column, nulls have a place, too.
     """
 
     rows: int
     values: dict[str, list[Any]]
-    places: dict[str, list[Place | None]]
+    places: dict[str, list[Record | None]]
 
 
 class OpenRows:
@@ -411,7 +399,7 @@ class FileListing(NamedTuple):
         place = batch.places[image][at]
         if place is None:
             problem = problem or f"the {image} of row {row} is null"
-            place = Place(self.file.file.location, 0, 0, 0)
+            place = Record("", 0, self.file.file.location, 0, 0, 0)
         problem = problem or place.problem
         values: list[Any] = []
         for field, leaf in zip(self.fields, self.leaves, strict=True):
@@ -420,11 +408,9 @@ class FileListing(NamedTuple):
                 value = batch.values[field.name][at]
             elif blob := batch.places[leaf][at]:
                 problem = problem or (blob.problem and f"its {field.name} {blob.problem}")
-                more: Any = {"column": blob.column, "group": blob.group}
-                value = Record(f"{key}\0{field.name}", 0, *blob[:4], **more)
+                value = blob._replace(key=f"{key}\0{field.name}", problem=None)
             values.append(value)
-        about: Any = {"column": place.column, "group": place.group, "fields": tuple(values)}
-        return Record(key, label, *place[:4], problem=problem, **about)
+        return place._replace(key=key, label=label, problem=problem, fields=tuple(values))
 
 
 def _batches(

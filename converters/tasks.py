@@ -326,7 +326,7 @@ def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None)
     wanted = (
         Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
         for number, one in enumerate(records)
-        if one.problem is None and one.column is None and not one.is_held
+        if one.problem is None and one.column is None and not (one.pixels and one.pixels[2])
     )
     held: dict[str, bytes | SampleError] = {}
     patience = Patience()

@@ -19,7 +19,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fastdata.converters.workspace import is_ours, remove_outputs
@@ -69,12 +68,8 @@ class Uploading:
     def __enter__(self) -> Uploading:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
+        value: BaseException | None = raised[1]
         while value is not None and isinstance(value, Exception):
             value = value.__context__  # Ctrl-C or the like may have come before it
         wanted = value is None
@@ -150,14 +145,10 @@ class Uploading:
 
         ``keep`` keeps the local file until the dataset is finished.
         """
-        self._wait(_THREADS + _MOST_WAITING - 1, tick)
+        self.wait(_THREADS + _MOST_WAITING - 1, tick)
         self._running.add(self._pool.submit(self._send, entry, keep))
 
-    def wait(self) -> None:
-        """Wait until all queued files have arrived; raise as `add` does."""
-        self._wait(0)
-
-    def _wait(self, most: int, tick: Callable[[], None] | None = None) -> None:
+    def wait(self, most: int = 0, tick: Callable[[], None] | None = None) -> None:
         """Wait until at most ``most`` uploads are left; re-raise an upload's error."""
         while True:
             done = {future for future in self._running if future.done()}

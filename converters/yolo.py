@@ -295,27 +295,25 @@ def _object(words: list[str], described: Description) -> tuple[int, Any, Any, An
         raise ValueError("it has something other than finite numbers") from None
     if not 0 <= label < len(described.classes) or label != int(label):
         raise ValueError(f"its class is {words[0]}, and there are {len(described.classes)}")
+    shares = box = values[:4]
+    points: list[float] = []
+    polygons: list[list[float]] = []
     if described.keypoints:
         count, size = described.keypoints
         if len(values) != 4 + count * size:
             raise ValueError(f"it has {len(words)} numbers, not {5 + count * size}")
         points = values[4:]
-        places = [x for at in range(0, len(points), size) for x in points[at : at + 2]]
-    elif len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0):
-        points = places = []
-    else:
+        # The box of keypoints, and the corners of a polygon, may lie farther outside.
+        shares = [x for at in range(0, len(points), size) for x in points[at : at + 2]]
+    elif len(values) >= 6 and len(values) % 2 == 0:
+        left, right = min(values[::2]), max(values[::2])
+        top, bottom = min(values[1::2]), max(values[1::2])
+        shares = box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+        polygons = [values]
+    elif len(values) != 4:
         raise ValueError(
             f"it has {len(words)} numbers; a box has 5, a polygon 7 or any higher odd number"
         )
-    polygons = []
-    box = values[:4]
-    if len(values) > 4 and not described.keypoints:
-        left, right = min(values[::2]), max(values[::2])
-        top, bottom = min(values[1::2]), max(values[1::2])
-        box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
-        polygons = [values]
-    # The box of keypoints, and the corners of a polygon, may lie farther outside.
-    shares = places if described.keypoints else box
     if min(*box, *points) < -_TOLERANCE or max(shares) > 1 + _TOLERANCE:
         raise ValueError("it has coordinates outside of the image, or not normalised")
     if min(box[2:]) < 0:

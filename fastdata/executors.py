@@ -18,7 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
@@ -30,11 +30,14 @@ Result = TypeVar("Result")
 _TICK = 0.1
 
 
-class Executor(Protocol):
+class Executor:
     """Executor of tasks, several at once; a context manager."""
 
+    def __init__(self) -> None:
+        self._reported = [0, 0]
+
     def __enter__(self) -> Executor:
-        """Start."""
+        return self
 
     def __exit__(self, *exception: Any) -> None:
         """Stop; running tasks are cancelled."""
@@ -58,9 +61,11 @@ class Executor(Protocol):
             ahead: Most items to take ahead of the consumer. Give many if results are small and
                 the consumer pauses long; at least enough to keep all workers busy.
         """
+        raise NotImplementedError
 
     def reported(self) -> tuple[int, int]:
         """Return the images and bytes that tasks have reported so far."""
+        return self._reported[0], self._reported[1]
 
 
 # Images and bytes that this process's tasks have reported, and the lock for adding to them. A
@@ -94,7 +99,7 @@ def counted() -> Iterator[list[int]]:
 _MOST_WORKERS = 4096
 
 
-def local_executor(workers: int | None) -> InProcess | Processes:
+def local_executor(workers: int | None) -> Executor:
     """Return the executor for a number of workers, None for one a CPU; UsageError below 1."""
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
@@ -107,10 +112,11 @@ def local_executor(workers: int | None) -> InProcess | Processes:
     return Processes(workers) if workers > 1 else InProcess()
 
 
-class InProcess:
+class InProcess(Executor):
     """Executor that runs tasks one by one in this process."""
 
     def __enter__(self) -> InProcess:
+        self._reported = _counters
         _counters[:] = [0, 0]
         return self
 
@@ -131,12 +137,8 @@ class InProcess:
         for item in items:
             yield function(item)
 
-    def reported(self) -> tuple[int, int]:
-        """See `Executor.reported`."""
-        return _counters[0], _counters[1]
 
-
-class Processes:
+class Processes(Executor):
     """Executor that runs tasks in worker processes, which die with this one.
 
     Processes are spawned, not forked: a fork in a program with threads may hang. A thread feeds
@@ -145,16 +147,13 @@ class Processes:
     """
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         self._ahead = 2 * workers
         self._threads = ThreadPoolExecutor(workers, "fastdata-worker")
         self._here = threading.local()  # `worker`: the process that this thread feeds
         self._workers: list[tuple[SpawnProcess, Connection]] = []
         self._lock = threading.Lock()
         self._ended = False
-        self._reported = [0, 0]
-
-    def __enter__(self) -> Processes:
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         with self._lock:
@@ -238,10 +237,6 @@ class Processes:
             self._workers.append((process, ours))
         theirs.close()
         return ours
-
-    def reported(self) -> tuple[int, int]:
-        """See `Executor.reported`."""
-        return self._reported[0], self._reported[1]
 
 
 #: Kinds of a worker's messages: counts alone, a task's result, or its exception.

@@ -403,7 +403,7 @@ def test_parquet_that_may_not_be_read(gcs: Bucket, rows: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("parquet", "no *.parquet here"),
+        ("parquet", "holds no *.parquet"),
         ("cifar10", "holds neither cifar-10-python.tar.gz nor cifar-10-batches-py/"),
         ("imagenet", "ILSVRC2012_img_train.tar"),
         ("webdataset", "holds no *.tar"),

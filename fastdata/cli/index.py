@@ -15,7 +15,7 @@ from fastdata.cli.packing_options import RUNNING, comma_separated, with_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.appending import PART_FILES
 from fastdata.converters.encode import ORIGINAL
-from fastdata.converters.indexing import index, kinds
+from fastdata.converters.indexing import KINDS, index
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url
 
@@ -25,7 +25,7 @@ from fastdata.remote.urls import is_url
 @click.option("--out", required=True, metavar="FOLDER|URL", help="The dataset's folder, or a URL.")
 @click.option(
     "--kind",
-    type=click.Choice(kinds()),
+    type=click.Choice(KINDS),
     help="What SOURCE is. [default: told by the names of files]",
 )
 @click.option(
