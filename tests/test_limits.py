@@ -20,6 +20,7 @@ from jpegs import encode, picture
 from loader_data import as_file
 from PIL import EpsImagePlugin, Image
 from sources import convert, require_said
+from tiers import slow
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
@@ -248,12 +249,12 @@ def test_memory_is_bounded_by_pixels(tmp_path: Path, source: str) -> None:
 
 @pytest.mark.parametrize(
     ("progressive", "transform"),
-    [(False, Resize((24, 24))), (False, CenterCrop(24)), (True, CenterCrop(24))],
+    [(False, Resize((24, 24))), slow(False, CenterCrop(24)), slow(True, CenterCrop(24))],
 )
 def test_a_large_image_is_never_held_whole(
     tmp_path: Path, progressive: bool, transform: Any
 ) -> None:
-    side = 4000
+    side = 8000
     flat = np.zeros((side, side, 3), np.uint8)
     tree(tmp_path, as_file(flat, "JPEG", progressive=progressive))
     loader = DataLoader(opened(tmp_path, "folder", transform), 1, num_workers=0)

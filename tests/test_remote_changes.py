@@ -131,7 +131,7 @@ def test_no_bytes_of_two_states_of_a_file(place: Callable[[Path], Any], tmp_path
             assert file.read() == b"\1" * 1_000_000
 
 
-@pytest.mark.parametrize(("kind", "request_number"), [("parquet", 12), ("webdataset", 2)])
+@pytest.mark.parametrize(("kind", "request_number"), [("parquet", 8), ("webdataset", 2)])
 def test_a_source_that_changes_while_it_is_packed(
     kind: str, request_number: int, place: Callable[[Path], Any], tmp_path: Path
 ) -> None:
