@@ -66,7 +66,7 @@ def test_what_petastorm_writes_is_converted(petastorm: Path, tmp_path: Path) -> 
         ("005", "its label is null"),
         ("007", "the picture of row 1 is null"),
     ]
-    given = [*given[:-2], "--skip-bad"]  # a training split, shuffled
+    given = [*given[:-1], "--skip-bad"]  # a training split, shuffled
     for workers in (1, 2):
         require_said(
             convert(*given, "--workers", workers, "--out", tmp_path / f"shuffled-{workers}"), 0
