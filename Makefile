@@ -9,6 +9,7 @@ ARGS   ?=
 SECONDS ?= 60
 JOBS    ?= 3
 PEERS  ?= $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
+GIVEN_TREE = $(or $(TREE),$(error give TREE=folder))
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes: without bytecode, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -152,8 +153,8 @@ format: setup  ## put the code into the shape that lint wants
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
 bench: setup  ## measure WORKLOADS, by default all loaders, on the images of TREE (ARGS)
-	$(if $(WORKLOADS),$(BIN)/python benchmarks/workloads $(WORKLOADS) --tree $(or $(TREE),$(error give TREE=folder)) --out docs/results $(ARGS),\
-	    $(BIN)/fastdata bench --tree $(or $(TREE),$(error give TREE=folder)) --out docs/results/loaders.json $(ARGS))
+	$(if $(WORKLOADS),$(BIN)/python benchmarks/workloads $(WORKLOADS) --tree $(GIVEN_TREE) --out docs/results $(ARGS),\
+	    $(BIN)/fastdata bench --tree $(GIVEN_TREE) --out docs/results/loaders.json $(ARGS))
 
 # A peer that cannot be built here does not keep the others from being built.
 bench-peers:  ## make an environment for each peer of the loader benchmark (PEERS="ffcv spdl")
@@ -171,7 +172,7 @@ gpu-check:  ## on a machine with a GPU and fastdata installed, without network: 
 	    --tests . --out $(abspath $(or $(OUT),gpu-check)) $(if $(TREE),--tree $(abspath $(TREE))) $(ARGS)
 
 gpu-campaign:  ## on a machine with a GPU, for hours: steps of networks fed from the images of TREE (ARGS)
-	$(MAKE) bench WORKLOADS=training TREE=$(or $(TREE),$(error give TREE=folder))
+	$(MAKE) bench WORKLOADS=training TREE=$(GIVEN_TREE)
 
 weight: setup  ## count lines of code by wing, and words of docs
 	$(BIN)/python tests/weight.py

@@ -299,7 +299,7 @@ def test_threads_that_share_an_iterator_get_each_batch_once(kind: str) -> None:
     for thread in taking:
         thread.start()
     for thread in taking:
-        thread.join(60)
+        thread.join(HANG)
         assert not thread.is_alive()
     assert sorted(found) == list(range(50 if kind == "generator" else len(loader)))
 

@@ -95,7 +95,7 @@ def jpeg_back_end(device_id: int, regions: bool, options: tuple[tuple[str, Any],
     device.
 
     The engine repeats chroma. If it shall be interpolated, CUDA decodes: an H200's DALI then takes
-    0.08 ms more of a CPU thread, and other pixels are nearer to libjpeg-turbo's.
+    0.08 ms more of a CPU thread, and the pixels are nearer to libjpeg-turbo's.
     """
     pipeline = _pipeline(_TIMED, device_id, regions, dict(options))
     files = [example("jpeg")] * _TIMED
