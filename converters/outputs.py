@@ -24,7 +24,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
-from fastdata.storage.fields import IMAGE, LABEL, StoredField
+from fastdata.storage.fields import IMAGE, LABEL, StoredField, file_stem
 from fastdata.storage.files import PARTIAL_SUFFIX, publish, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
@@ -128,14 +128,14 @@ class Outputs:
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
         for field in job.fields:
             field = field._replace(nullable=any(field.name in part.nulls for part in parts))
-            index = job.out / f"_index-{field.name}.rows"
+            index = job.out / f"_index-{file_stem(field.name)}.rows"
             if field.type is None:
                 one = StoredField(field, index.name)
                 with whole_file(index) as temporary:
                     write_index(temporary, self.rows(files, field.name), samples, made)
             else:
                 size = sum(part.field_bytes[field.name] for part in parts)
-                path = job.out / f"_field-{field.name}.arrow"
+                path = job.out / f"_field-{file_stem(field.name)}.arrow"
                 one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
                 values = (read_values(job.part(unit), field.name) for unit in self.units)
                 with whole_file(path) as temporary, whole_file(index) as pieces:

@@ -90,8 +90,7 @@ class ParquetImages(tabular.TabularImages):
         of_split = {name: _split_of(name) for name in files}
         tabular.taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
-            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
-            for name, file in files.items()
+            name: ParquetRows(name[: -len(_EXTENSION)], file, plain) for name, file in files.items()
         }
         rows = [every.pop(name) for name in files if split in (None, of_split[name])]
         super().__init__(rows, where, "parquet", split, others=every.values, **columns)
@@ -223,7 +222,7 @@ def _files(
         return {file.location[len(folder) :].lstrip("/"): file for file in listed}
     if is_url(root):
         # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
-        if name_of(place).endswith(_EXTENSION) and not place.endswith("/"):
+        if name_of(place).lower().endswith(_EXTENSION) and not place.endswith("/"):
             file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
             if file is not None:
                 return {name_of(place): file}

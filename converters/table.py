@@ -317,6 +317,9 @@ def read_table(
     ``texts`` are columns of CSV that are text, even if they look like numbers.
     """
     shown = redact(os.fspath(path))
+    if not is_url(path) and os.path.isdir(path):
+        with reading(shown, "a folder of Parquet"):
+            return pq.read_table(path)  # of Hive, its folders' names are columns
     name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
     suffix = PurePosixPath(name).suffix.lower()
     if suffix not in SUFFIXES:

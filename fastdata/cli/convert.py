@@ -6,6 +6,7 @@ names of the source's arguments.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -428,7 +429,7 @@ def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _
       $ fastdata convert table --root ade.jsonl --path-column image --masks mask
     """
     source = partial(TableImages, root, images, storage_options=drivers, **options)
-    return source_name(root).rpartition(".")[0], {"": source}
+    return os.path.splitext(source_name(root))[0], {"": source}
 
 
 @_source(

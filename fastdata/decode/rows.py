@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
@@ -19,11 +20,13 @@ from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
-from fastdata.storage.source import Blob, BlobColumn, Source
+from fastdata.storage.source import Blob, BlobColumn, Sides, Source
 from fastdata.text import human_share
 
 #: Rows whose kind `describe_kinds` inspects.
 _INSPECTED = 200
+#: Most rows whose headers `common_size` reads, and how many it reads first.
+_MOST_HEADERS, _FEW = 1 << 17, 64
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
 #: codec of its kind takes it.
 _HEAD, _WHOLE = 1 << 16, 1 << 22
@@ -57,6 +60,39 @@ def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> 
 
 def _info(blob: Blob) -> ImageInfo:
     return ImageInfo(blob.encoding, blob.width, blob.height, blob.channels, blob.orientation)
+
+
+def read_sizes(
+    source: Source, rows: npt.NDArray[np.int64], limits: Limits | None
+) -> tuple[Sides, Sides]:
+    """Return widths and heights of images on this machine, by their headers; 0: unreadable."""
+    extents = source.gather(rows).blobs["image"].extents
+    _native.ProbeJob(extents).run()
+    widths, heights = extents.widths.copy(), extents.heights.copy()
+    for slot in np.flatnonzero(widths == 0).tolist():
+        with suppress(FastdataError, OSError):  # decoding it says why
+            image = open_row(source, int(rows[slot]), limits)
+            widths[slot], heights[slot] = image.width, image.height
+    return widths, heights
+
+
+def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None:
+    """Return the size of every image, by their headers; None if one differs, or for too many.
+
+    None, too, if any is a file, which may be replaced by one of another size.
+    """
+    sizes: set[tuple[int, int]] = set()
+    at, step = 0, _FEW
+    while at < len(source) <= _MOST_HEADERS and len(sizes) < 2:
+        rows = np.arange(at, min(at + step, len(source)))
+        extents = source.gather(rows).blobs["image"].extents
+        if any(map(extents.path, range(len(rows)))):
+            return None
+        sizes.update(
+            zip(*(side.tolist() for side in read_sizes(source, rows, limits)), strict=True)
+        )
+        at, step = at + step, 4 * step
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 @contextmanager

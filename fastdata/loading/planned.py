@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from fastdata import _native
 from fastdata.batches.images import Images, NotKnown
-from fastdata.decode.rows import open_row
-from fastdata.errors import FastdataError, UsageError
+from fastdata.decode.rows import read_sizes
+from fastdata.errors import UsageError
 from fastdata.loading.sampler import find_ranks
 from fastdata.loading.samplers import ResumableSampler
 from fastdata.plan.batches import Plan, SizedBatch
@@ -445,20 +444,11 @@ class Columns(Mapping[str, Any]):
                 "on this machine",
                 "Pack the dataset with fastdata convert, or give image_sizes=.",
             )
-            extents = self._source.gather(self._rows[unknown], ("image",)).blobs["image"].extents
-            probe = _native.ProbeJob(extents)
-            probe.run()
-            widths[unknown], heights[unknown] = extents.widths, extents.heights
-            for slot in np.flatnonzero(widths == 0).tolist():
-                widths[slot], heights[slot] = self._by_decoder(int(self._rows[slot]))
+            limits = self._images.options.limits
+            widths[unknown], heights[unknown] = read_sizes(
+                self._source, self._rows[unknown], limits
+            )
         return np.maximum(widths, 1), np.maximum(heights, 1)
-
-    def _by_decoder(self, row: int) -> tuple[int, int]:
-        try:
-            image = open_row(self._source, row, self._images.options.limits)
-        except (FastdataError, OSError):  # decoding it says why
-            return 1, 1
-        return image.width, image.height
 
 
 def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -9,6 +9,7 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,8 +31,15 @@ RELATIVE = "relative "
 FORMATS = (*BOXES, *POINTS, *OUTLINES, *(RELATIVE + one for one in (*BOXES, *POINTS, "polygons")))
 #: Name of the masks that columns of outlines give, where no field has it.
 MASKS = "masks"
-#: Names of fields.
-NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+#: Names of fields: any text without control characters, surrogates and slashes.
+NAME = re.compile(r"(?!\.)[^\x00-\x1f\x7f-\x9f/\ud800-\udfff]{1,100}")
+#: Names that every file system takes, and no index of the dataset itself has.
+_PLAIN = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+
+
+def file_stem(name: str) -> str:
+    """Return what the names of a field's files have: its name, or else a digest of it."""
+    return name if _PLAIN.fullmatch(name) else f"~{sha256(name.encode()).hexdigest()[:16]}"
 
 
 class Field(NamedTuple):

@@ -71,8 +71,9 @@ def look(place: str | os.PathLike[str]) -> Look:
         return Look(what, table_hint(path / noted[0]))
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
-        ("parquet", "Parquet", files, r".*\.parquet"),
-        ("webdataset", "tar files", files, r".*\.tar"),
+        ("parquet", "Parquet", files, r"(?i).*\.parquet"),
+        ("parquet", "Parquet in folders of Hive", folders, r"[^=]+=.*"),
+        ("webdataset", "tar files", files, r"(?i).*\.tar"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
         ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
@@ -94,7 +95,7 @@ def look(place: str | os.PathLike[str]) -> Look:
         if tables:
             what = f"a flat folder of images beside {tables[0]}, with no class folders"
             return Look(what, table_hint(path / tables[0]))
-        return Look("a flat folder of images, with no class folders", _LIST)
+        return Look("a flat folder of images, with no class folders", _LIST, kind="images")
     if tables and (len(folders) < 2 or is_file):
         what = "a table" if is_file else f"a table, {tables[0]}"
         return Look(what, table_hint(path if is_file else path / tables[0]))
