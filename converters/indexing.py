@@ -29,6 +29,7 @@ from fastdata.remote.filesystem import list_entries
 from fastdata.remote.hub import is_hub_url
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.look import look
 
@@ -88,6 +89,9 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     first = expand(place)[0]
     if by_suffix := SUFFIXES.get(os.path.splitext(first)[1].lower()):
         return by_suffix
+    if is_image_name(first):
+        hint = "Name their folder; or ImageDataset.from_table takes a list of paths."
+        raise SourceError(f"{redact(os.fspath(place))}: single images", hint)
     names: list[str] = []
     if is_url(first):
         names = list(list_entries(first, storage_options))

@@ -42,7 +42,7 @@ from fastdata.storage.formats.parquet_pages import (
     plain_pages,
 )
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import instead, look
+from fastdata.storage.look import instead, is_unknown_file, look
 from fastdata.storage.source import MOST_BYTES
 
 _EXTENSION = ".parquet"
@@ -229,7 +229,7 @@ def _files(
     elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
-        if not look(root).source:
+        if not look(root).source and not is_unknown_file(root):
             raise instead(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
     tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())

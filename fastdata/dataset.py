@@ -22,7 +22,13 @@ from fastdata.batches.samples import (
     row_numbers,
     value_of,
 )
-from fastdata.batches.targets import TargetReader, joint_of, require_still, warn_of_boxes
+from fastdata.batches.targets import (
+    TargetReader,
+    joint_of,
+    require_still,
+    warn_of_boxes,
+    warn_of_targets,
+)
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -43,7 +49,7 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import absolute, is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
-from fastdata.staging.staged import Original, telling_of_copy
+from fastdata.staging.staged import Original, tell_of_copy, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
@@ -183,6 +189,7 @@ class ImageDataset(NativeSamples):
             path = self.folder.root
             if transforms is None:
                 transform = self.folder.transform if transform is None else transform
+                require_callable({"transform": transform})
                 if target_transform is None:
                     target_transform = self.folder.target_transform
         fixed = self._table is not None or is_pattern(path)  # where files are is known already
@@ -202,11 +209,15 @@ class ImageDataset(NativeSamples):
         self._index: Path | None = None
         self._generation = ""
         self._open()
+        if self._is_staged:
+            tell_of_copy(self.path, self.location)
         self._check_options()
         self._require_still(tell=True)
         unknown = [one for one in self._source.fields if one.name not in (formats or {})]
         for name in ("transform", "transforms"):
             warn_of_boxes(name, getattr(self, name), self._fields, unknown)
+        if transforms is not None and fields is None:
+            warn_of_targets(self.path, self._fields, self._source.fields)
         self._source.tell_decoded()
         if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]
@@ -377,9 +388,13 @@ class ImageDataset(NativeSamples):
         parts: list[Any] = [self, other]
         return ConcatDataset(parts)
 
+    @property
+    def _is_staged(self) -> bool:
+        known = (str(self.path), str(self._index))
+        return self._table is None and self.folder is None and str(self.location) not in known
+
     def __repr__(self) -> str:
-        own = self._table is not None or self.location in (self.path, self._index)
-        where = "" if own else f", staged in {self.location}"
+        where = f", staged in {self.location}" if self._is_staged else ""
         return f"ImageDataset({str(self.path)!r}: {self._source.summary}{where})"
 
     def __getitem__(self, index: int) -> Any:
