@@ -209,31 +209,21 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _blobs(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Return files as structs of ``bytes`` and ``path``; None: the column has no files."""
-    kind = column.type
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        if not _is_bytes(kind.field("bytes").type):
-            return None
-        pathless = kind.get_field_index("path") < 0
-        chunks = [
-            (child_of(one, "bytes"), None if pathless else child_of(one, "path"))
-            for one in column.chunks
-        ]
-    elif _is_bytes(kind):
-        chunks = [(one, None) for one in column.chunks]
-    elif _is_text(kind):
-        chunks = [(None, one) for one in column.chunks]
-    else:
+    kind, wanted = column.type, {"bytes": pa.binary(), "path": pa.string()}
+    is_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    of_bytes = kind.field("bytes").type if is_struct else kind
+    if not (_is_bytes(of_bytes) or (pa.types.is_null if is_struct else _is_text)(of_bytes)):
         return None
-    names, kinds = ["bytes", "path"], (pa.binary(), pa.string())
     structs = []
-    for pair in chunks:
-        count = next(len(one) for one in pair if one is not None)
-        arrays = [
-            pa.nulls(count, of) if one is None else one for one, of in zip(pair, kinds, strict=True)
-        ]
-        structs.append(pa.StructArray.from_arrays(arrays, names))
-    if not structs:
-        return pa.chunked_array([], pa.struct(list(zip(names, kinds, strict=True))))
+    for chunk in column.chunks or [pa.nulls(0, kind)]:
+        if is_struct:
+            names = [name for name in wanted if kind.get_field_index(name) >= 0]
+            found = {name: child_of(chunk, name) for name in names}
+        else:
+            found = {"bytes" if _is_bytes(kind) else "path": chunk}
+        found = {name: one for name, one in found.items() if not pa.types.is_null(one.type)}
+        arrays = [found.get(name, pa.nulls(len(chunk), of)) for name, of in wanted.items()]
+        structs.append(pa.StructArray.from_arrays(arrays, list(wanted)))
     return pa.chunked_array(structs)
 
 
