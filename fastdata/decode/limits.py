@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastdata import _native
-from fastdata.errors import SampleError, UsageError
+from fastdata.errors import LEAVE_OUT, SampleError, UsageError
 
 Size = tuple[int, int]
 
 #: Most pixels of an image's tiles, transparency and thumbnail, as a multiple of its own.
 _MOST_TILES = 16
-_LARGER = 'Give ImageDataset larger limits=Limits(…), or leave such samples out: on_error="skip".'
+_LARGER = f"Give ImageDataset larger limits=Limits(…), or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, printable, warn
+from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataError, printable, warn
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
@@ -75,8 +75,7 @@ class IndexedSource(Source):
     hints = Hints(
         _HINT,
         "Put the file back, or pack the dataset again.",
-        'Leave such samples out with on_error="skip", or find them all with fastdata verify and '
-        "pack without them (--skip-bad).",
+        f"Find them all with fastdata verify and pack without them (--skip-bad), or {LEAVE_OUT}",
     )
 
     def __init__(
