@@ -84,8 +84,8 @@ class Odd(CenterCrop):
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (None, "RandomResizedCrop"),
-        (Resize(256), "Resize(256) and cannot make a batch"),
+        (None, "CenterCrop"),
+        (Resize(256), "after Resize(256) and cannot make a batch"),
         ([], "different sizes"),
         (RandomHorizontalFlip(), "different sizes and"),
         (blur, "blur comes before the images have one size"),
