@@ -70,7 +70,7 @@ def loaded(dataset: ImageDataset, **options: Any) -> list[int]:
 def test_pixels(tmp_path: Path, kind: str, source: str) -> None:
     tree(tmp_path, SMALL, LARGE[kind], SMALL)
     dataset = opened(tmp_path, source, pixels=90 * 60 - 1)
-    what = r"sample 1\b.* has 90 x 60 pixels, more than Limits.pixels=5399.*\n.*limits="
+    what = r"sample 1\b.* has 60 x 90 .H x W. pixels, more than Limits.pixels=5399.*\n.*limits="
     with pytest.raises(SampleError, match=what):
         loaded(dataset)
     assert loaded(dataset, on_error="drop") == [0, 2]

@@ -186,7 +186,7 @@ def test_bad_masks_are_errors_of_their_samples(v2: Any, tmp_path: Path, workers:
     width, height = Image.open(tmp_path / "2.png").size
     with pytest.raises(FastdataError, match="its mask") as found:
         list(DataLoader(dataset, 4, num_workers=workers))
-    for words in ("sample 2", "17 x 19", f"{width} x {height}"):
+    for words in ("sample 2", "19 x 17", f"{height} x {width}"):
         assert words in str(found.value)
     named = ("image", "mask", "index")
     dropping = DataLoader(dataset, 4, num_workers=workers, on_error="drop", fields=named)

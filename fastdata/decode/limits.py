@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fastdata import _native
 from fastdata.errors import LEAVE_OUT, SampleError, UsageError
+from fastdata.text import human_size
 
 Size = tuple[int, int]
 
@@ -77,7 +78,7 @@ class Limits:
         """Raise SampleError if an image is too large; the hint names the limit."""
         if self.pixels is not None and width * height > self.pixels:
             raise SampleError(
-                f"has {width} x {height} pixels, more than Limits(pixels={self.pixels})",
+                f"has {human_size(width, height)} pixels, more than Limits(pixels={self.pixels})",
                 _LARGER,
             )
 

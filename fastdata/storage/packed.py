@@ -46,7 +46,7 @@ from fastdata.storage.source import (
     Source,
     upright_size,
 )
-from fastdata.text import human_count
+from fastdata.text import human_count, human_size
 
 _IN_PLACE_HINT = (
     "Run fastdata verify to find further damage; then put the files back as they were, or index "
@@ -345,7 +345,7 @@ class IndexedSource(Source):
             with self._guard():
                 data = self.read(record, row)
                 if record.encoding == "raw" and len(data) != record.width * record.height * 3:
-                    size = f"{record.width} x {record.height}"
+                    size = human_size(record.width, record.height)
                     raise self.corrupt(record, row, f"it does not have {size} pixels")
         about = (record.encoding, record.width, record.height, record.channels)
         orientation = record.orientation if self._turns(field) else 0
@@ -368,8 +368,8 @@ class IndexedSource(Source):
                     size = upright_size(*size, record.orientation)
                 raise self.problem(
                     row,
-                    f"the image has {width} x {height} pixels, the index says "
-                    f"{size[0]} x {size[1]}",
+                    f"the image is {human_size(int(width), int(height))}, the index says "
+                    f"{human_size(*size)}",
                     "corrupt_index",
                 )
 
