@@ -35,7 +35,7 @@ from fastdata.decode.folders import (
 from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import AS_STORED, RGB
-from fastdata.decode.rows import decode_row
+from fastdata.decode.rows import decode_row, some_sizes
 from fastdata.errors import UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
@@ -477,17 +477,24 @@ class ImageDataset(NativeSamples):
         joint = joint_of(self._source.fields, self.fields) if of_all else None
         if transform is not None and (reason := pillow_changed()):
             return Refusal(f"{reason}. Undo that.")
-        recipe = compile_recipe(transform, None, joint)
+        sizes = partial(some_sizes, self.source, self.limits)
+        recipe = compile_recipe(transform, None, joint, sizes)
         if isinstance(recipe, Refusal):
             size = self.image_size
             if size is not None and min(size) > 0:
                 sized = compile_recipe(transform, size, joint)
+                if isinstance(sized, Refusal):
+                    return sized
                 # Where all of it is a tail, torch's loader may as well do it.
-                if isinstance(sized, Recipe) and any(
+                if any(
                     not sized.unknown or program.steps or program.pixels
                     for program in sized.programs
                 ):
                     return sized
+                first = sized.unknown[0]
+                return recipe._replace(
+                    reason=f"the core does not do {first.name} ({first.reason}). {first.hint}"
+                )
         return recipe
 
     def open_image(self, index: int) -> Image.Image:

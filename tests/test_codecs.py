@@ -325,7 +325,7 @@ def test_bitmaps(height: int) -> None:
     if height > 0:  # of OS/2: BITMAPCOREHEADER, 12 bytes, sides of 16 bits
         head = struct.pack("<2sIHHIIHHHH", b"BM", 26 + rows.size, 0, 0, 26, 12, 61, 45, 1, 24)
         agrees(head + rows.tobytes())
-        with pytest.raises(SampleError, match="61 x 45 pixels, more than"):
+        with pytest.raises(SampleError, match="45 x 61 "):
             Encoded(head + rows.tobytes(), limits=Limits(61 * 45 - 1))
 
 
@@ -445,7 +445,7 @@ def test_heic() -> None:
     assert (image.kind, image.decoder) == ("heic", "pillow_heif")
     theirs = pytest.importorskip("pillow_heif").read_heif(data).to_pillow()
     assert np.array_equal(image.pixels(), np.asarray(theirs.convert("RGB")))
-    with pytest.raises(SampleError, match="61 x 45 pixels, more than"):
+    with pytest.raises(SampleError, match="45 x 61 "):
         Encoded(data, limits=Limits(100))
     with pytest.raises(SampleError, match="pillow_heif does not decode this HEIC image"):
         Encoded(data[:-200]).pixels()

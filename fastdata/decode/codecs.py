@@ -29,6 +29,7 @@ from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.errors import SampleError
 from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.text import human_size
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -407,8 +408,8 @@ class Encoded:
                 self._open_by_pillow()
                 if (self.width, self.height) != size:
                     raise SampleError(
-                        f"cannot be decoded: it is {size[0]} x {size[1]} pixels by its header, "
-                        f"and {self.width} x {self.height} as Pillow decodes it"
+                        f"cannot be decoded: it is {human_size(*size)} by its header, "
+                        f"and {human_size(self.width, self.height)} as Pillow decodes it"
                     ) from None
         assert self._image is not None
         rows = self.height if box is None else box[3]

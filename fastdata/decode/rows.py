@@ -6,9 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
@@ -22,8 +23,10 @@ from fastdata.storage.files import open_file
 from fastdata.storage.source import Blob, BlobColumn, Source
 from fastdata.text import human_share
 
-#: Rows whose kind `describe_kinds` inspects.
-_INSPECTED = 200
+Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+#: Rows whose kind `describe_kinds` inspects, and those whose size `some_sizes` takes.
+_INSPECTED, _MEASURED = 200, 20
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
 #: codec of its kind takes it.
 _HEAD, _WHOLE = 1 << 16, 1 << 22
@@ -66,6 +69,37 @@ def _naming(source: Source, row: int) -> Iterator[None]:
         yield
     except SampleError as error:
         raise source.problem(row, f"it {error.what}", hint=error.hint) from None
+
+
+def sizes_of(source: Source, rows: Any, limits: Limits | None = None) -> Sizes:
+    """Return the widths and heights of rows' images, int32, (N,); 0 where they are not known.
+
+    Read headers on this machine where the index has no sizes.
+    """
+    column = source.gather(rows, ("image",)).blobs["image"]
+    widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
+    unknown = np.flatnonzero(widths == 0)
+    if len(unknown) and source.capabilities.local:
+        extents = source.gather(rows[unknown], ("image",)).blobs["image"].extents
+        probe = _native.ProbeJob(extents)
+        probe.run()
+        widths[unknown], heights[unknown] = extents.widths, extents.heights
+        for slot in np.flatnonzero(widths == 0).tolist():
+            with suppress(FastdataError, OSError):  # decoding it says why
+                image = open_row(source, int(rows[slot]), limits)
+                widths[slot], heights[slot] = image.width, image.height
+    return widths, heights
+
+
+def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:
+    """Return the widths and heights of some images; () if none are known."""
+    step = 1 if source.blocks else max(1, len(source) // _MEASURED)
+    rows = np.arange(len(source))[::step][:_MEASURED]
+    with suppress(FastdataError):
+        widths, heights = sizes_of(source, rows, limits)
+        if (known := widths > 0).any():
+            return widths[known], heights[known]
+    return ()
 
 
 def describe_kinds(

@@ -106,7 +106,7 @@ def diagnose(
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
     first = _run(loader(samples.tolist(), readers), seconds * 0.4)
-    if first.skipped == first.samples:
+    if first.bad_samples == first.samples:
         raise DataError(
             f"{opened.data.location}: none of {human_count(first.samples, 'sample')} can be read "
             "and decoded",
@@ -147,7 +147,7 @@ def _run(loader: Any, seconds: float, samples: float = np.inf) -> Stats:
 def _decode_share(stats: Stats) -> float:
     """Return the share of the threads' time for decoding, which the core alone counts."""
     native = sum(decoders.get("native", 0) for decoders in stats.kinds.values())
-    few = native + stats.skipped >= (1 - FEW) * stats.samples
+    few = native + stats.bad_samples >= (1 - FEW) * stats.samples
     return stats.decode_share if few else 1 - stats.read_share
 
 
@@ -199,7 +199,7 @@ def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> 
         pillow_kinds=tuple(kind for kind, count in others.most_common() if count),
         rewritable_share=jpegs.get("jpeg-progressive", 0) / decoded,
         sampled=stats.samples,
-        damaged=stats.skipped,
+        damaged=stats.bad_samples,
     )
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from fastdata import _native
 from fastdata.batches.images import Images, NotKnown
-from fastdata.decode.rows import open_row
-from fastdata.errors import FastdataError, UsageError
+from fastdata.decode.rows import Sizes, sizes_of
+from fastdata.errors import UsageError
 from fastdata.loading.sampler import find_ranks
 from fastdata.loading.samplers import ResumableSampler
 from fastdata.plan.batches import Plan, SizedBatch
@@ -95,10 +94,10 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         """Take over a loader's seed and ranks; raise UsageError for another dataset."""
         from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
 
-        if on_error == "skip" and isinstance(self.plan, Packed):
+        if on_error == "replace" and isinstance(self.plan, Packed):
             raise UsageError(
-                'on_error="skip" fills slots with other samples, which may exceed the budget',
-                'Take on_error="zero".',
+                'on_error="replace" fills slots with other samples, which may exceed the budget',
+                'Take on_error="drop", or over several ranks "zero".',
             )
         if next(mixtures_in(dataset), None) is not None:
             raise UsageError(
@@ -349,12 +348,9 @@ def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKno
         return recognise(dataset)
 
 
-_Sizes = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-
-
 def _image_sizes(
     dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
-) -> Iterator[tuple[int, _Sizes]]:
+) -> Iterator[tuple[int, Sizes]]:
     """Yield (first row, (widths, heights)) of images, in pieces; raise UsageError if unknown."""
     n = len(dataset)
     if given is not None:
@@ -430,35 +426,19 @@ class Columns(Mapping[str, Any]):
         return values
 
     @property
-    def sizes(self) -> _Sizes:
+    def sizes(self) -> Sizes:
         """Widths and heights of the images, int32; 1 where an image cannot be read.
 
         Raise UsageError if neither the index nor images on this machine have them.
         """
-        column = self._source.gather(self._rows, ("image",)).blobs["image"]
-        widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
-        unknown = np.flatnonzero(widths == 0)
-        if len(unknown):
-            _require(
-                self._source.capabilities.local,
-                f"{self._source.location}: the sizes of its images are not known, and they are not "
-                "on this machine",
-                "Pack the dataset with fastdata convert, or give image_sizes=.",
-            )
-            extents = self._source.gather(self._rows[unknown], ("image",)).blobs["image"].extents
-            probe = _native.ProbeJob(extents)
-            probe.run()
-            widths[unknown], heights[unknown] = extents.widths, extents.heights
-            for slot in np.flatnonzero(widths == 0).tolist():
-                widths[slot], heights[slot] = self._by_decoder(int(self._rows[slot]))
+        widths, heights = sizes_of(self._source, self._rows, self._images.options.limits)
+        _require(
+            bool(widths.all()) or self._source.capabilities.local,
+            f"{self._source.location}: the sizes of its images are not known, and they are not "
+            "on this machine",
+            "Pack the dataset with fastdata convert, or give image_sizes=.",
+        )
         return np.maximum(widths, 1), np.maximum(heights, 1)
-
-    def _by_decoder(self, row: int) -> tuple[int, int]:
-        try:
-            image = open_row(self._source, row, self._images.options.limits)
-        except (FastdataError, OSError):  # decoding it says why
-            return 1, 1
-        return image.width, image.height
 
 
 def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
-from fastdata.errors import SampleError
+from fastdata.errors import LEAVE_OUT, SampleError
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
@@ -482,5 +482,5 @@ def _require_rgb(path: Any) -> None:
     if mode != "RGB":
         raise SampleError(
             f"it is an image of mode {mode}, which torchvision does not convert",
-            'Convert the file to RGB, or leave such samples out with on_error="skip".',
+            f"Convert the file to RGB, or {LEAVE_OUT}",
         )

@@ -16,6 +16,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.errors import UsageError
+from fastdata.text import human_size
 from fastdata.transforms import geometry
 from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
@@ -120,9 +121,9 @@ class Sized(Transform):
 
     @property
     def dimensions(self) -> str:
-        """The size: width x height, or one number."""
+        """The size in words: height x width, or one number."""
         size = self.size
-        return f"{size[1]} x {size[0]}" if isinstance(size, tuple) else str(size)
+        return human_size(size[1], size[0]) if isinstance(size, tuple) else str(size)
 
     @property
     def title(self) -> str:
@@ -291,7 +292,9 @@ def _augment(
     try:
         *_, new_width, new_height = program.draw(int(cuts["key"][0]), width, height)
     except ValueError as error:
-        raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
+        raise UsageError(
+            f"The image is {human_size(width, height)}: {error}.", SMALL_HINT
+        ) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
     out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
     job = _native.Job(
