@@ -96,7 +96,7 @@ def test_the_first_image_that_pillow_decodes_is_named_once(
     loader = DataLoader(dataset, batch_size=2, num_workers=threads)
     (words,) = told(FallbackWarning, loader)
     assert named in words
-    assert re.search(f"decoded by Pillow, which is slower, as it is a {kind}[.: ]", words)
+    assert re.search(f"decoded by Pillow, which is slower, as it is an? {kind}[.: ]", words)
     assert "stats().by_pillow" in words
     assert loader.stats().by_pillow == 2
     # Each loader warns again.

@@ -28,6 +28,7 @@ from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
+from fastdata.transforms.checks import require_objects
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Varying, of_size, present_size
 
@@ -56,6 +57,7 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
             raise UsageError(f"{name}={one!r} cannot be called", hint)
+        require_objects(f"{name}=", one)
 
 
 def require_images(

@@ -152,4 +152,6 @@ def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Li
         if (found.sure and found.kind.startswith("jpeg")) or size > _WHOLE:
             return found
     blob = source.encoded(row)
-    return foresee(blob.data, len(blob.data), limits, trusted=blob.checked)
+    return foresee(
+        blob.data, len(blob.data), limits, trusted=blob.checked, upright=blob.orientation != 0
+    )

@@ -242,7 +242,8 @@ def call(
     if not isinstance(image, Image.Image):
         raise UsageError(
             f"{transform.title} was given a {type(image).__name__}, not a PIL image.",
-            "Put it before what makes tensors of images.",
+            "Put it before what makes tensors of images, such as another transform of fastdata: "
+            "fastdata.transforms.Compose takes several, torchvision's does not.",
         )
     if reason := misplaced(views, tail):
         raise UsageError(reason, "Change the order of the transforms.")

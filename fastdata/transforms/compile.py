@@ -42,6 +42,7 @@ from fastdata.transforms import (
     transformers,
 )
 from fastdata.transforms.base import misplaced, read
+from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.identity import composed, derived, fresh_look, name_in, name_of, override
@@ -359,6 +360,7 @@ def compile_recipe(
         return Refusal(f"There is no transform, and the images {differ} batch: give {crops}.")
     if isinstance(transform, Varying):
         transform = transform.current
+    require_objects("the transform", transform)
     with fresh_look():
         return _compile(transform, size, joint, sizes)
 
