@@ -24,7 +24,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
-from fastdata.storage.fields import IMAGE, LABEL, StoredField
+from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
 from fastdata.storage.files import PARTIAL_SUFFIX, publish, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
@@ -126,16 +126,17 @@ class Outputs:
         with whole_file(job.out / INDEX_NAME) as temporary:
             write_index(temporary, _counted(self.rows(files, None), kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
-        for field in job.fields:
+        for place, field in enumerate(job.fields):
             field = field._replace(nullable=any(field.name in part.nulls for part in parts))
-            index = job.out / f"_index-{field.name}.rows"
+            name = in_file_name(place, field.name)
+            index = job.out / f"_index-{name}.rows"
             if field.type is None:
                 one = StoredField(field, index.name)
                 with whole_file(index) as temporary:
                     write_index(temporary, self.rows(files, field.name), samples, made)
             else:
                 size = sum(part.field_bytes[field.name] for part in parts)
-                path = job.out / f"_field-{field.name}.arrow"
+                path = job.out / f"_field-{name}.arrow"
                 one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
                 values = (read_values(job.part(unit), field.name) for unit in self.units)
                 with whole_file(path) as temporary, whole_file(index) as pieces:

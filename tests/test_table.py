@@ -20,9 +20,11 @@ from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said
 from tiers import first_of
+from web_server import WebServer
 
 from fastdata import ImageDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.storage.packed import PackedSource
 
 
@@ -262,8 +264,30 @@ def test_tables_of_no_use(root: Path, tmp_path: Path) -> None:
             path.write_bytes(data)
         result = convert("table", "--root", path, "--out", tmp_path / "out")
         require_said(result, 1, "no images found")
-    result = convert("table", "--root", written(root, "n.csv", [{"path": "a.jpg", "1 x": 1}]))
-    require_said(result, 2, "'1 x' cannot be a field's name", "leave it out")
+    result = convert("table", "--root", written(root, "n.csv", [{"path": "a.jpg", "1/x": 1}]))
+    require_said(result, 2, "'1/x' cannot be a field's name", "leave it out")
+
+
+NAMES = {"a b": "x", "_id": 7, "123": 0.5, "キャプション": "猫", "%20?#[*]": "w", ".d": 1, "_1": 2}
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet"])
+def test_names_of_fields(root: Path, container: str, tmp_path: Path) -> None:
+    """From CSV and Parquet, on the disk, behind a URL, and for other tools."""
+    rows = [{"path": f"{stem}.jpg", **NAMES} for stem in "abc"]
+    fields = ("image", *NAMES)
+    for name in ("t.csv", "t.parquet"):
+        arguments = ("--root", written(root, name, rows), "--out", tmp_path / name)
+        require_said(convert("table", *arguments, "--to", container), 0)
+        assert add_seek_points(tmp_path / name, workers=1).samples == 3
+    with WebServer(tmp_path) as server:
+        for place in (tmp_path / "t.csv", tmp_path / "t.parquet", f"{server.url}/t.csv"):
+            assert ImageDataset(place, fields=fields)[1].items() >= NAMES.items()
+    if container == "parquet":
+        table = pq.read_table(tmp_path / "t.csv").select([*NAMES])
+        assert table.to_pylist() == [NAMES] * 3
+        require_said(convert("parquet", "--root", tmp_path / "t.csv", "--out", tmp_path / "o"), 0)
+        assert ImageDataset(tmp_path / "o", fields=fields)[1].items() >= NAMES.items()
 
 
 @pytest.mark.parametrize(
