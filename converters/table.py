@@ -215,7 +215,7 @@ class TableImages(Sharded):
 
         for role, values in columns.items():
             at = self._table.schema.get_field_index(role)
-            found = pa.chunked_array([pa.array(map(inner, values), pa.string())])
+            found = pa.chunked_array([array([*map(inner, values)], pa.string())])
             self._table = self._table.set_column(at, role, found)
         return tree
 
@@ -249,12 +249,12 @@ class TableImages(Sharded):
         order = np.argsort(group, kind="stable")
         same = np.diff(np.array(group)[order]) == 0
         starts = np.flatnonzero(np.append(True, ~same))
-        ends = pa.array(np.append(starts, rows), pa.int32())
+        ends = array([*starts.tolist(), rows], pa.int32())
         table, columns = self._table.take(order), {}
         lists = []
         for column in table.schema.names:
             values = table.column(column).combine_chunks()
-            found = values.take(pa.array(starts))
+            found = values.take(array(starts.tolist(), pa.int64()))
             if (apart := _first_apart(values, same)) is not None:
                 if column in {chosen.label, *chosen.blobs}:
                     raise SourceError(
@@ -482,7 +482,7 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 #: Cells without a value, in columns of numbers and truth values.
-_NULLS = pa.array(pa.csv.ConvertOptions().null_values)
+_NULLS = array(pa.csv.ConvertOptions().null_values, pa.string())
 #: Types of cells that all match a pattern. Neither 007 nor digits beyond double precision do.
 _CELLS = (
     (r"^\s*-?(0|[1-9]\d*)\s*$", pa.int64()),
@@ -586,7 +586,7 @@ def _as_classes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _first_apart(values: pa.Array, same: npt.NDArray[np.bool_]) -> int | None:
     """Return the first place of two values, ``same`` in image, that differ."""
     if pa.types.is_nested(values.type):
-        values = pa.array(map(repr, values.to_pylist()), pa.string())
+        values = array([*map(repr, values.to_pylist())], pa.string())
     codes = as_numpy(values.dictionary_encode("encode").indices)
     apart = np.flatnonzero(same & (np.diff(codes) != 0))
     return int(apart[0]) if len(apart) else None

@@ -21,7 +21,7 @@ from annotated import bad_of, packed_fields, packed_without_bad, write_images, w
 from click.testing import Result
 from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
-from sources import convert, make_tree, require_said
+from sources import convert, make_tree, require_said, run
 from tiers import first_of
 from web_server import WebServer
 
@@ -389,6 +389,18 @@ def test_tables_of_no_use(root: Path, tmp_path: Path) -> None:
         require_said(result, 1, "no images found")
     result = convert("table", "--root", written(root, "n.csv", [{"path": "a.jpg", "1/x": 1}]))
     require_said(result, 2, "'1/x' cannot be a field's name", "leave it out")
+
+
+def test_plan_by_a_column(root: Path, tmp_path: Path) -> None:
+    rows = {"path": ["a.jpg", "b.jpg"], "age": [34.5, 1.0], "gap": [2.0, None], "name": ["x", "y"]}
+    pd.DataFrame(rows).to_csv(root / "t.csv", index=False)
+    require_said(convert("table", "--root", root / "t.csv", "--out", tmp_path / "out"), 0)
+    by = ("plan", tmp_path / "out", "--budget", 40, "--length")
+    assert "1 step on 1 rank, 2 rows" in run(*by, "age").stdout
+    require_said(run(*by, "gap"), 2, "sample 1 has a length of nan")
+    refused = run(*by, "name")
+    require_said(refused, 2, "which has no lengths")
+    assert "lambda" not in refused.stderr
 
 
 NAMES = {"a b": "x", "_id": 7, "123": 0.5, "キャプション": "猫", "%20?#[*]": "w", ".d": 1, "_1": 2}
