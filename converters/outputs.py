@@ -44,10 +44,11 @@ Tick: TypeAlias = Callable[[], None]
 
 
 class Kind(NamedTuple):
-    """Number and bytes of the images of one encoding."""
+    """Number and bytes of the images of one encoding; ``turned`` have an EXIF orientation."""
 
     images: int
     size: int
+    turned: int
 
 
 class Outputs:
@@ -253,9 +254,10 @@ def entry_of(path: Path) -> FileEntry:
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
-        codes = as_numpy(column.indices)
+        codes, turned = as_numpy(column.indices), as_numpy(batch.column("orientation")) > 1
         for code in np.unique(codes).tolist():
             name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
-            images, size = kinds.get(name, Kind(0, 0))
-            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+            images, size, before = kinds.get(name, Kind(0, 0, 0))
+            found = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
+            kinds[name] = Kind(images + found[0], size + found[1], before + found[2])
         yield batch

@@ -236,8 +236,9 @@ class TokenBudgetBatches(PlannedBatches):
         dataset: A dataset that fastdata reads; any other, with ``length`` as an array.
         length: Of each row, a number from 1, rounded up: a field of numbers, or of lists, whose
             lengths count; an array, (N,); or a function of columns, which returns the lengths of
-            some rows. Its argument is called for thousands of rows at once: ``columns["caption"]`` are their
-            values, ``columns["width"]`` and ``columns["height"]`` the sizes of their images.
+            some rows. Its argument is called for thousands of rows at once:
+            ``columns["caption"]`` are their values, ``columns["width"]`` and ``columns["height"]``
+            the sizes of their images.
         budget: The most that lengths of a batch add up to.
         window: Rows of a window. Larger ones fill batches better, and take longer to begin.
         shuffle: As of `AspectRatioBatches`.
