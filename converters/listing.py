@@ -191,7 +191,7 @@ def write_listing(
         raise SourceError(
             f"{source.about.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
-            "Check --root; images are found by their extension (.jpg, .jpeg, .png, …).",
+            getattr(source, "hint", "Check --root; images are found by their extension (.jpg, …)."),
         )
     write_summary(folder, rows, totals, left_out)
     buckets = 1 + total // _COMPARED_AT_ONCE

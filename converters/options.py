@@ -210,8 +210,8 @@ def require_fields(fields: Sequence[Field]) -> None:
         if not NAME.fullmatch(name) or name == "key":
             raise UsageError(
                 f"{name!r} cannot be a field's name",
-                "Names have letters, digits, '_', '-' and '.', begin with a letter or digit, and "
-                "are neither digits alone nor 'key'. Rename it, or leave it out.",
+                "A name has 1 to 100 characters, no slash or control character, does not begin "
+                "with '__', and is not 'key'. Rename it, or leave it out.",
             )
         # Their files must differ on every file system, and webdataset reads names in lower case.
         if name.lower() in by_lower:

@@ -24,7 +24,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
-from fastdata.storage.fields import IMAGE, LABEL, StoredField
+from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
 from fastdata.storage.files import PARTIAL_SUFFIX, publish, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
@@ -44,10 +44,11 @@ Tick: TypeAlias = Callable[[], None]
 
 
 class Kind(NamedTuple):
-    """Number and bytes of the images of one encoding."""
+    """Number and bytes of the images of one encoding; ``turned`` have an EXIF orientation."""
 
     images: int
     size: int
+    turned: int
 
 
 class Outputs:
@@ -126,16 +127,17 @@ class Outputs:
         with whole_file(job.out / INDEX_NAME) as temporary:
             write_index(temporary, _counted(self.rows(files, None), kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
-        for field in job.fields:
+        for place, field in enumerate(job.fields):
             field = field._replace(nullable=any(field.name in part.nulls for part in parts))
-            index = job.out / f"_index-{field.name}.rows"
+            name = in_file_name(place, field.name)
+            index = job.out / f"_index-{name}.rows"
             if field.type is None:
                 one = StoredField(field, index.name)
                 with whole_file(index) as temporary:
                     write_index(temporary, self.rows(files, field.name), samples, made)
             else:
                 size = sum(part.field_bytes[field.name] for part in parts)
-                path = job.out / f"_field-{field.name}.arrow"
+                path = job.out / f"_field-{name}.arrow"
                 one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
                 values = (read_values(job.part(unit), field.name) for unit in self.units)
                 with whole_file(path) as temporary, whole_file(index) as pieces:
@@ -252,9 +254,10 @@ def entry_of(path: Path) -> FileEntry:
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
-        codes = as_numpy(column.indices)
+        codes, turned = as_numpy(column.indices), as_numpy(batch.column("orientation")) > 1
         for code in np.unique(codes).tolist():
             name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
-            images, size = kinds.get(name, Kind(0, 0))
-            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+            images, size, before = kinds.get(name, Kind(0, 0, 0))
+            found = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
+            kinds[name] = Kind(images + found[0], size + found[1], before + found[2])
         yield batch

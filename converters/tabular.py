@@ -6,11 +6,13 @@ the module of the format: a `RowsFile`, and what its ``open`` yields, an `OpenRo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -117,6 +119,22 @@ def reading(file: object, form: str) -> Iterator[None]:
         raise SourceError(what, "Check that it was written completely and copied whole.") from None
 
 
+def is_unnamed(column: str) -> bool:
+    """Return whether a column has no name of its own: one such as pandas' index, or __url__."""
+    return re.fullmatch(r"|Unnamed: \d+|__.*", column, re.DOTALL) is not None
+
+
+def describe_columns(
+    roles: Mapping[str, str | None], fields: Iterable[Field], left_out: Iterable[str]
+) -> str:
+    """Return the columns that are packed and left out, as text."""
+    taken = [f"{role} from {column}" for role, column in roles.items() if column]
+    names = ", ".join(field.name for field in fields)
+    taken += [f"fields {names}"] * bool(names)
+    others = ", ".join(name or "the column without a name" for name in left_out)
+    return ", ".join(taken) + (f"; left out: {others}" if others else "")
+
+
 def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
     """Raise UsageError for a further column that is not there."""
     for name in wanted:
@@ -203,13 +221,9 @@ class TabularImages(Sharded):
     def columns_taken(self) -> str:
         """Columns that are packed and left out, as text."""
         chosen = self._columns
-        taken = [f"images from {chosen.image}"]
-        taken += [f"labels from {chosen.label}"] * bool(chosen.label)
-        taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
-        taken.append(f"keys from {chosen.key or 'file and row number'}")
-        taken += [f"fields {', '.join(field.name for field in self.fields)}"] * bool(self.fields)
-        left_out = f"; left out: {', '.join(self._left_out)}" if self._left_out else ""
-        return ", ".join(taken) + left_out
+        key = chosen.key or "file and row number"
+        roles = {"images": chosen.image, "labels": chosen.label, "class names": chosen.names_in}
+        return describe_columns(roles | {"keys": key}, self.fields, self._left_out)
 
     @once
     def _kept(self) -> set[str]:
@@ -267,6 +281,13 @@ class TabularImages(Sharded):
         binary = {name for name, kind in names.items() if _is_binary(kind)}
         kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
         kinds |= dict.fromkeys(folders, pa.string())
+        kinds |= {
+            name: kind
+            for name, kind in names.items()
+            if (name == label or (label is None and name.lower() in _LABELS))
+            and pa.types.is_floating(kind)
+            and _are_whole(file, name)
+        }
         if key is None:
             key = next((name for name in _KEYS if name in kinds), None)
         if label is None:
@@ -285,7 +306,7 @@ class TabularImages(Sharded):
                     f"{path}: has no column {column} of {what} (it has: {has})",
                     f"Name another with --{option}-column.",
                 )
-        named = label is not None and not pa.types.is_integer(kinds[label])
+        named = label is not None and not _is_number(kinds[label])
         names_in = None
         if label and not named and "class" in kinds and label != "class":
             names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
@@ -307,8 +328,8 @@ class TabularImages(Sharded):
                 found[column.name] = _field(file, column, leaves)
         if wanted is None:
             # Columns in folders' names have no type, and packing to Parquet writes the size.
-            # Names such as __url__ cannot be fields'.
-            wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
+            sizes = ("width", "height")
+            wanted = [one for one in found if one not in sizes and not is_unnamed(one)]
         require_columns(path, wanted, found)
         self._left_out = [name for name in self._left_out if name not in wanted]
         fields = [found[name] for name in wanted]
@@ -324,7 +345,9 @@ class TabularImages(Sharded):
             for batch in _batches(file, chosen, wanted):
                 names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
-                    if label is not None and found.setdefault(label, name) != name:
+                    if label is None or not (chosen.named or label % 1 == 0):
+                        continue  # a bad sample
+                    if found.setdefault(label, name) != name:
                         raise SourceError(
                             f"{file}: a row has label {label} and class {name!r}, but another of "
                             f"that label has class {found[label]!r}",
@@ -333,7 +356,7 @@ class TabularImages(Sharded):
         column = f"{self._where}: the column {chosen.label}"
         if not found:
             raise SourceError(f"{column} has no labels", "Name another with --label-column.")
-        count = len(found) if chosen.named else max(found) + 1
+        count = len(found) if chosen.named else int(max(found)) + 1
         if count > MOST_CLASSES:
             raise SourceError(
                 f"{column} has {count:,} classes; there may be {MOST_CLASSES:,} classes at most",
@@ -482,7 +505,17 @@ def _require(
 
 
 def _is_label_of(named: bool, kind: pa.DataType) -> bool:
-    return _is_label(kind) and pa.types.is_integer(kind) != named
+    return (_is_label(kind) or pa.types.is_floating(kind)) and _is_number(kind) != named
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _are_whole(file: OpenRows, name: str) -> bool:
+    """Return whether a column of floats has whole numbers alone."""
+    values = chain.from_iterable(one.values[name] for one in file.batches([name], []))
+    return all(value is None or value != value or float(value).is_integer() for value in values)
 
 
 def _is_of(field: Field, kind: pa.DataType) -> bool:
@@ -501,11 +534,11 @@ def _field(
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
     """Return a label as a rank among the classes, and its problem or None."""
-    if label is None:
+    if label is None or label != label:
         return 0, "its label is null"
     if named:
         return ranks[str(label)], None
-    return (0, f"its label is {label}") if label < 0 else (int(label), None)
+    return (0, f"its label is {label}") if label < 0 or label % 1 else (int(label), None)
 
 
 def _folder_values(path: str) -> dict[str, str | None]:
@@ -522,7 +555,7 @@ def _is_label(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(strings or pa.types.is_integer(kind))
+    return bool(strings or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _hub_features(schema: pa.Schema) -> dict[str, Any]:

@@ -233,10 +233,11 @@ class TokenBudgetBatches(PlannedBatches):
 
     Args:
         dataset: A dataset that fastdata reads; any other, with ``length`` as an array.
-        length: Of each row, whole numbers from 1: a field of numbers, or of lists, whose lengths
-            count; an array, (N,); or a function of columns, which returns the lengths of some rows.
-            Its argument is called for thousands of rows at once: ``columns["caption"]`` are their
-            values, ``columns["width"]`` and ``columns["height"]`` the sizes of their images.
+        length: Of each row, a number from 1, rounded up: a field of numbers, or of lists, whose
+            lengths count; an array, (N,); or a function of columns, which returns the lengths of
+            some rows. Its argument is called for thousands of rows at once:
+            ``columns["caption"]`` are their values, ``columns["width"]`` and ``columns["height"]``
+            the sizes of their images.
         budget: The most that lengths of a batch add up to.
         window: Rows of a window. Larger ones fill batches better, and take longer to begin.
         shuffle: As of `AspectRatioBatches`.
@@ -265,7 +266,7 @@ class TokenBudgetBatches(PlannedBatches):
             _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
         lengths = np.empty(len(dataset), np.int32)
         for first, found in _lengths(dataset, length):
-            wrong = np.flatnonzero((found < 1) | (found > budget))
+            wrong = np.flatnonzero(~((found >= 1) & (found <= budget)))  # NaN, too
             if len(wrong):
                 raise UsageError(
                     f"sample {first + wrong[0]} has a length of {found[wrong[0]]}, which is not "
@@ -415,13 +416,14 @@ class Columns(Mapping[str, Any]):
         column = self._source.column(name, self._rows)
         if not isinstance(column, np.ndarray) and is_ragged(column.type):
             return np.asarray(list_lengths(column))
-        values = np.asarray(values_of(column, field))
+        given = values_of(column, field)
+        values = np.asarray([np.nan if one is None else one for one in given])
         if values.ndim == 2:
             return np.full(len(values), values.shape[1])
         _require(
-            values.dtype.kind in "iu",
+            values.dtype.kind in "iuf",
             f"length={name!r} is a field of {field.type or values.dtype}, which has no lengths",
-            f"Give a function: length=lambda columns: [len(one) for one in columns[{name!r}]].",
+            "Name a field of numbers or lists. In Python, length= may be a function of columns.",
         )
         return values
 
@@ -459,8 +461,8 @@ def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.in
         found = np.asarray(values)
         count = min(n - first, _AT_ONCE)
         _require(
-            found.shape == (count,) and found.dtype.kind in "iu",
+            found.shape == (count,) and found.dtype.kind in "iuf",
             f"length gives an array of shape {found.shape} and type {found.dtype} for {count} rows",
-            "Return a whole number for each row.",
+            "Return a number for each row.",
         )
-        yield first, found
+        yield first, np.ceil(found) if found.dtype.kind == "f" else found

@@ -30,8 +30,10 @@ RELATIVE = "relative "
 FORMATS = (*BOXES, *POINTS, *OUTLINES, *(RELATIVE + one for one in (*BOXES, *POINTS, "polygons")))
 #: Name of the masks that columns of outlines give, where no field has it.
 MASKS = "masks"
-#: Names of fields.
-NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
+#: Names of fields. WebDataset's own begin with two underscores.
+NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
+#: Names of fields that can be in the names of files, also behind URLs.
+_IN_FILES = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 
 class Field(NamedTuple):
@@ -155,6 +157,11 @@ class StoredField:
         if meaning and not can_have(kind_of_values, meaning):
             raise ValueError(f"the field {name} is {kind_of_values}, which cannot be {meaning}")
         return cls(Field(name, kind, kind_of_values, nullable, meaning), index, file, rows)
+
+
+def in_file_name(place: int, name: str) -> str:
+    """Return a field's name in the names of its files; ``place`` is the field's in the dataset."""
+    return name if _IN_FILES.fullmatch(name) else f"_{place}"
 
 
 def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
