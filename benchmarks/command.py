@@ -88,13 +88,6 @@ _SHORT = 55.0
 @click.option("--crop", type=click.Choice(["train", "val"]), default="train", show_default=True)
 @click.option("--dtype", type=click.Choice(["uint8", "float32"]), default="uint8", **_SHOWN)
 @click.option("--order", type=click.Choice(["random", "sequential"]), default="random", **_SHOWN)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=300,
-    help="Seconds, beyond warm-up and measurement, after which a contender is killed.",
-    **_SHOWN,
-)
 @click.option("--out", "out_path", type=_PATH, metavar="FILE", help="Keep the results here.")
 @click.option("--plot", "plot_path", type=_PATH, metavar="FILE", help="Plot images/s to an .svg.")
 @json_option
