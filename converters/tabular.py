@@ -205,7 +205,8 @@ class TabularImages(Sharded):
         self._where = where
         self.inputs = [rows.file.location for rows in self._files]
         self._left_out: list[str] = []
-        with self._files[0].open() as first:
+        self._first = next(filter(_has_rows, self._files), self._files[0])
+        with self._first.open() as first:
             self._columns = self._choose(first, image_column, label_column, key_column)
             further, self._leaves = self._choose_fields(first, fields)
         self.fields = with_masks(with_formats(further, formats, where), masks, where)
@@ -271,7 +272,7 @@ class TabularImages(Sharded):
     def _choose(
         self, file: OpenRows, image: str | None, label: str | None, key: str | None
     ) -> _Columns:
-        path, schema = self._files[0], file.schema
+        path, schema = self._first, file.schema
         folders, names = _folder_values(path.name), stored_columns(path, schema)
         self._features = _features(schema)
         if image is None:
@@ -320,7 +321,7 @@ class TabularImages(Sharded):
         self, file: OpenRows, wanted: Sequence[str] | None
     ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         """Return the further fields and their columns; `_left_out` keeps the other columns."""
-        path = self._files[0]
+        path = self._first
         leaves = stored_columns(path, file.schema)
         found: dict[str, tuple[Field, str]] = {}
         for column in file.schema:
@@ -461,6 +462,11 @@ def _batches(
         for batch in opened.batches(read, blobs):
             above = {name: [folders[name]] * batch.rows for name in roles if name not in names}
             yield batch._replace(values=batch.values | above)
+
+
+def _has_rows(file: RowsFile) -> bool:
+    with file.open() as opened:
+        return any(batch.rows for batch in opened.batches([], []))
 
 
 def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
