@@ -262,10 +262,8 @@ class OneFile(Outputs):
 
 def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:
     """Return index rows with the numbers of archives instead of their paths."""
-    paths = batch.column("path").dictionary_encode()
-    known = [numbers[name] for name in paths.dictionary.to_pylist()]
-    # Null: the sample has no such blob.
-    found = np.array([*known, 0], np.int32)[as_numpy(paths.indices.fill_null(len(known)))]
+    # None: the sample has no such blob.
+    found = [0 if name is None else numbers[name] for name in batch.column("path").to_pylist()]
     columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
     columns |= {"file": array(found, pa.int32()), "path": pa.nulls(len(found), pa.string())}
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
