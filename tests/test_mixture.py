@@ -387,7 +387,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "fields": (lambda: mixed(fields=("caption",)).fields, "'a' have no 'caption'"),
     "unlike": (
         lambda: loader_of(
-            Mixture({"a": images(SMALL), "b": images(Compose([SMALL, lambda image: image]))})
+            Mixture({"a": images(SMALL), "b": images(Compose([SMALL, Normalize((0.5,), (0.2,))]))})
         ),
         "sources 'a' and 'b' of the Mixture have different transforms",
     ),
