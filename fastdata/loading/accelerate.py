@@ -8,6 +8,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
+from fastdata.loading.sampler import LoadersOwn
 
 T = TypeVar("T", covariant=True)
 
@@ -56,3 +57,5 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         if self.require_native:
             raise UsageError(f"require_native=True, but {slow}", _HINT)
         warn(f"{slow}. {_HINT}", SlowPathWarning)
+        if isinstance(self.sampler, LoadersOwn):
+            self.sampler.native = False  # the other loader iterates it, as was said

@@ -206,7 +206,12 @@ class LoaderConfig:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
                 if name == "valid":
                     hint = '"valid" comes by itself, with on_error="zero".'
-                raise UsageError(f"fields={self.fields!r}: there is no {name!r}", hint)
+                who = "the dataset"
+                for source, part in zip(images.sources, images.parts, strict=False):
+                    if all(one.name != name for one in part.schema):
+                        who = f"source {source!r}"
+                        break
+                raise UsageError(f"fields={self.fields!r}: {who} has no {name!r}", hint)
             lacks = "image" not in (self.fields or ()) or name not in images.fields
             if name in moved and lacks and reader_of(images) is not None:
                 raise UsageError(

@@ -39,6 +39,7 @@ from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_o
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import (
+    LoadersOwn,
     RandomOrder,
     SequentialOrder,
     ShardedSampler,
@@ -359,8 +360,9 @@ class DataLoader(Resumable[T], Generic[T]):
                 hint = "Take fastdata.DataLoader, or batches of one size."
                 raise UsageError("a BySize needs the core's own decoder", hint)
             self._native.differ([self._path_of(one) for one in self._sized])
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.native = self._native is not None
+        own = getattr(self.batch_sampler, "sampler", self.sampler)
+        if isinstance(own, LoadersOwn):
+            own.native = self._native is not None and self._own_order
 
     def _path_of(self, choice: Choice) -> NativePath:
         """Return the native path of batches of one size."""

@@ -55,7 +55,7 @@ class Mixture(ConcatDataset[Any]):
             steps.
         group: Neighbouring positions with one source. With the loader's ``batch_size`` or a
             multiple of it, each batch has one source. Shares then hold in each 1,000 groups.
-        seed: Seed of the order of each source's rows.
+        seed: Seed of the order of each source's rows; crops follow the loader's ``seed``.
         fields: Keys of a sample, which is then a dict: any that every source's samples have, and
             "source", the source's place in ``names``. None: all that they have in common, in a
             tuple or, if theirs are dicts, in a dict.
