@@ -36,7 +36,7 @@ from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import decode_row, some_sizes
-from fastdata.errors import UsageError, warn
+from fastdata.errors import NoAttributeError, UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
@@ -545,7 +545,7 @@ class ImageDataset(NativeSamples):
     @property
     def _indexed(self) -> IndexedSource | PartedSource:
         if not isinstance(self._source, (IndexedSource, PartedSource)):
-            raise UsageError(
+            raise NoAttributeError(
                 f"{self.path}: a dataset of another library has no index and no manifest",
                 "Make them of its files with fastdata convert.",
             )
@@ -603,7 +603,7 @@ class ImageDataset(NativeSamples):
             UsageError: The dataset has none.
         """
         if LABEL not in self._source.fields:
-            raise UsageError(
+            raise NoAttributeError(
                 f"{self.path}: its samples have no labels",
                 "Take column(name) for another column.",
             )
@@ -625,9 +625,9 @@ class ImageDataset(NativeSamples):
             AttributeError: The dataset is packed, so its samples are no files of their own.
         """
         if self.folder is None:
-            raise AttributeError(
-                f"{self.path}: it has no samples or imgs, as its images are not files\n"
-                "Take targets for the labels, row(i).key for a name, read([i]) for bytes."
+            raise NoAttributeError(
+                f"{self.path}: it has no samples or imgs, as its images are not files",
+                "Take targets for the labels, row(i).key for a name, read([i]) for bytes.",
             )
         samples: list[tuple[str, int]] = self.folder.samples
         return samples

@@ -4,6 +4,7 @@
 
     FastdataError
     ├── UsageError                wrong arguments (exit code 2)
+    │   └── NoAttributeError      an attribute that an object of this kind lacks
     └── DataError                 wrong data (exit code 1)
         ├── SourceError           a tree or archive to pack
         ├── SampleError           the bytes of one image
@@ -106,6 +107,10 @@ class FastdataError(Exception):
 
 class UsageError(FastdataError, ValueError):
     """Error of an argument or option: out of range, or contradicting another."""
+
+
+class NoAttributeError(UsageError, AttributeError):
+    """Error of an attribute that an object lacks: ``hasattr`` and ``inspect`` do not find it."""
 
 
 class DataError(FastdataError):

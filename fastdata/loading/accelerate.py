@@ -23,6 +23,10 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     _native: Any = None
     _warned_taken_apart = False
 
+    def __dir__(self) -> list[str]:
+        """Leave out the question of Accelerate's, which may raise, for ``inspect``."""
+        return [name for name in super().__dir__() if name != "_is_accelerate_prepared"]
+
     @property
     def _shares_samples(self) -> bool:
         """Whether this loader takes a rank's share of a dataset that is not a stream."""

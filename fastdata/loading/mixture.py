@@ -117,6 +117,13 @@ class Mixture(ConcatDataset[Any]):
             self._length += -(-lacking // self.group) * self.group
             self.plan = self._planned(sizes, settled)
 
+    def __repr__(self) -> str:
+        shares = zip(self.names, self.datasets, self.shares(self.epoch), strict=True)
+        named = (f"{name!r}: {len(one):,} samples, {share:.1%}" for name, one, share in shares)  # type: ignore[arg-type]
+        length = "endless" if self._length >= ENDLESS else f"samples={self._length}"
+        about = f"{length}, group={self.group}, seed={self._seed}"
+        return f"Mixture({{{'; '.join(named)}}}, {about})"
+
     def _planned(self, sizes: Sequence[int], settled: int | None) -> MixturePlan:
         if self._length > ENDLESS:
             raise UsageError(

@@ -30,6 +30,9 @@ from fastdata.transforms.schedule import BySize, of_size
 #: Rows whose columns are read at once.
 _AT_ONCE = 1 << 16
 
+#: Classes of batches that are named.
+_NAMED = 6
+
 
 class PlannedBatches(ResumableSampler, Sampler[list[int]]):
     """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
@@ -122,7 +125,9 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
                 )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} of {human_count(self.plan.samples, 'sample')}"
+        classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
+        samples = human_count(self.plan.samples, "sample")
+        return f"{type(self).__name__}({samples}; {classes}; seed={self.seed})"
 
 
 class AspectRatioBatches(PlannedBatches):

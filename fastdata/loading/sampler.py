@@ -110,6 +110,11 @@ class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
             return self.planned.order(epoch)
         return make_order(self.order, self.plan.samples, seed, epoch, self._starts)
 
+    def __repr__(self) -> str:
+        order = self.planned or f"order={self.order!r}, seed={self.seed}"
+        ranks = f"rank {self.rank} of {self.num_replicas}"
+        return f"{type(self).__name__}({len(self):,} of {len(self.dataset):,}, {ranks}, {order})"  # type: ignore[arg-type]
+
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
         self.warn_if_native()
