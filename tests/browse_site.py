@@ -45,7 +45,7 @@ _COPIED = """() => Array.from(document.querySelectorAll("pre > code")).map((code
 _CUT = """() => Array.from(document.querySelectorAll('img[src*="loaders"]'))
     .filter((img) => img.offsetParent && img.clientWidth > img.parentElement.clientWidth)
     .map((img) => img.getAttribute("src"))"""
-#: A wide table on a phone is in a frame whose shadows, under a table that lets them through, show it.
+#: Frames of wide tables have shadows at their edges, and their tables let these through.
 _HIDDEN = """() => Array.from(document.querySelectorAll(".md-typeset__scrollwrap"))
     .filter((frame) => frame.scrollWidth > frame.clientWidth)
     .filter((frame) => !getComputedStyle(frame).backgroundImage.includes("gradient")
