@@ -146,8 +146,11 @@ def test_hugging_face(make: Callable[..., Any], tmp_path: Path) -> None:
     same(list(DataLoader(ImageDataset(photos, FIXED), 4, num_workers=2)), wanted)
 
 
+@pytest.mark.slow
 def test_clip_tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fastdata.py").write_text("raise ImportError('not the library')")
     with webdataset.ShardWriter(f"{tmp_path}/%02d.tar", maxcount=5, verbose=0) as sink:
         for number in range(9):
             about = {"width": 48, "caption": f"Katze {number} 漢"}
