@@ -47,6 +47,28 @@ class ImageFolder(Sharded):
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
+class FlatFolder(Sharded):
+    """Source of the images of a folder without class folders; they have no labels."""
+
+    classes: list[str]
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._tree = source_tree(root, storage_options)
+        self.classes, self.inputs, self.root = [], [self._tree.location], self._tree.root
+        self.about = {"kind": "images", "root": str(self._tree)}
+
+    def records(self) -> Iterator[Record]:
+        """Yield the images."""
+        for record in class_records(self._tree, ".", 0, Counter()):
+            yield record._replace(key=record.key.removeprefix("./"))
+
+    def shards(self) -> list[FlatFolder]:
+        """Return one shard."""
+        return [self]
+
+
 #: Most shards of a listing: tasks, and files.
 _MOST_SHARDS = 1024
 

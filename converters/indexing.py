@@ -14,7 +14,7 @@ from typing import Any
 from fastdata.converters.appending import PART_FILES, has_parts, index_parts
 from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.hub import hub_source
-from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.imagefolder import FlatFolder, ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import require_arguments, root_of
@@ -29,6 +29,7 @@ from fastdata.remote.filesystem import list_entries
 from fastdata.remote.hub import is_hub_url
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.look import look
 
@@ -36,6 +37,7 @@ from fastdata.storage.look import look
 _SOURCES: Mapping[str, Callable[..., Source]] = {
     "webdataset": WebDataset,
     "imagefolder": ImageFolder,
+    "images": FlatFolder,
     "parquet": partial(ParquetImages, extents=True),
     "lmdb": LmdbImages,
     "arrow": ArrowImages,
@@ -44,7 +46,7 @@ _SOURCES: Mapping[str, Callable[..., Source]] = {
 #: Kinds of sources that can be indexed.
 KINDS = tuple(_SOURCES)
 #: Kinds, by the suffix of a file.
-_SUFFIXES = {
+SUFFIXES = {
     ".tar": "webdataset",
     ".parquet": "parquet",
     ".mdb": "lmdb",
@@ -86,8 +88,11 @@ def _is_on_hub(place: str | os.PathLike[str]) -> bool:
 
 def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> str:
     first = expand(place)[0]
-    if by_suffix := _SUFFIXES.get(os.path.splitext(first)[1]):
+    if by_suffix := SUFFIXES.get(os.path.splitext(first)[1].lower()):
         return by_suffix
+    if is_image_name(first):
+        hint = "Name their folder; or ImageDataset.from_table takes a list of paths."
+        raise SourceError(f"{redact(os.fspath(place))}: single images", hint)
     names: list[str] = []
     if is_url(first):
         names = list(list_entries(first, storage_options))
@@ -96,8 +101,8 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
             names = os.listdir(first)
     if not names and (is_url(first) or not os.path.exists(first)):
         raise SourceError(f"{redact(first)}: no such folder or file", "Check the path.")
-    suffixes = {os.path.splitext(name)[1] for name in names}
-    several = {kind: suffix for suffix, kind in _SUFFIXES.items() if suffix in suffixes}
+    suffixes = {os.path.splitext(name)[1].lower() for name in names}
+    several = {kind: suffix for suffix, kind in SUFFIXES.items() if suffix in suffixes}
     if len(several) > 1:
         what = " and ".join(f"*{suffix}" for suffix in several.values())
         raise SourceError(
@@ -110,8 +115,8 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     if found.kind == "imagefolder" and not any(os.path.isdir(f"{first}/{one}") for one in names):
         raise SourceError(
             f"{first}: holds nothing that can be indexed",
-            f"Name a folder of *{', *'.join(_SUFFIXES)} or of folders of images; gunzip compressed "
-            "tars.",
+            f"Name a folder of *{', *'.join(SUFFIXES)}, of images or of folders of images; gunzip "
+            "compressed tars.",
         )
     if found.kind == "dataset":
         raise SourceError(f"{first}: a dataset already", f"ImageDataset({first!r}) reads it.")

@@ -42,7 +42,7 @@ from fastdata.storage.formats.parquet_pages import (
     plain_pages,
 )
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import instead, look
+from fastdata.storage.look import instead, is_unknown_file, look
 from fastdata.storage.source import MOST_BYTES
 
 _EXTENSION = ".parquet"
@@ -90,8 +90,7 @@ class ParquetImages(tabular.TabularImages):
         of_split = {name: _split_of(name) for name in files}
         tabular.taken_split(where, split, list(filter(None, dict.fromkeys(of_split.values()))))
         every = {
-            name: ParquetRows(name.removesuffix(_EXTENSION), file, plain)
-            for name, file in files.items()
+            name: ParquetRows(name[: -len(_EXTENSION)], file, plain) for name, file in files.items()
         }
         rows = [every.pop(name) for name in files if split in (None, of_split[name])]
         super().__init__(rows, where, "parquet", split, others=every.values, **columns)
@@ -223,14 +222,14 @@ def _files(
         return {file.location[len(folder) :].lstrip("/"): file for file in listed}
     if is_url(root):
         # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
-        if name_of(place).endswith(_EXTENSION) and not place.endswith("/"):
+        if name_of(place).lower().endswith(_EXTENSION) and not place.endswith("/"):
             file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
             if file is not None:
                 return {name_of(place): file}
     elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
-        if not look(root).source:
+        if not look(root).source and not is_unknown_file(root):
             raise instead(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
     tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())

@@ -39,6 +39,8 @@ _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "cont
 _KEYS = ("key", "__key__")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+#: Whole numbers in folders' names; 007 is text.
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 #: Values of a column to check for images.
 _LOOKED_AT = 8
 #: Most rows of a `Batch`.
@@ -327,8 +329,14 @@ class TabularImages(Sharded):
         for column in file.schema:
             if column.name in self._left_out:
                 found[column.name] = _field(file, column, leaves)
+        folders = [_folder_values(one.name) for one in self._files]
+        for name in folders[0]:
+            if name in self._left_out and name not in found:
+                values = (values.get(name) for values in folders)
+                whole = all(value is None or _WHOLE.fullmatch(value) for value in values)
+                found[name] = Field(name, "column", pa.int64() if whole else pa.string()), name
         if wanted is None:
-            # Columns in folders' names have no type, and packing to Parquet writes the size.
+            # Packing to Parquet writes the size.
             sizes = ("width", "height")
             wanted = [one for one in found if one not in sizes and not is_unnamed(one)]
         require_columns(path, wanted, found)
@@ -454,13 +462,21 @@ def _batches(
         for role in roles:
             same = _is_label if role != chosen.label else partial(_is_label_of, chosen.named)
             _require(file, role, kinds.get(role), same)
+        constants = {name: folders[name] for name in roles if name not in names}
+        stored = []
         for field in fields:
             known = field.name in opened.schema.names
+            if not known and field.name in folders:
+                value = folders[field.name]
+                whole = value is not None and pa.types.is_integer(field.type)
+                constants[field.name] = int(value) if whole else value
+                continue
             found = opened.schema.field(field.name).type if known else None
             _require(file, field.name, found, partial(_is_of, field))
-        read = [role for role in roles if role in names] + [field.name for field in fields]
+            stored.append(field.name)
+        read = [role for role in roles if role in names] + stored
         for batch in opened.batches(read, blobs):
-            above = {name: [folders[name]] * batch.rows for name in roles if name not in names}
+            above = {name: [value] * batch.rows for name, value in constants.items()}
             yield batch._replace(values=batch.values | above)
 
 

@@ -168,7 +168,7 @@ def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
     are skipped: Spark and Hadoop keep metadata there.
     """
     found: Mapping[str, SourceFile] = tree.listed()
-    split = ((name.split("/"), name) for name in found if name.endswith(extension))
+    split = ((name.split("/"), name) for name in found if name.lower().endswith(extension))
     data = sorted(one for one in split if not any(part.startswith(_NO_DATA) for part in one[0]))
     return {name: found[name] for _, name in data}
 

@@ -103,6 +103,7 @@ class Extents:
     """Places and properties of N samples. The constructor makes one whole file of each.
 
     ``sizes``: (width, height), N x 2; 0 where unknown. A JPEG of another size is ``other_size``.
+    ``raw``: the bytes are RGB pixels of these sizes.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Extents:
         seek_points: Sequence[Buffer | None] | None = None,
         sizes: Int32s | None = None,
         orientations: npt.NDArray[np.int8] | None = None,
+        raw: bool = False,
     ) -> None: ...
     def learn(self, learnt: Files, rows: Int64s, seed: int) -> None:
         """Take the seek points of samples from a file (docs/formats/learnt.md), by their rows."""

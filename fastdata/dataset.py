@@ -22,7 +22,13 @@ from fastdata.batches.samples import (
     row_numbers,
     value_of,
 )
-from fastdata.batches.targets import TargetReader, joint_of, require_still, warn_of_boxes
+from fastdata.batches.targets import (
+    TargetReader,
+    joint_of,
+    require_still,
+    warn_of_boxes,
+    warn_of_targets,
+)
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -34,15 +40,16 @@ from fastdata.decode.folders import (
 )
 from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import Limits
+from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
-from fastdata.decode.rows import decode_row, some_sizes
+from fastdata.decode.rows import common_size, decode_row, some_sizes
 from fastdata.errors import NoAttributeError, UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
 from fastdata.remote.urls import absolute, is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
-from fastdata.staging.staged import Original, telling_of_copy
+from fastdata.staging.staged import Original, tell_of_copy, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL
@@ -56,6 +63,7 @@ from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
+from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
@@ -166,22 +174,25 @@ class ImageDataset(NativeSamples):
                 "Make that a part of transforms=.",
             )
         self.hub: Any = path if is_hub(path) else None
+        self._table: Any = path if isinstance(path, TableRows) else self.hub
         self._base = working_folder()  # of relative paths, wherever the process is later
         self.folder: Any = None
         self._kinds: dict[str, str] = {}
-        if self.hub is not None:
-            require_hub(self.hub)
-            formats, self._kinds = split_formats(formats)
-            path = self.opened_hub.rows.location
+        if self._table is not None:
+            if self.hub is not None:
+                require_hub(self.hub)
+                formats, self._kinds = split_formats(formats)
+            path = self.opened_table.rows.location
         elif not isinstance(path, (str, os.PathLike)):
             self.folder = path
             require_folder(self.folder)
             path = self.folder.root
             if transforms is None:
                 transform = self.folder.transform if transform is None else transform
+                require_callable({"transform": transform})
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        fixed = self.hub is not None or is_pattern(path)  # where files are is known already
+        fixed = self._table is not None or is_pattern(path)  # where files are is known already
         self._place = os.fspath(path) if fixed else absolute(path)
         self._url = self._place if is_url(path) else None
         self.path: Path | str = Path(self._place) if self._url is None else redact(self._url)
@@ -190,7 +201,7 @@ class ImageDataset(NativeSamples):
         self.further_transforms = given
         self._given_fields, self._formats = fields, formats
         self.limits = limits or Limits()
-        hub = self.opened_hub if self.hub is not None else None
+        hub = self.opened_table if self.hub is not None else None
         self.style = style_of(color, exif_transpose, hub)
         self._check_style()
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
@@ -198,11 +209,15 @@ class ImageDataset(NativeSamples):
         self._index: Path | None = None
         self._generation = ""
         self._open()
+        if self._is_staged:
+            tell_of_copy(self.path, self.location)
         self._check_options()
         self._require_still(tell=True)
         unknown = [one for one in self._source.fields if one.name not in (formats or {})]
         for name in ("transform", "transforms"):
             warn_of_boxes(name, getattr(self, name), self._fields, unknown)
+        if transforms is not None and fields is None:
+            warn_of_targets(self.path, self._fields, self._source.fields)
         self._source.tell_decoded()
         if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]
@@ -211,6 +226,50 @@ class ImageDataset(NativeSamples):
             if shown and fits != self.exif_transpose:
                 kind = "images as their EXIF orientation turns them" if fits else "stored images"
                 warn(f"{self.path}: its {shown} are for {kind}. Give exif_transpose={fits}.")
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        transform: Transform | Mapping[str, Transform] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        *,
+        image: str | None = None,
+        label: str | None = None,
+        key: str | None = None,
+        classes: Sequence[str] | None = None,
+        root: str | os.PathLike[str] = "",
+        formats: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> ImageDataset:
+        """Read images that a table in memory holds or lists; nothing is written.
+
+        An image is a path, the bytes of a file, a dict of ``bytes`` and ``path``, or pixels of one
+        array, uint8, shape (N, H, W, 3) or (N, H, W). Other columns are fields; bytes are images,
+        masks or blobs, by their content and the column's name; a column of paths whose name says
+        mask has masks.
+
+        Args:
+            table: A table of pandas, polars or pyarrow, or any with Arrow's C stream; a dict of
+                columns; or a list of images, of (image, label) or of dicts.
+            transform: As for `ImageDataset`.
+            target_transform: As for `ImageDataset`.
+            image: The column of images; None for one with a usual name, or the only one.
+            label: The column of classes: names, or whole numbers, also as 0.0 or True. None for
+                ``label``, if it has such.
+            key: The column of samples' names; None for ``key``, if there is one, else the paths.
+            classes: Class names, by label. None for the labels' names, sorted, or their numbers.
+            root: Folder of relative paths.
+            formats: As for `ImageDataset`; also "mask" or "image" for a column of images.
+            options: Further arguments of `ImageDataset`.
+
+        Raises:
+            UsageError: The table has no images or no such column, or a row has no class.
+        """
+        formats, kinds = split_formats(formats)
+        about: Any = {"image": image, "label": label, "key": key, "root": root, "classes": classes}
+        rows: Any = rows_of(table, kinds=kinds, **about)
+        return cls(rows, transform, target_transform, formats=formats, **options)
 
     def _check_options(self) -> None:
         """Raise `UsageError` for options that do not apply to this kind of dataset."""
@@ -274,8 +333,8 @@ class ImageDataset(NativeSamples):
     def _open_source(self) -> Source:
         if self.folder is not None:
             return FilesSource(self.folder, self.path, base=self._base)
-        if self.hub is not None:
-            return TableSource(self.opened_hub.rows)
+        if self._table is not None:
+            return TableSource(self.opened_table.rows)
         if self._index is None and is_indexed_here(self._place, self._storage_options):
             self._index = indexed(self._place, self._storage_options)
         if self._index is not None:  # in workers, that of the same files
@@ -308,7 +367,7 @@ class ImageDataset(NativeSamples):
         require_style(self.style, ours, self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_source", "_decoder", "_targets", "opened_hub")
+        left_out = ("_source", "_decoder", "_targets", "opened_table")
         state = {name: value for name, value in self.__dict__.items() if name not in left_out}
         if isinstance(self._source, PartedSource):  # without parts that are added later
             state["_source"] = self._source
@@ -329,8 +388,13 @@ class ImageDataset(NativeSamples):
         parts: list[Any] = [self, other]
         return ConcatDataset(parts)
 
+    @property
+    def _is_staged(self) -> bool:
+        known = (str(self.path), str(self._index))
+        return self._table is None and self.folder is None and str(self.location) not in known
+
     def __repr__(self) -> str:
-        where = "" if self.location in (self.path, self._index) else f", staged in {self.location}"
+        where = f", staged in {self.location}" if self._is_staged else ""
         return f"ImageDataset({str(self.path)!r}: {self._source.summary}{where})"
 
     def __getitem__(self, index: int) -> Any:
@@ -458,15 +522,17 @@ class ImageDataset(NativeSamples):
             # A URL's cache limits the pieces of its files.
             nothing = self.cache is not None and self.cache.bytes == 0
             self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
-        if self.hub is None or not learns:
+        if self._table is None or not learns:
             return self.source
-        source = TableSource(self.opened_hub.rows, self.source)
+        source = TableSource(self.opened_table.rows, self.source)
         source.learn(self.cache)
         return source
 
     @once
-    def opened_hub(self) -> Hub:
-        """The rows of the ``datasets.Dataset`` that is read."""
+    def opened_table(self) -> Hub:
+        """The rows of the table or the ``datasets.Dataset`` that is read."""
+        if self.hub is None:
+            return Hub(self._table, None)
         return open_hub(self.hub, self._kinds, self._base)
 
     def _compiled(self) -> Recipe | Refusal:
@@ -573,7 +639,12 @@ class ImageDataset(NativeSamples):
     @property
     def image_size(self) -> tuple[int, int] | None:
         """(width, height) of every image in pixels; None if they differ, or only files tell."""
-        return self._source.image_size
+        known = self._source.image_size
+        return self._table_size if known is None and self._table is not None else known
+
+    @once
+    def _table_size(self) -> tuple[int, int] | None:
+        return common_size(self._source, self.limits)
 
     def is_image(self, name: str) -> bool:
         """Return whether a name is that of a field of images, or of masks that stay as they are."""

@@ -118,6 +118,18 @@ def require_still(
             warn(f"{what}{listed} do not follow.\n{hint}")
 
 
+def warn_of_targets(where: object, names: Sequence[str], fields: Sequence[Field]) -> None:
+    """Warn of boxes, points and masks that a joint transform does not get: no field was named."""
+    outlines = outlines_among(fields)
+    found = [one.name for one in fields if one.format or one.kind == "mask"]
+    found = [name for name in found if name not in {one.name for one in outlines.values()}]
+    if found := found + [MASKS] * bool(outlines):
+        warn(
+            f"{where}: transforms= gets {' and '.join(names)} alone, and the dataset has "
+            f"{', '.join(found)}. Name what follows the image: fields={(*names, *found)}"
+        )
+
+
 def warn_of_boxes(
     argument: str, transform: Any, names: Sequence[str], fields: Sequence[Field]
 ) -> None:

@@ -6,9 +6,11 @@ names of the source's arguments.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,23 @@ class _Group(click.Group):
                 f"fastdata convert: '{redact(given)}' is a {what}; say what it contains",
                 f"{redact(found.hint)}{rest}",
             )
+        if given not in self.commands and not given.startswith("-"):
+            other = next((name for name, words in _WORDS.items() if given.lower() in words), None)
+            close = [other] if other else get_close_matches(given.lower(), self.commands, 1)
+            hint = f"Write fastdata convert {close[0]}" if close else "fastdata convert --help"
+            raise UsageError(f"fastdata convert: there is no source {given!r}", f"{hint}.")
         return super().resolve_command(ctx, args)
+
+
+#: Other words for sources.
+_WORDS = {
+    "table": ("csv", "tsv", "json", "jsonl", "pandas", "polars", "dataframe", "list"),
+    "webdataset": ("tar", "tars", "wds", "shards"),
+    "imagefolder": ("folder", "images", "image_folder"),
+    "arrow": ("hf", "huggingface", "datasets", "save_to_disk"),
+    "mds": ("streaming", "mosaic"),
+    "masks": ("segmentation",),
+}
 
 
 def _without_root(words: Sequence[str]) -> Iterator[str]:
@@ -442,7 +460,7 @@ def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _
       $ fastdata convert table --root ade.jsonl --path-column image --masks mask
     """
     opened = partial(TableImages, root, images, storage_options=drivers, **options)
-    return source_name(root).rpartition(".")[0], {"": _described(root, opened)}
+    return os.path.splitext(source_name(root))[0], {"": _described(root, opened)}
 
 
 @_source(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -10,19 +11,24 @@ from typing import Any
 import click
 
 from fastdata.cli.locations import Location, named, require_url
-from fastdata.cli.packing import require_out, tell
+from fastdata.cli.packing import require_out, source_name, tell
 from fastdata.cli.packing_options import RUNNING, comma_separated, with_options
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.appending import PART_FILES
 from fastdata.converters.encode import ORIGINAL
-from fastdata.converters.indexing import KINDS, index
+from fastdata.converters.indexing import KINDS, SUFFIXES, index
 from fastdata.executors import keep_freed_memory
+from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url
 
 
 @click.command("index")
 @click.argument("source", type=Location())
-@click.option("--out", required=True, metavar="FOLDER|URL", help="The dataset's folder, or a URL.")
+@click.option(
+    "--out",
+    metavar="FOLDER|URL",
+    help="The dataset's folder, or a URL. [default: <source>-index]",
+)
 @click.option(
     "--kind",
     type=click.Choice(KINDS),
@@ -55,7 +61,12 @@ from fastdata.remote.urls import is_url
 )
 @partial(with_options, RUNNING)
 def command(
-    source: Path | str, out: str, fields: Any, image_column: Any, as_json: bool, **options: Any
+    source: Path | str,
+    out: str | None,
+    fields: Any,
+    image_column: Any,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Index the images of SOURCE where they are; copy nothing.
 
@@ -65,10 +76,14 @@ def command(
 
     \b
     Examples:
-      $ fastdata index imagenet/train --out train-index
+      $ fastdata index imagenet/train
       $ fastdata index imagenet/train --out train-index --seek-points --force
       $ fastdata index gs://bucket/imagenet-train-shards --out shards-index --append
     """
+    if out is None:
+        folder = os.path.dirname(expand(source)[0]) if is_pattern(source) else source
+        stem, suffix = os.path.splitext(source_name(folder))
+        out = f"{stem if suffix.lower() in SUFFIXES else stem + suffix}-index"
     require_out(out)
     place: Path | str = out if is_url(out) else Path(out)
     require_url(options["storage_options"], place, source)

@@ -27,6 +27,8 @@ Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 #: Rows whose kind `describe_kinds` inspects, and those whose size `some_sizes` takes.
 _INSPECTED, _MEASURED = 200, 20
+#: Most rows whose headers `common_size` reads, and how many it reads first.
+_MOST_HEADERS, _FEW = 1 << 17, 64
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
 #: codec of its kind takes it.
 _HEAD, _WHOLE = 1 << 16, 1 << 22
@@ -89,6 +91,23 @@ def sizes_of(source: Source, rows: Any, limits: Limits | None = None) -> Sizes:
                 image = open_row(source, int(rows[slot]), limits)
                 widths[slot], heights[slot] = image.width, image.height
     return widths, heights
+
+
+def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None:
+    """Return the size of every image, by their headers; None if one differs, or for too many.
+
+    None, too, if any is a file, which may be replaced by one of another size.
+    """
+    sizes: set[tuple[int, int]] = set()
+    at, step = 0, _FEW
+    while at < len(source) <= _MOST_HEADERS and len(sizes) < 2:
+        rows = np.arange(at, min(at + step, len(source)))
+        extents = source.gather(rows).blobs["image"].extents
+        if any(map(extents.path, range(len(rows)))):
+            return None
+        sizes.update(zip(*(side.tolist() for side in sizes_of(source, rows, limits)), strict=True))
+        at, step = at + step, 4 * step
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:

@@ -68,7 +68,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     recipe: Recipe | Refusal = compile_recipe(transform)
     if reason := pillow_changed():
         recipe = Refusal(f"{reason}. Undo that.")
-    rows = _as_python(whole.opened_hub.rows)
+    rows = _as_python(whole.opened_table.rows)
     names = {part.place[0]: part.field.name for part in rows.parts if len(part.place) == 1}
     if dicts := [key for key in keys if key not in names]:
         return NotKnown(f"{dicts[0]!r} is a column of dicts", IN_PLACE)

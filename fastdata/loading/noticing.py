@@ -29,9 +29,19 @@ _FIELDS = (
     "samples without an image keep this loader."
 )
 _FOLDER = "fastdata.ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)"
+_TABLE = (
+    'fastdata.ImageDataset.from_table({{"image": IMAGES, "label": LABELS}}, transform=...), where '
+    "IMAGES are paths, files' bytes or one uint8 array, N x H x W x 3; it takes a DataFrame, too. "
+    'For masks, write {{"image": IMAGES, "mask": MASKS}}, and transforms= of both.'
+)
 _ANY = (
     f"If the images are in class folders, write {_FOLDER}, "
-    "or pack them with fastdata convert imagefolder --root {root}."
+    "or pack them with fastdata convert imagefolder --root {root}. If they are in a list, a table "
+    f"or an array, write {_TABLE}"
+)
+_ARRAYS = (
+    'Write fastdata.ImageDataset.from_table({{"image": dataset.data, "label": dataset.targets}}, '
+    "transform=...), which reads the same pixels."
 )
 _INSIDE = (
     "Pass the wrapped fastdata.ImageDataset or torchvision folder itself, and move the code of "
@@ -67,10 +77,9 @@ _REMEDIES = {
     "ffcv.": f"Load the images of which the .beton file was made: {_FOLDER}.",
     "torchvision.datasets.coco.CocoCaptions": "Pack it, fastdata convert coco --root {root} "
     "--annotations FILE, and write fastdata.ImageDataset(PACKED, transform=..., fields=...).",
-    "torchvision.datasets.cifar.CIFAR100": "Pack it with fastdata convert cifar100 --root {root}, "
-    'and load the result: fastdata.ImageDataset("cifar100-train-lmdb", transform=...).',
-    "torchvision.datasets.cifar.CIFAR10": "Pack it with fastdata convert cifar10 --root {root}, "
-    'and load the result: fastdata.ImageDataset("cifar10-train-lmdb", transform=...).',
+    "torchvision.datasets.cifar.": _ARRAYS,
+    "torchvision.datasets.mnist.": _ARRAYS,
+    "torch.utils.data.dataset.TensorDataset": f"Write {_TABLE}",
 }
 #: Where datasets keep the folder, or the files, of their images.
 _ROOTS: tuple[Callable[[Any], Any], ...] = (
@@ -139,19 +148,21 @@ class NoticingPass(Iterator[Any]):
 
 
 def _has_images(batch: Any, batched: bool) -> bool:
-    """Return whether a batch has images, and nothing that fastdata cannot pack, such as masks."""
-    found = False
-    modes = set()
+    """Return whether a batch has images, and no arrays but these and masks of their size."""
+    found, sizes, others = False, set(), []
     for part, depth in islice(_parts(batch), _MOST_PARTS):
         if isinstance(part, Image.Image):
-            found = True
-            modes.add(part.mode == "RGB")
+            found = found or part.mode == "RGB"
         elif isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 2:
             single = depth > 1 or not batched
-            if part.ndim > 4 or not (part.ndim == 4 or single) or not _is_image(part):
+            if part.ndim > 4:
                 return False
-            found = True
-    return found and len(modes) < 2
+            if (part.ndim == 4 or single) and _is_image(part):
+                sides = part.shape[-3:]
+                sizes |= {sides[1:], sides[:2]}
+            else:
+                others.append(part.shape[-2:])
+    return (found or bool(sizes)) and all(one in sizes for one in others)
 
 
 def _is_image(part: Any) -> bool:

@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from fastdata.errors import SourceError, UsageError
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.retries import Patience
@@ -157,13 +159,13 @@ def list_paths(
 ) -> list[RemotePath]:
     """Return a folder's files with an extension, sorted by name; or the file at the URL."""
     url = url.rstrip("/")
-    if url.endswith(extension):
+    if url.lower().endswith(extension):
         with suppress(FileNotFoundError):
             return [remote_path(url, storage_options)]
     return [
         RemotePath(f"{url}/{name}", entry.size, entry.state, storage_options)
         for name, entry in sorted(list_entries(url, storage_options).items())
-        if "/" not in name and name.endswith(extension)
+        if "/" not in name and name.lower().endswith(extension)
     ]
 
 
@@ -177,7 +179,9 @@ def archive_files(
     Files of a folder are those with ``extension``, such as ``.tar``, sorted by name, without hidden
     ones of this machine. Raise OSError for a path that is missing or cannot be read.
     """
-    names = [*map(absolute, expand(place))]
+    names = [absolute(name) for name in expand(place)]
+    if is_url(names[0]):
+        names = [one for name in names for one in _matching(name, storage_options)]
     if is_url(names[0]):
         if not is_pattern(place):
             return list_paths(names[0], extension, storage_options)
@@ -187,8 +191,23 @@ def archive_files(
         return [LocalFile(_file(name)) for name in names]
     with os.scandir(os.path.abspath(names[0])) as entries:
         shown = [entry.name for entry in entries if not entry.name.startswith(".")]
-    found = sorted(name for name in shown if name.endswith(extension))
+    found = sorted(name for name in shown if name.lower().endswith(extension))
     return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in found]
+
+
+def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
+    """Return the files of a folder that a URL names by ``*``; any other URL as it is."""
+    folder, _, last = url.rpartition("/")
+    if "*" not in url:
+        return [url]
+    if "*" in folder:
+        hint = "Write * in the name of files alone."
+        raise UsageError(f"{redact(url)}: its folder is a pattern", hint)
+    names = sorted(name for name in list_entries(folder, storage_options) if "/" not in name)
+    found = [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
+    if not found:
+        raise SourceError(f"{redact(url)}: no file matches", "Check the URL.")
+    return found
 
 
 def _file(name: str) -> Path:

@@ -1,13 +1,15 @@
-"""Names of several files in one text, as WebDataset writes them: ``shards/{000..999}.tar``."""
+"""Names of several files in one text: ``shards/{000..999}.tar``, as in WebDataset; ``*.tar``."""
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
-from fastdata.errors import UsageError
-from fastdata.remote.urls import redact
+from fastdata.errors import SourceError, UsageError
+from fastdata.remote.urls import is_url, redact
 
 #: An innermost pair of braces that lists or counts.
 _BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|-?\d+\.\.-?\d+(?:\.\.-?\d+)?)\}")
@@ -16,21 +18,32 @@ _MOST = 10_000_000
 
 
 def is_pattern(place: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL names several files: by braces, or by ``::`` between them."""
+    """Return whether a path or URL names several files: by braces, by ``*``, or by ``::``."""
     text = os.fspath(place)
-    return bool(_BRACES.search(text)) or "::" in text
+    return bool(_BRACES.search(text)) or "::" in text or _is_glob(text)
+
+
+def _is_glob(text: str) -> bool:
+    """Return whether a path or URL has ``*``, or a path ``?``; a path that exists is none."""
+    if is_url(text):
+        return "*" in text
+    return ("*" in text or "?" in text) and not os.path.lexists(text)
 
 
 def expand(place: str | os.PathLike[str]) -> list[str]:
     """Return the paths or URLs that a pattern names, in its order.
 
     As bash and the braceexpand package: ``{a,b}`` lists, ``{000..999}`` and ``{0..9..3}`` count,
-    with the digits of the wider end. ``::`` separates patterns, as in webdataset. Raise UsageError
-    for more than 10 million files.
+    with the digits of the wider end. ``::`` separates patterns, as in webdataset. ``*`` and ``?``
+    are those of a shell, sorted; of a URL they stay (`fastdata.remote.files.archive_files`).
+
+    Raises:
+        SourceError: No file matches.
+        UsageError: There are more than 10 million files.
     """
     found = []
     for part in os.fspath(place).split("::"):
-        for name in _expanded(part):
+        for name in chain.from_iterable(map(_matching, _expanded(part))):
             found.append(name)
             if len(found) > _MOST:
                 raise UsageError(
@@ -69,6 +82,15 @@ def _expanded(text: str) -> Iterator[str]:
     before, after = text[: braces.start()], text[braces.end() :]
     for word in _words(braces[1]):
         yield from _expanded(before + word + after)
+
+
+def _matching(name: str) -> list[str]:
+    if is_url(name) or not _is_glob(name):
+        return [name]
+    found = sorted(glob.glob(name, recursive=True))
+    if not found:
+        raise SourceError(f"{name}: no file matches", "Check the path.")
+    return found
 
 
 def _words(inside: str) -> Iterator[str]:

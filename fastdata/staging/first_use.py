@@ -11,22 +11,26 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import DatasetError, FastdataError, SourceError, SpaceError, warn
+from fastdata.errors import DatasetError, FastdataError, SourceError, SpaceError, UsageError, warn
 from fastdata.remote.files import archive_files
 from fastdata.remote.hub import is_hub_url, is_packed_there, pinned
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, has_manifest
+from fastdata.storage.local import LocalFile
+from fastdata.storage.look import look
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, WORK_NAME, has_manifest
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
-#: Ends of the names of files, the first for patterns of unknown ones.
+#: Ends of the names of files.
 _ENDINGS = (".tar", ".parquet")
+#: Kinds of folders, as `fastdata.storage.look.look` finds them.
+_FOLDERS = ("webdataset", "parquet", "arrow", "images")
 #: Seconds between signs of life to processes that wait for the index.
 _TICK = 1.0
 _ELSEWHERE = "Set FASTDATA_CACHE_DIR to a folder with room, or run fastdata index --out FOLDER."
@@ -41,11 +45,20 @@ _PROGRAM = (
 def is_indexed_here(
     place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether a place is others' tars, Parquet files, a pattern, or a dataset on the Hub."""
+    """Return whether a place is others' files: one, a pattern, a folder, a dataset on the Hub."""
     text = os.fspath(place)
     if is_hub_url(text) and not is_pattern(text):
         return not is_packed_there(text, storage_options)
-    return is_pattern(place) or (text.endswith(_ENDINGS) and not os.path.isdir(text))
+    if is_pattern(place):
+        return True
+    if is_url(text) or not os.path.isdir(text):
+        return text.lower().endswith(_ENDINGS)
+    return not has_manifest(Path(text)) and look(text).kind in _FOLDERS and not _is_ours(text)
+
+
+def _is_ours(folder: str) -> bool:
+    """Return whether a folder has parts of a dataset of fastdata, which lacks its manifest."""
+    return any(name.startswith((WORK_NAME, "_index")) for name in os.listdir(folder))
 
 
 def indexed(
@@ -61,9 +74,11 @@ def indexed(
         found: Any = pinned(os.fspath(place), storage_options)
         place, what = join_url(found.url, found.path).rstrip("/"), "its files are"
     else:
-        ending = next((one for one in _ENDINGS if expand(place)[0].endswith(one)), _ENDINGS[0])
         try:
-            files = archive_files(place, ending, storage_options)
+            if is_pattern(place) or is_url(place) or not os.path.isdir(place):
+                files: Any = archive_files(place, "", storage_options)
+            else:
+                files = _files_in(os.path.abspath(place))
         except OSError as error:
             where = error.filename or shown
             raise SourceError(f"{where}: {error.strerror}", "Check the path.") from None
@@ -80,7 +95,7 @@ def indexed(
             _ELSEWHERE,
         ) from None
     first = expand(place)[0]
-    name = name_of(first) if is_url(first) else os.path.basename(first)
+    name = name_of(first) if is_url(first) else os.path.basename(os.path.abspath(first))
     made = folder / digest_name(name, digest)
     if not has_manifest(made):
         with file_lock(folder / f"{made.name}.lock") as advance:
@@ -98,6 +113,19 @@ def indexed(
                         f"{made}/{parts}{BAD_SAMPLES_NAME}"
                     )
     return made
+
+
+def _files_in(folder: str) -> Iterator[LocalFile]:
+    """Yield the files of a folder, at any depth, without hidden ones."""
+    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
+        splits = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        hint = f"Name the folder of one: {os.path.join(folder, (splits or [''])[0])}."
+        raise UsageError(f"{folder}: has the splits {', '.join(splits)}", hint)
+    for where, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield LocalFile(Path(where, name))
 
 
 def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> int:

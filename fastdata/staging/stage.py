@@ -26,6 +26,7 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import CopiedFile, Copying, Place, require_size
 from fastdata.staging.staged import (
     IMAGES_NAME,
+    KNOWN,
     MARKER_NAME,
     Marker,
     Original,
@@ -146,6 +147,7 @@ def stage(
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
     final = copy_of(original.name, own_folder(place))
+    KNOWN.add(str(final))
     try:
         place.mkdir(exist_ok=True)
         whole = _whole_copy(original, place)

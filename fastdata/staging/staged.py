@@ -29,6 +29,8 @@ from fastdata.storage.paths import folder_variable
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
+#: Copies that this process made, or told of.
+KNOWN: set[str] = set()
 _MOST_SMALL = 1 << 20  # bytes of a marker
 #: The folder of loose files in a copy of a `folder` dataset.
 IMAGES_NAME = "images"
@@ -76,6 +78,16 @@ def telling_of_copy(folder: Path) -> Iterator[None]:
             f"{error.hint} This is a staged copy of {marker.original}: remove it with fastdata "
             f"stage {marker.original} --unstage, or stage it again.".lstrip(),
         ) from None
+
+
+def tell_of_copy(name: object, copy: Path | str) -> None:
+    """Warn once of a copy that is read and that another process made."""
+    if (known := str(copy)) not in KNOWN:
+        KNOWN.add(known)
+        warn(
+            f"{name}: its staged copy {copy} is read, which another process made. "
+            f"fastdata stage {name} --unstage removes it"
+        )
 
 
 class Marker(NamedTuple):

@@ -45,6 +45,12 @@ def split_formats(formats: Any) -> tuple[Any, dict[str, str]]:
     return {name: one for name, one in formats.items() if name not in kinds}, kinds
 
 
+def names_mask(column: str) -> bool:
+    """Return whether a column of images has the name of masks."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower())
+    return bool(_MASKS & {*words})
+
+
 class Hub(NamedTuple):
     """Rows of a dataset of `datasets`, and the mode that it converts images to, if it does."""
 
@@ -179,9 +185,7 @@ class _Parts:
 
     def _is_mask(self, place: tuple[str, ...]) -> bool:
         name = ".".join(place)
-        words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-        kind = self._kinds.get(name, "mask" if _MASKS & {*words} else "image")
-        return kind == "mask"
+        return self._kinds.get(name, "mask" if names_mask(name) else "image") == "mask"
 
     def _label(self) -> tuple[str, ...] | None:
         """Return the place of the class of a row: a column of whole numbers without nulls."""

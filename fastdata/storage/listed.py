@@ -85,14 +85,17 @@ class LearningSource(Source):
         if self._learnt is not None:
             self.capabilities = Capabilities(stride=DEFAULT_STRIDE)
 
-    def _images(self, rows: Rows, paths: Sequence[str]) -> BlobColumn:
-        """Return images with what is known of them; path "" if bytes are attached later."""
+    def _images(self, rows: Rows, paths: Sequence[str], raw: bool = False) -> BlobColumn:
+        """Return images with what is known of them; path "" if bytes are attached later.
+
+        ``raw``: they are pixels, not files.
+        """
         pillow = np.zeros(len(rows), np.bool_)
         if self._pillow:
             pillow[:] = [row in self._pillow for row in rows.tolist()]
         sizes = self._sizes[rows]
         orientations = self._orientations[rows] if self.upright else None
-        extents = _native.Extents(paths, sizes=sizes, orientations=orientations)
+        extents = _native.Extents(paths, sizes=sizes, orientations=orientations, raw=raw)
         if self._learnt is not None:
             self._learnt.find(extents, self._numbers(rows))
             if self._learnt.stopped:

@@ -20,6 +20,12 @@ _LIST = (
 )
 #: Suffixes of tables that ``fastdata convert table`` reads.
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+#: Suffixes of archives that no source reads.
+_PACKED = (".zip", ".7z", ".rar", ".gz", ".zst", ".xz", ".bz2")
+_FILE = "a file of another kind"
+_DATASETS = (
+    "Name the folder of a dataset, tars or Parquet; ImageDataset.from_table reads tables and lists."
+)
 #: Entries of a folder that are looked at.
 _MOST = 1000
 #: Folders in it that are looked into.
@@ -71,8 +77,9 @@ def look(place: str | os.PathLike[str]) -> Look:
         return Look(what, table_hint(path / noted[0]))
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
-        ("parquet", "Parquet", files, r".*\.parquet"),
-        ("webdataset", "tar files", files, r".*\.tar"),
+        ("parquet", "Parquet", files, r"(?i).*\.parquet"),
+        ("parquet", "Parquet in folders of Hive", folders, r"[^=]+=.*"),
+        ("webdataset", "tar files", files, r"(?i).*\.tar"),
         ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
         ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
@@ -94,11 +101,28 @@ def look(place: str | os.PathLike[str]) -> Look:
         if tables:
             what = f"a flat folder of images beside {tables[0]}, with no class folders"
             return Look(what, table_hint(path / tables[0]))
-        return Look("a flat folder of images, with no class folders", _LIST)
+        return Look("a flat folder of images, with no class folders", _LIST, kind="images")
     if tables and (len(folders) < 2 or is_file):
         what = "a table" if is_file else f"a table, {tables[0]}"
         return Look(what, table_hint(path if is_file else path / tables[0]))
+    if is_file:
+        return _file(path)
     return _source("imagefolder", "a folder of folders" if folders else _UNKNOWN, named)
+
+
+def _file(path: Path) -> Look:
+    """Return the kind of a file that no source reads by its name."""
+    suffix = path.suffix.lower()
+    if is_image_name(path.name):
+        return Look("an image", f"Name its folder, or ImageDataset.from_table([{str(path)!r}]).")
+    if suffix in _PACKED:
+        return Look(f"a {suffix} archive", "Unpack it, and name what was in it.")
+    return Look(f"{_FILE}, {suffix or 'without a suffix'}", _DATASETS)
+
+
+def is_unknown_file(place: str | os.PathLike[str]) -> bool:
+    """Return whether a place is a file of which the name says nothing."""
+    return look(place).what.startswith(_FILE)
 
 
 def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:

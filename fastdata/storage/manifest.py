@@ -381,9 +381,8 @@ def _no_dataset(dataset: Path) -> DatasetError:
     hint = found.hint
     if found.source:
         hint = f"Name a folder that fastdata convert has made, or convert this one. {hint}"
-    return DatasetError(
-        f"{dataset}: no dataset here ({MANIFEST_NAME} is missing), but {found.what}", hint
-    )
+    missing = "" if dataset.is_file() else f" here ({MANIFEST_NAME} is missing)"
+    return DatasetError(f"{dataset}: no dataset{missing}, but {found.what}", hint)
 
 
 #: Folder inside an unfinished dataset where packing keeps its state.

@@ -13,9 +13,16 @@ import pyarrow as pa
 
 from fastdata.storage.arrow import has_nulls
 from fastdata.storage.fields import Field
+from fastdata.storage.source import Hints
 
 #: Makes a Python object of a value.
 Decode: TypeAlias = Callable[[Any], Any]
+
+
+_HINTS = Hints(
+    changed="Load the dataset again; remove its cache files before, if that fails, too.",
+    missing="Put the file back, or load the dataset again.",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class TableRows:
         name: Name of this content alone, for its seek points.
         location: See `Source`.
         base: Folder of relative paths.
+        size: (width, height) of images that are pixels, 3 bytes each; None: they are files.
+        hints: See `Source`.
     """
 
     table: pa.Table
@@ -61,6 +70,8 @@ class TableRows:
     name: str = ""
     location: Path | str = ""
     base: str = ""
+    size: tuple[int, int] | None = None
+    hints: Hints = _HINTS
 
 
 def chunks_of(table: pa.Table, place: Sequence[str]) -> list[pa.Array]:

@@ -24,7 +24,7 @@ from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, 
 from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
 from fastdata.storage.listed import LearningSource
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Hints, Rows, Source
+from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
 from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
 
 
@@ -34,15 +34,12 @@ class TableSource(LearningSource):
     ``like``: a source of the same rows, with which it shares columns and formats of fields.
     """
 
-    hints = Hints(
-        changed="Load the dataset again; remove its cache files before, if that fails, too.",
-        missing="Put the file back, or load the dataset again.",
-    )
-
     def __init__(self, rows: TableRows, like: Source | None = None) -> None:
-        self._rows, self.location = rows, rows.location
+        self._rows, self.location, self.hints = rows, rows.location, rows.hints
         numbers = rows.numbers
         super().__init__(rows.table.num_rows if numbers is None else len(numbers))
+        if rows.size is not None:
+            self._sizes[:], self._encodings[:] = rows.size, _RAW
         self._parts = {part.field.name: part for part in rows.parts}
         self._blobs: dict[str, _Blobs] = {}
         self._columns: dict[tuple[str, ...], TableColumn] = {}
@@ -64,6 +61,11 @@ class TableSource(LearningSource):
         """See `Source.summary`."""
         return f"{super().summary} in a table"
 
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """See `Source.image_size`."""
+        return self._rows.size
+
     def _numbers(self, rows: Rows) -> Rows:
         """Return the places of rows in the table."""
         return rows if self._rows.numbers is None else self._rows.numbers[rows]
@@ -79,7 +81,8 @@ class TableSource(LearningSource):
         """See `Source.key`: its number in the table and its path, unless a column has names."""
         place = self._place(row)
         if self._rows.names is not None:
-            return str(self._column((self._rows.names,)).values(np.array([place]))[0].as_py())
+            name = self._column((self._rows.names,)).values(np.array([place]))[0]
+            return str(name.as_py() if name.is_valid else place)
         images = next((one.name for one in self.fields if one.kind == "image"), None)
         path = None if images is None else self._blobs_of(images).path(place)
         return f"{place}" if path is None else f"{place}:{path}"
@@ -90,8 +93,12 @@ class TableSource(LearningSource):
         ends = list(accumulate(count for count, _ in self._rows.files))
         number = bisect_right(ends, place)
         path = self._rows.files[number][1] if number < len(ends) else ""
-        where = f" in {path}" if path else ""
-        return f"{self.location}: sample {row} ({printable(self.key(row))}){where}"
+        key, where = self.key(row), f" in {path}" if path else ""
+        images = next((one.name for one in self.fields if one.kind == "image"), None)
+        (file,) = [""] if images is None else self._blobs_of(images).paths(np.array([place]))
+        if file and file not in key:
+            where = f" at {file}"
+        return f"{self.location}: sample {row} ({printable(key)}){where}"
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
@@ -104,7 +111,7 @@ class TableSource(LearningSource):
             found = self._blobs_of(name)
             paths = found.paths(places)
             if name == "image":
-                blobs[name] = self._images(rows, paths)
+                blobs[name] = self._images(rows, paths, self._rows.size is not None)
             else:
                 turns = self.upright and self.field(name).kind == "image"
                 unknown = np.full(len(rows), -1, np.int8) if turns else None
@@ -115,8 +122,9 @@ class TableSource(LearningSource):
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
         self.field(field, BLOBS)
+        raw = self._rows.size if field == "image" else None
         if data is not None:
-            return self._turned(data, field)
+            return self._turned(data, field) if raw is None else Blob(data, "raw", *raw)
         found, places = self._blobs_of(field), np.array([self._place(row)])
         (path,) = found.paths(places)
         if path:
@@ -133,7 +141,7 @@ class TableSource(LearningSource):
         if not data and field == "image":
             missing = self.problem(row, "it has no image")
             raise MissingError(missing.what, missing.hint)
-        return self._turned(data, field)
+        return self._turned(data, field) if raw is None else Blob(data, "raw", *raw)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: a value cannot be decoded."""
@@ -181,6 +189,7 @@ class TableSource(LearningSource):
         return found
 
 
+_RAW = _native.ENCODINGS.index("raw")
 _EMBED = (
     "Put the bytes into the table: dataset.with_format('arrow').map("
     "datasets.table.embed_table_storage, batched=True).with_format(None)"

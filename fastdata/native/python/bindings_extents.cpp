@@ -33,7 +33,7 @@ std::optional<View> sizes_of(const py::object& array, size_t count) {
 std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
                                                const py::object& seek_points,
                                                const py::object& sizes,
-                                               const py::object& orientations) {
+                                               const py::object& orientations, bool raw) {
   const size_t count = py::len(paths);
   const std::optional<View> size_view = sizes_of(sizes, count);
   const auto* size = size_view ? static_cast<const int32_t*>((*size_view)->buf) : nullptr;
@@ -49,6 +49,7 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
       extents->heights[i] = size[2 * i + 1];
       extents->extents[i].check_size = true;
     }
+    if (raw) extents->encodings[i] = kRawEncoding;
     if (seek_points.is_none()) continue;
     const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
     if (table.is_none()) continue;
@@ -529,7 +530,7 @@ void bind_extents(py::module_& m) {
   py::class_<BoundExtents>(m, "Extents")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
            py::arg("seek_points") = py::none(), py::arg("sizes") = py::none(),
-           py::arg("orientations") = py::none())
+           py::arg("orientations") = py::none(), py::arg("raw") = false)
       .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
       .def_property_readonly("labels", column(&Extents::labels))
