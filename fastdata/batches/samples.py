@@ -54,12 +54,6 @@ def require_names(fields: Any, hint: str) -> None:
 def require_callable(transforms: Mapping[str, Any]) -> None:
     """Raise UsageError unless transforms, by name, are functions or None, and not their classes."""
     for name, one in transforms.items():
-        for inner in (one, *(getattr(one, "transforms", None) or ())):
-            # Not int or str, which make a value of one.
-            if isinstance(inner, type) and any("__call__" in vars(base) for base in inner.__mro__):
-                kind = inner.__name__
-                what = f"{name} has the class {kind}, not a transform"
-                raise UsageError(what, f"Write {kind}(…), with parentheses and its arguments.")
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
             raise UsageError(f"{name}={one!r} cannot be called", hint)
